@@ -1,4 +1,4 @@
-"""Small trainings of methods in which nobody waits for everybody, and the messages that servers get."""
+"""Small trainings of asynchronous methods, and the messages that servers get."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _walls: list[_Firewall] = []
 
 
 def put_up(how: str) -> None:
-    """Let nobody connect to ranks of this process: ``"closed"`` (refused) or ``"filtered"`` (no answer)."""
+    """Block connections to ranks of this process: ``"closed"`` (refused) or ``"filtered"`` (no answer)."""
     _walls.append(_Firewall(how))
 
 

@@ -35,7 +35,7 @@ def keep_late(blocks: Sequence[Any], rank_number: int) -> list[Any]:
 
 
 def keep_slowly(blocks: Sequence[Any], rank_number: int) -> list[Any]:
-    """Hand blocks on, after a long while, in which nobody looks whether the job goes on."""
+    """Pass blocks on after a long while without a check of whether the job was stopped."""
     time.sleep(8.0)
     return list(blocks)
 
@@ -84,7 +84,7 @@ def add_long(rank: Rank, data: Any, n: int) -> float:
 
 
 def compute(rank: Rank, data: Any, seconds: float) -> float:
-    """Work in calls that hold no interpreter lock, without talking or looking at the flag; then count the ranks."""
+    """Work in calls that hold no interpreter lock, without messages or looks at the flag; then count the ranks."""
     stop = time.monotonic() + seconds
     matrix = np.ones((1500, 1500))
     while time.monotonic() < stop:
@@ -152,7 +152,7 @@ def spin(rank: Rank, data: Any, seconds: float) -> int:
 
 
 def work_alone(rank: Rank, data: Any, seconds: float) -> None:
-    """Talk to nobody, only look at the abort flag: what a long local phase does."""
+    """Send nothing and only check the abort flag, as a long local phase does."""
     rank.group.barrier()
     rank.publish({"alone": True})
     stop = time.monotonic() + seconds
@@ -169,7 +169,7 @@ class OddError(Exception):
 
 
 def fail(rank: Rank, data: Any, culprit: int, kind: str) -> None:
-    """Let one rank raise while the others go on."""
+    """Let one rank raise while the others continue."""
     if rank.number == culprit:
         time.sleep(0.05)
         if kind == "zero":

@@ -118,7 +118,7 @@ def relayed_gang(
         listeners = [cleanup.enter_context(tcp.Listener()) for _ in range(n)]
         for rank, listener in enumerate(listeners):
             exchange.boards[rank].open_door(rank, listener.address)
-        # Nothing listens there: whoever tries to connect fails.
+        # Nothing listens there: attempts to connect fail.
         settings: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "timeout_s": timeout_s, **options}
         calls = [
             lambda rank=rank: tcp.connect(

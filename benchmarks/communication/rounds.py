@@ -1,6 +1,6 @@
 """Where a round of local SGD goes that averages after every row, over each wire of one host.
 
-Two ranks train on ijcnn1 (a generated twin where the set is not at hand) with ``LocalSGD(every=1)``: as two worker
+Two ranks train on ijcnn1 (a generated twin if the set is not there) with ``LocalSGD(every=1)``: as two worker
 processes of one `LocalCluster` over TCP and over shared memory, and as two threads of one process; over memory once
 with a core for each rank, where rounds are fused, and once as if there were fewer cores than ranks. All in one run, one
 after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.

@@ -5,10 +5,10 @@ by DDP over gloo on the loopback interface and then by the rank loop, in turns; 
 
 In the end both train once more, for 100 steps, and the table has the largest difference of their parameters over the
 largest parameter: for that network, and for one that has tanh and means where it has ReLU and maxima. On two ranks
-both are zero. Three gradients have an order of addition, gloo has one and the rank loop another, and what is left is
-rounding; of the smooth network it stays that. ReLU and maximum have kinks, where a last bit decides which of two
-gradients it is: from then on the two trainings are apart by more than rounding, whoever does the sums. In float64 this
-does not happen within 100 steps.
+both are zero. The sum of three gradients depends on the order, in which gloo and the rank loop differ, so a difference
+of rounding remains; for the smooth network it stays that small. ReLU and maximum have kinks, where the last bit decides
+between two gradients: from then on the two trainings differ by more than rounding, whatever does the sums. In float64
+this does not happen within 100 steps.
 
     python -m benchmarks run ddp --ranks 2 3 --batch 32 --repeats 5 --out rows.jsonl
 """

@@ -1,8 +1,8 @@
 """How long a fit takes to get over a killed worker, and how accurate it is in the end.
 
 Three worker processes of a LocalCluster, one thread each and new for every kill, train a linear classifier on ijcnn1
-(or, where it is not to be had, on a generated set of the same shape). At a random moment one of them is killed by
-SIGKILL; the time runs until ``fit`` raises (``on_failure="raise"``) or until the gang that was formed anew has done its
+(or, if that is not available, on a generated set of the same shape). At a random moment one of them is killed by
+SIGKILL; the time runs until ``fit`` raises (``on_failure="raise"``) or until the gang, formed again, has done its
 first round (``"restart"``, with the rows sent again or computed again by Dask, and ``"shrink"``). Policies and inputs
 take turns. Then some fits run to their end, undisturbed and with a kill in the middle, and their accuracies are
 compared.

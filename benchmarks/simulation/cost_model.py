@@ -1,10 +1,10 @@
 """What the cost model predicts for an epoch, and what it takes, for periods from 1 to 4096 on worker processes.
 
 In every turn and for each set the gang is measured (`dsgd.sim.measure_costs`), then fits of all periods are timed.
-Before and after each a fit that averages once per epoch tells what a row of the set costs, the mean of both: the speed
-of a shared machine changes from minute to minute. Rows are sent to the workers once. The median epoch of a fit after
-its first counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels
-on made rows alone, and with the seconds per row of the set at hand.
+Before and after each, a fit that averages once per epoch measures the cost of a row of the set, as the mean of both:
+the speed of a shared machine changes from minute to minute. Rows are sent to the workers once. The table has the median
+epoch of a fit after its first, and the median over turns of predicted over measured seconds. There are two predictions:
+from kernels on generated rows alone, and with the seconds per row of the set.
 
     python -m benchmarks run cost_model --repeats 12 --out cost_model.jsonl
 """

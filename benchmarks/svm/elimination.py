@@ -3,8 +3,8 @@
 The cache holds the same share of the kernel matrix on all sets, a hundredth unless ``--share`` or ``--megabytes`` say
 otherwise. Each fit runs in a process of its own, so that its peak memory can be told; presets of one set take turns.
 One line per preset: kernel values computed, in units of n² and against ``none``; median seconds and processor seconds;
-steps; samples left out, and those that wrongly were and came back; reconstructions; how far the objective lies from
-that of ``none``; and by how much resident memory rose above what the data, the program and the cache take.
+steps; samples left out, and those that wrongly were and came back; reconstructions; the difference of the objective
+from that of ``none``; and by how much resident memory rose above that of the data, the program and the cache.
 
 The line of a set tells two numbers of kernel values to hold these against. *Least*: what any run must compute that
 proves the gap over all samples by their sums. *Oracle*: what this solver takes if it is told which samples end as

@@ -3,8 +3,8 @@
 Every method gets a ladder of its own tolerances, from loose to tight. For each target (1e-3, 1e-5) the row holds the
 fit of the loosest tolerance whose weights have an objective within that share of the optimum, computed in float64 over
 all rows by one function for all methods, the penalised intercept included; the optimum is the largest lower bound of
-ours. Times are whole fits, data given in the form the method reads without a conversion where it has one. scikit-learn
-is asked for both of its solvers, and the faster counts. Fits repeat, the methods by turns, and the median is kept.
+ours. Times are whole fits, with data in a form that the method reads without a conversion, if it has one. Both solvers
+of scikit-learn are run, and the faster counts. Fits repeat, the methods by turns, and the median is kept.
 
 Which tolerance a method needs does not depend on the clock. So it may be found beforehand, on a busy machine, with
 ``--scout FILE``; ``--timed FILE`` then times these fits alone.

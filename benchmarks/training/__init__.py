@@ -1,1 +1,1 @@
-"""Estimators and kernels: speed, accuracy, and what each way of talking brings to a training."""
+"""Estimators and kernels: speed, accuracy, and the effect of each strategy on training."""

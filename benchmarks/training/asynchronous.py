@@ -1,8 +1,8 @@
-"""Methods that wait for nobody beside those that do, on a virtual clock, as ranks become uneven.
+"""Asynchronous methods beside synchronous ones, on a virtual clock, as ranks become uneven.
 
 Sixteen simulated ranks train two epochs of ijcnn1 over 100 GbE, with 64 or 32 rows to a round and twenty microseconds
-of work to a row. Prints the virtual seconds: with ranks that are alike, with times of a round that vary anew for every
-rank and round, with one rank that is always slower, and with a heavy tail.
+of work to a row. Prints the virtual seconds: with equal ranks, with times that vary by rank and round, with one rank
+that is always slower, and with a heavy tail.
 
     python -m benchmarks run asynchronous --out rows.jsonl
     python -m benchmarks run asynchronous --only LocalSGD ASGD

@@ -2,8 +2,8 @@
 
 Sixteen ranks train ijcnn1 on a virtual clock, over 10 GbE. In one case the link between the first two hosts is a
 hundred times as slow as the others; in another a row takes ten microseconds of work and the time of a round is
-multiplied by a factor with a heavy tail (`dsgd.sim.HeavyTail`), anew for every rank and round. Prints the virtual
-milliseconds per epoch, and what they are of those of the undisturbed run of the same kind; writes the training loss by
+multiplied by a factor with a heavy tail (`dsgd.sim.HeavyTail`), drawn for every rank and round. Prints the virtual
+milliseconds per epoch, and their ratio to those of the undisturbed run of the same kind; writes the training loss by
 seconds.
 
     python -m benchmarks run gossip --out docs/figures/gossip.jsonl

@@ -2,8 +2,8 @@
 
 Two losses: a well on either side of a ridge, ``f(x) = (x^2 - 1)^2 / 4`` in one dimension, and phase retrieval, ``f(w) =
 mean(((a'w)^2 - (a'v)^2)^2) / 4`` in ten, whose minima are v and -v. Ranks start beside the ridge, each with a
-disturbance of its own, and take noisy gradient steps. The centre of elastic averaging is drawn to the mean of the
-ranks, which lies on the ridge while they are in both valleys; the leader is in one of them. Prints, over seeds, the
+random disturbance, and take noisy gradient steps. Elastic averaging pulls its centre to the mean of the ranks, which is
+on the ridge while they are in both valleys; the leader is in one of them. Prints, over seeds, the
 loss of the model that each strategy would return, and how many runs have left the ridge (a loss of at most a tenth of
 that on it).
 

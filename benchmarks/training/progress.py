@@ -6,8 +6,8 @@ ratio is good to some per cent, what is spent inside to a hundredth of one:
 
 - ``account``: the seconds of every rank in the control message and the events made of them, beside the same fit with
   both replaced by nothing; epochs of about a millisecond, the shortest there are. Inside: per rank.
-- ``line``: a live line on a terminal, beside nobody who listens; two threads of this process. Inside: the line and all
-  redraws, of which those in a thread of their own take a core from the ranks only if there is none to spare.
+- ``line``: a live line on a terminal, beside the same fit without a listener; two threads of this process. Inside: the
+  line and all redraws; those in a thread of their own take a core from the ranks only if there is none to spare.
 - ``cluster``: the same with two worker processes.
 
     python -m benchmarks run progress
@@ -78,7 +78,7 @@ def clocked(parts: list[tuple[type, str]]) -> Iterator[list[float]]:
 
 
 def shown() -> ProgressLine:
-    """Return a live line on a terminal that nobody sees."""
+    """Return a live line on a pseudo-terminal."""
     return ProgressLine(Console(file=io.StringIO(), force_terminal=True, width=120))
 
 

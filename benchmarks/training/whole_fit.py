@@ -55,7 +55,7 @@ def nbytes_of(X: Any) -> int:
 
 
 def forget_peak(dask_worker: Any = None) -> int:
-    """Let the peak of the memory of this process begin anew; return the memory that it has now, in bytes."""
+    """Reset the peak memory of this process; return its present memory, in bytes."""
     with suppress(OSError):  # not every system lets it
         Path("/proc/self/clear_refs").write_text("5")
     return memory()["VmRSS"]

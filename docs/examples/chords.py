@@ -7,7 +7,7 @@ from dsgd.comm.topology import AbstractTopology
 
 @dataclass(frozen=True)
 class Chords(AbstractTopology):
-    """Every rank talks to its two neighbours and to the ranks `reach` further on and back; by turns 2, ..., reach."""
+    """Every rank exchanges with its two neighbours and the ranks k ahead and behind; k is 2, ..., `reach` in turn."""
 
     reach: int = 3
 

@@ -1,4 +1,4 @@
-"""A study from outside the package: how much is a further epoch worth? Stopped and started again, it goes on."""
+"""A study from outside the package: how much is a further epoch worth? Stopped and started again, it resumes."""
 
 from dataclasses import dataclass
 

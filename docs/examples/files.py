@@ -13,7 +13,7 @@ class Files:
         self.rank, self.folder, self.abort, self.n_files = rank, folder, abort, Counter()
 
     def path(self, source, target):
-        """Return where the next array from one rank to another lies."""
+        """Return the path of the next array from one rank to another."""
         self.n_files[source, target] += 1
         return self.folder / f"{source}-{target}-{self.n_files[source, target]}"
 
@@ -37,4 +37,4 @@ class Files:
         return SimpleNamespace(wait=wait)
 
     def close(self):
-        """Do nothing: the folder belongs to whoever made it."""
+        """Do nothing: the folder belongs to the process that made it."""

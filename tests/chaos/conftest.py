@@ -1,4 +1,4 @@
-"""One cluster for as many scenarios as it survives, and a soak that runs only when it is asked for."""
+"""One cluster for as many scenarios as it survives, and a soak that runs only on request."""
 
 from __future__ import annotations
 

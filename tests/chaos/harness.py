@@ -209,7 +209,7 @@ class Cluster:
             yield client
 
     def restart(self) -> None:
-        """Start anew after the scheduler is gone: first everything else must have ended by itself."""
+        """Start again after the scheduler is gone: first everything else must have ended by itself."""
         left: list[str] = []
         with contextlib.suppress(AssertionError):
             wait_until(lambda: [p for p in _forked() if p.pid != self._nannies.pid], _END_S)

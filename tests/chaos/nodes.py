@@ -76,7 +76,7 @@ def _fork_workers() -> None:
 
 
 async def _receive(orders: Connection) -> Any:
-    """Return the next order, or None when nobody gives any more."""
+    """Return the next order, or None when there are no more."""
     try:
         return await asyncio.get_running_loop().run_in_executor(None, orders.recv)
     except (EOFError, OSError):

@@ -29,11 +29,11 @@ HUNG_AFTER_S = 3.0
 _TOLERANCE = 0.005
 # Enough of them for a model that more of them do not change much.
 _EPOCHS = 50
-# The rest of a fit that goes on lasts about this long, so that a fault falls into its middle.
+# The rest of a fit that continues lasts about this long, so that a fault falls into its middle.
 _LONG_S = 1.5
 # The first fit after a change of a kernel compiles it.
 _COMPILE_S = 240.0
-# What a fit goes on after, if it was told to.
+# Faults that a fit survives with on_failure set.
 _SURVIVED = ("SIGKILL", "SIGSTOP", "retire", "worker restart")
 
 

@@ -185,7 +185,7 @@ def test_between_hosts_only_leaders_talk() -> None:
 
 
 def test_a_mixed_gang_sums_in_two_levels() -> None:
-    """Pairs that share memory and talk to the others over TCP all hold the bits of the plain twin."""
+    """Pairs that share memory and use TCP with the others all hold the bits of the plain twin."""
     hosts = [0, 0, 1, 0, 0, 2]
     vectors = random_vectors(6, 30_000)
 
@@ -291,7 +291,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
 
 
 def test_lengths_that_ranks_do_not_agree_on_are_an_error() -> None:
-    """Who is sent more or less than the lengths it knows hears of it, and nobody gets half a vector."""
+    """A rank that gets more or less than the known lengths raises, and no rank gets half a vector."""
 
     def program(group: Group) -> None:
         mine = np.zeros(3 - group.rank)

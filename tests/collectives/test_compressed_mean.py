@@ -115,7 +115,7 @@ def test_a_compressor_never_sends_more_than_the_vector(compressor: Compressor) -
             costs = [compressed_cost(rank, size, n, 8, compressor) for rank in range(size)]
             whole = sum(allreduce_cost(rank, size, n, 8).n_bytes for rank in range(size))
             assert None in costs or sum(cost.n_bytes for cost in costs if cost) <= whole
-    # Where payloads differ in length, the lengths are asked for first.
+    # If payloads differ in length, the lengths are gathered first.
     found = run_gang("inproc", 9, partial(means, compressor=compressor, n=23, seed=1, n_rounds=1))
     whole = sum(allreduce_cost(rank, 9, 23, 8).n_bytes + allgather_cost(9, 1, 8).n_bytes for rank in range(9))
     assert sum(sent[0] for _, _, sent in found) <= whole
@@ -163,7 +163,7 @@ def test_limits_are_the_dense_mean(size: int, seed: int, compressor: Compressor)
     compressor=st.sampled_from(CONSERVING),
 )
 def test_nothing_is_lost_between_ranks(size: int, seed: int, n: int, compressor: Compressor) -> None:
-    """What came out over two rounds and what the ranks keep is what came in, whoever has how many rows."""
+    """Over two rounds, the sums and the memory of the ranks add up to their vectors, with any weights."""
     found = run_gang("inproc", size, partial(means, compressor=compressor, n=n, seed=seed))
     kept = np.sum([memory.residual for _, memory, _ in found], axis=0)
     came_in = np.sum([weighted(size, n, seed, number) for number in range(2)], axis=(0, 1))

@@ -26,7 +26,7 @@ def test_a_header_reads_as_it_was_written(
 
 @given(st.binary(min_size=0, max_size=80))
 def test_random_bytes_are_no_header(data: bytes) -> None:
-    """Bytes that nobody packed are refused."""
+    """Bytes that are no packed header are refused."""
     if data.startswith(frames.MAGIC):
         return
     with pytest.raises(ProtocolError):

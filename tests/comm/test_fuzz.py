@@ -359,7 +359,7 @@ def change(data: bytes, how: tuple[list[tuple[int, int]], int | None, bytes]) ->
 @share
 @given(how=st.one_of(changes, st.binary(max_size=400)))
 def test_any_tls_hello_is_answered_or_refused(contexts: Any, how: Any) -> None:
-    """A guest that begins TLS with anything but a handshake is a stranger, and one that goes on never gets in by it."""
+    """A guest that begins TLS with anything but a handshake is a stranger, and cannot join by continuing."""
     outgoing = ssl.MemoryBIO()
     client = contexts[1].wrap_bio(ssl.MemoryBIO(), outgoing)
     with pytest.raises(ssl.SSLWantReadError):

@@ -106,7 +106,7 @@ def test_memory_is_bounded(kind: str) -> None:
 
 
 def test_room_is_waited_for(kind: str) -> None:
-    """A rank that posts more than may be under way goes on as the other takes its frames."""
+    """A rank that posts more than may be under way continues as the other takes its frames."""
     n_frames, n = 3 * MAX_OUTSTANDING, 100_000
 
     def receive(box: AbstractMailbox) -> float:
@@ -243,7 +243,7 @@ def test_waits_end_at_the_deadline(kind: str) -> None:
 
 
 def test_there_is_no_mailbox_of_oneself_or_nobody(kind: str) -> None:
-    """A rank can write to the others of its gang and to nobody else."""
+    """A rank can only write to the others of its gang."""
     with mailboxes(kind, 2) as (box, _):
         for peer in (0, 2, -1):
             with pytest.raises(InvalidParameterError, match="no mailbox"):

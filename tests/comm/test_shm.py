@@ -1,4 +1,4 @@
-"""Memory shared by ranks of one host: who shares it, what is left of it, and what a peer that dies or lies does."""
+"""Memory shared by ranks of one host: which ranks share it, what is left behind, and peers that die or send lies."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_ranks_of_other_hosts_talk_over_tcp() -> None:
 
 
 def test_equal_identities_are_no_proof(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A peer that claims to be on this host but sees another memory under the name is talked to over TCP."""
+    """A peer that claims to be on this host but sees another memory under the name is reached over TCP."""
     whole = segment.Segment.open
 
     def elsewhere(name: str, size: int) -> segment.Segment:
@@ -260,7 +260,7 @@ def test_garbage_in_the_memory_is_a_protocol_error(wait: str) -> None:
 
 @pytest.mark.parametrize(("kind", "n"), [("shm", LONG), ("spin", 4)])
 def test_a_killed_process_is_noticed_and_leaves_no_memory(kind: str, n: int) -> None:
-    """The end of a peer's process is an error for whoever waits for it, within moments; nothing is left behind."""
+    """The end of a peer's process is soon an error for a rank that waits for it; nothing is left behind."""
     with process_gang(2, "mute", timeout_s=60.0, kind=kind) as (group, (process,), _):
         begin = time.monotonic()
         os.kill(process.pid, signal.SIGKILL)

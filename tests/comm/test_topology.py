@@ -1,4 +1,4 @@
-"""Topologies: what is sent is received, the mean survives mixing, and how fast everybody agrees."""
+"""Topologies: every send has a receiver, mixing preserves the mean, and ranks agree at the stated speed."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_closing_twice_is_closing(kind: str) -> None:
 
 @each_kind
 def test_waiting_is_recorded_apart_from_moving(kind: str) -> None:
-    """Time until the peer is there goes to wait; what is sent is counted with its header."""
+    """Time until the peer is there counts as wait; bytes sent are counted with their header."""
     with gang(kind, 2) as transports:
 
         def program(transport: AbstractTransport) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What ranks on worker processes talk over where the network or the user says so."""
+"""The wires of ranks on worker processes, as the network or the user decides."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_library_may_carry_the_arrays(client: Client) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "filtered"])
 def test_where_no_port_can_be_reached_the_detour_is_found_and_logged(client: Client, how: str) -> None:
-    """Pairs that cannot connect talk through their workers, without being asked to, and the log names them."""
+    """Pairs that cannot connect use the ports of their workers, by themselves, and the log names them."""
     expected = sums(client, transport="tcp").value
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     client.run(firewall.put_up, how)
@@ -79,7 +79,7 @@ def test_where_no_port_can_be_reached_the_detour_is_found_and_logged(client: Cli
 
 
 def test_a_firewall_around_one_worker_concerns_its_pairs_alone(client: Client) -> None:
-    """The choice is made pair by pair: the others go on over TCP."""
+    """The choice is made pair by pair: the others stay on TCP."""
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     client.run(firewall.put_up, "closed", workers=workers[:1])
     try:
@@ -87,7 +87,7 @@ def test_a_firewall_around_one_worker_concerns_its_pairs_alone(client: Client) -
     finally:
         client.run(firewall.take_down, workers=workers[:1])
     inside = [stat["worker"] for stat in result.stats].index(workers[0])
-    # Who connects decides: rank 0 connects to nobody, so a wall around the last rank is never met.
+    # The rank that connects decides: rank 0 connects to none, so a wall around the last rank has no effect.
     assert ("rpc" in transports(result)[inside]) == (inside < 2)
     assert result.value == sums(client, transport="tcp", algorithm="ring").value
 

@@ -57,7 +57,7 @@ def test_a_payload_has_the_bits_that_its_formula_says(compressor: Compressor, n_
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 def test_every_compressor_keeps_the_laws(compressor: Compressor) -> None:
-    """It is a value, its memory is arrays that go on anywhere, payloads have their bytes, and training with it ends."""
+    """It is a value, its memory is arrays that can resume anywhere, payloads have their bytes, and training ends."""
     check_compressor(compressor)
 
 

@@ -125,7 +125,7 @@ def test_the_matrix_of_a_layer_has_its_rank() -> None:
 
 
 def test_modules_train_layer_by_layer(tmp_path: Any) -> None:
-    """The tensors are those of the module; a fit repeats, goes on from a checkpoint bit for bit, and sends less."""
+    """The tensors are those of the module; a fit repeats, resumes from a checkpoint bit for bit, and sends less."""
     torch = pytest.importorskip("torch")
     from dsgd.sync import LocalSGD, MinibatchSGD
     from dsgd.torch import TorchClassifier

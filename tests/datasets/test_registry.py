@@ -69,7 +69,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DatasetInfo]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """Yield the address of a web server on this machine, the folder it serves, and the paths it was asked for."""
+    """Yield the address of a web server on this machine, the folder it serves, and the requested paths."""
     asked: list[str] = []
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -283,7 +283,7 @@ def test_load_or_generate(folders: tuple[Path, Path], monkeypatch: pytest.Monkey
 
 
 def test_generated_on_request(folders: tuple[Path, Path]) -> None:
-    """The twin can be asked for by name or by flag, with all its rows in either part."""
+    """The twin can be requested by name or by flag, with all its rows in either part."""
     train, test = load("ijcnn1", generate=True), load("ijcnn1-like", "test")
     assert (train.n_rows, test.n_rows) == (49_990, 91_701)
     assert train.coef is not None

@@ -64,7 +64,7 @@ def test_readme_example(client, data):
     ids=repr,
 )
 def test_processes_equal_threads_bitwise(client, data, strategy):
-    """Two worker processes give the bits of two threads: rows are dealt alike."""
+    """Two worker processes give the bits of two threads: rows are assigned in the same way."""
     X, y = data
     on_cluster = SGDClassifier(**OPTIONS, sync=strategy, client=client).fit(X, y)
     on_threads = SGDClassifier(**OPTIONS, sync=strategy, n_jobs=2).fit(X, y)
@@ -94,7 +94,7 @@ def test_rounds_and_bytes_equal_those_of_threads(client, data):
 
 
 def test_dask_array(client, data):
-    """A dask array trains where it lies; prediction is lazy and keeps the chunks; score is a float."""
+    """A dask array is trained on its workers; prediction is lazy and keeps the chunks; score is a float."""
     X, y = data
     dX, dy = da.from_array(X, chunks=(300, -1)), da.from_array(y, chunks=300)
     model = SGDClassifier(**OPTIONS, loss="log_loss", client=client).fit(dX, dy)
@@ -198,7 +198,7 @@ def test_early_stopping(client, data):
 
 
 def test_partial_fit(client, data):
-    """partial_fit on dask input is one pass over all blocks and goes on from the last call."""
+    """partial_fit on dask input is one pass over all blocks and continues from the last call."""
     X, y = data
     dX, dy = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
     model = SGDClassifier(random_state=0, alpha=1e-2, client=client)
@@ -209,7 +209,7 @@ def test_partial_fit(client, data):
 
 
 def test_partial_fit_keeps_what_ranks_remember(client, data):
-    """On a cluster too, calls are one fit of as many epochs to the bit; threads go on from there, in other numbers."""
+    """On a cluster too, calls are one fit of as many epochs to the bit; other numbers of threads can continue it."""
     X, y = data
     sync = SlowMo(50, 0.5, compressor=ErrorFeedback(TopK(0.1)))
     options = {**OPTIONS, "tol": None, "client": client, "sync": sync, "shuffle": False}
@@ -238,7 +238,7 @@ def test_model_lives_without_a_cluster(client, data):
 
 
 def test_bad_input(client, data):
-    """Column chunks, mismatched partitions, NaN in a block, and one class are clear errors, and the cluster goes on."""
+    """Column chunks, mismatched partitions, NaN in a block and one class raise clear errors; the cluster works on."""
     X, y = data
     dy = da.from_array(y, chunks=250)
     model = SGDClassifier(**OPTIONS, client=client)

@@ -239,7 +239,7 @@ def test_partial_fit_goes_on(two_classes):
     ids=str,
 )
 def test_partial_fit_goes_on_with_rates_by_minibatch(two_classes, options):
-    """Where a step is a minibatch the rates of the next call go on from the steps, not from the samples."""
+    """If a step is a minibatch, the rates of the next call continue from the steps, not from the samples."""
     X, y = two_classes
     options = {"learning_rate": "invscaling", "eta0": 0.1, "random_state": 0, "n_jobs": 1, **options}
     whole = SGDClassifier(max_iter=3, tol=None, **options).fit(X, y)
@@ -251,7 +251,7 @@ def test_partial_fit_goes_on_with_rates_by_minibatch(two_classes, options):
 
 
 def test_partial_fit_with_averaging_goes_on(two_classes):
-    """Averaging goes on across calls of partial_fit."""
+    """Averaging continues across calls of partial_fit."""
     X, y = two_classes
     whole = SGDClassifier(max_iter=3, tol=None, random_state=0, average=True).fit(X, y)
     pieces = SGDClassifier(random_state=0, average=True)
@@ -331,7 +331,7 @@ def test_more_ranks_than_rows_or_cores_are_not_silent():
 
 @pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
 def test_few_rows_train_on_few_threads(make):
-    """By default as many threads train as have a thousand rows each; who says how they talk gets those asked for."""
+    """By default as many threads train as have a thousand rows each; with a strategy given, all of n_jobs train."""
     X = np.random.default_rng(0).standard_normal((2500, 3))
     for n_rows, sync, n_ranks in ((150, None, 1), (1999, None, 1), (2500, None, 2), (150, 256, 3)):
         model = make(n_jobs=3, sync=sync, max_iter=2, tol=None, random_state=0).fit(X[:n_rows], X[:n_rows, 0] > 0)

@@ -108,7 +108,7 @@ def test_only_averages_keep_two_models(kind, theirs):
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_partial_fit_goes_on_from_coef(kind):
-    """A coef_ that was written by hand, or made sparse, is where the next partial_fit goes on."""
+    """The next partial_fit continues from a coef_ that was written by hand, or made sparse."""
     X, y = rows()
     label = {"classes": [0, 1, 2]} if kind is SGDClassifier else {}
     one, other = (kind(shuffle=False).partial_fit(X, y, **label) for _ in range(2))

@@ -55,7 +55,7 @@ def test_a_second_fit_finds_rows_packed(client: Client, kind: str, options: dict
     plain = SGDClassifier(**PARAMETERS, **options, client=client).fit(*given)
     with Rows(*given, client=client) as rows:
         fits = [SGDClassifier(**PARAMETERS, **options).fit(rows) for _ in range(3)]
-        # Dask chooses anew at every fit where the blocks of a collection are, and so which rank trains on them.
+        # At every fit Dask chooses again where the blocks of a collection are, and so which rank trains on them.
         expected = fits[0] if kind == "collections" else plain
         for model in fits:
             assert model.coef_.tobytes() == expected.coef_.tobytes()

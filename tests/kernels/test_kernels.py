@@ -193,6 +193,6 @@ def test_a_fresh_process_compiles_nothing():
         return json.loads(done.stdout)
 
     first, second = fresh(False), fresh(True)
-    # What lies on the disk may be of other tests; but no other signature may be needed than those of the one fit.
+    # Files on the disk may be of other tests; but no other signature may be needed than those of the one fit.
     assert all(signatures for _, signatures in first.values())
     assert second == {name: [0, signatures] for name, (_, signatures) in first.items()}

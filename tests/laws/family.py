@@ -61,7 +61,7 @@ class Member:
     synchronous : AbstractStrategy or None
         Its limit case that equals synchronous SGD if every exchange follows one step.
     alone : AbstractStrategy or None
-        Its limit case in which ranks do not hear of each other.
+        Its limit case in which ranks do not affect each other.
     """
 
     strategy: Strategy
@@ -117,7 +117,7 @@ def compressed(compressor: AbstractCompressor[Any], rank: int, size: int, n: int
 
 
 def lossless(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
-    """Return the cost of lengths, and of one word each: where this is asked nobody moves, so no difference is sent."""
+    """Return the cost of lengths, and of one word each: models do not move in this test, so no difference is sent."""
     parts = [allgather_cost(size, 1, 8), allgatherv_cost(rank, [8] * size, 1, known=True)]
     return Cost(sum(part.n_bytes for part in parts), sum(part.messages for part in parts))
 

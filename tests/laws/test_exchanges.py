@@ -161,7 +161,7 @@ GOSSIP = [
 @pytest.mark.parametrize("size", [2, 5, 6])
 @pytest.mark.parametrize("strategy", GOSSIP, ids=repr)
 def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, size: int) -> None:
-    """On any graph what is returned is the first model and the mean over ranks of all steps: at the rate asked for."""
+    """On any graph training returns the first model plus the mean over ranks of all steps, at the given rate."""
     walk = Walk(size, 7, 9)
     _, found, _, _ = exchange(strategy, walk.first, walk.weights, 9, walk, walk.loss)
     np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
@@ -207,13 +207,13 @@ def test_a_leader_is_not_held_back_by_its_copy(n_groups: int) -> None:
 
 
 def test_groups_of_leaders_are_refused_before_work_starts() -> None:
-    """Ranks that cannot talk in groups hear of it before their first step."""
+    """Ranks that cannot communicate in groups raise before their first step."""
     with pytest.raises(IncompatiblePartsError, match="threads of several processes"):
         run_nested([2, 2], lambda group: LeaderSGD(8, n_groups=2).init(group, np.zeros(3), 0.25))
 
 
 def test_a_leader_may_be_gone() -> None:
-    """Ranks that go on from a larger gang have one model, and return it whoever of that gang led it."""
+    """Ranks that resume the state of a larger gang have one model, and return it, whoever led that gang."""
 
     def program(group: Group) -> list[float]:
         strategy, model = LeaderSGD(8, returns="leader"), np.arange(3.0)

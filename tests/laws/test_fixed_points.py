@@ -44,7 +44,7 @@ def fit_once(
 
 
 def fit_in_calls(member: Settles, alpha: float, rate: float, epochs: int, blocks: list[Block]) -> np.ndarray:
-    """Train in twenty calls, each of which goes on from what the one before has left, as ``partial_fit`` does."""
+    """Train in twenty calls, each of which continues from the state of the one before, as ``partial_fit`` does."""
     found, given = TrainResult(FIRST, None, 0, 0, 0, 1.0, converged=False), None
     for k in range(20):
         options = {"initial": found.params.copy(), "t_start": found.t, "epochs_before": k * epochs, "leaves": {}}

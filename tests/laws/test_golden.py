@@ -1,7 +1,7 @@
 """Golden trajectories: every strategy and every compressor goes where its twin in plain numpy has gone.
 
-Four simulated ranks train, one of them is lost, the others go on from a checkpoint, and it joins again. A difference is
-told by the epoch in which it begins. ``make golden`` writes the files anew, from the twins.
+Four simulated ranks train, one of them is lost, the others resume from a checkpoint, and it joins again. A difference
+is reported with the epoch in which it begins. ``make golden`` writes the files again, from the twins.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def trained(strategy: AbstractStrategy[Any], folder: Path) -> tuple[list[np.ndar
     lost, write, returned = 0, snapshots.write, np.zeros(0)
 
     def note(target: Checkpoint, state: Any) -> None:
-        # A gang does not know that it will lose a rank: it trains on, and nobody hears of it.
+        # A gang does not know that it will lose a rank: it trains on, and these epochs are dropped.
         if len(after) < lost and state.position[1] == 0:
             after.append(state.arrays["params"].copy())
         if state.position == (lost, 0):

@@ -1,4 +1,4 @@
-"""What ranks remember when others take over: lost ranks, new ones, rows dealt anew; nothing is lost or doubled."""
+"""The memory of ranks when others take over: lost ranks, new ones, rows assigned again; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def go_on(
     lost: Sequence[int] = (),
     look: Callable[[Group, TrainState, Sequence[int]], None] = lambda group, at, rows: None,
 ) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
-    """Return what each of four ranks remembers after some rounds, and what each of those that go on from a file does.
+    """Return the memory of each of four ranks after some rounds, and that of each rank that resumes from a file.
 
-    With `lost` ranks go on from what the others, the first of the new gang, have in memory. `look` sees each state.
+    With `lost`, ranks resume from the memory of the others, the first of the new gang. `look` sees each state.
     """
     job, shards = job_of(strategy), shards_of(BEFORE)
     rng = np.random.default_rng(0)
@@ -128,7 +128,7 @@ def test_what_has_not_been_sent_is_conserved(name: str, now: list[int], tmp_path
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_lost_of_a_residual_is_that_of_the_lost_rank(name: str, tmp_path: Path) -> None:
-    """Ranks that go on from copies in memory have the sum of those that are left, whatever their number."""
+    """Ranks that resume from copies in memory have the sum of the remaining ones, whatever their number."""
     for now in ([10, 40, 30], [10, 40, 50], [10, 20, 30, 40]):
         before, after = go_on(STRATEGIES[name], tmp_path, now, lost=[2])
         for key in [key for key in before[0] if IN_SUMS.search(key)]:
@@ -201,7 +201,7 @@ def test_vectors_are_clipped_by_the_new_number_of_ranks(tmp_path: Path) -> None:
     "member", [m for m in FAMILY if m.strategy.talks == "together" and m.strategy.momentum == "keep"], ids=repr
 )
 def test_every_array_says_what_becomes_of_it(member: Any, tmp_path: Path) -> None:
-    """Whatever a strategy remembers, its ranks go on from it with finite numbers and equal shapes."""
+    """Whatever a strategy remembers, its ranks resume from it with finite numbers and equal shapes."""
     strategy = member.strategy
     _, after = go_on(strategy, tmp_path, [30, 0, 40, 10, 20])
     _, _, _, fresh = exchange(strategy, np.zeros(N), np.full(5, 0.2), 0, lambda k, r, m: m, lambda k, r: 0.0)

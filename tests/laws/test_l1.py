@@ -274,7 +274,7 @@ def test_the_dual_is_the_model_without_its_penalty() -> None:
 )
 @pytest.mark.parametrize("kind", ["csr", "dense"])
 def test_the_same_bits_in_every_way(strategy: Strategy, kind: str, tmp_path: Any) -> None:
-    """Rounds in a kernel, simulated ranks, calls of `partial_fit` and a checkpoint give one model; others go on."""
+    """Rounds in a kernel, simulated ranks, `partial_fit` and a checkpoint give one model; other ranks can resume."""
     X, y = problem(kind)
     X, y = X[:100], y[:100]
     fits: dict[str, Any] = {"strategy": strategy, "X": X, "y": y, "penalty": "elasticnet"}

@@ -1,4 +1,4 @@
-"""What `partial_fit` goes on from: calls of one epoch each are one fit of as many epochs."""
+"""`partial_fit` continues from the last call: calls of one epoch each are one fit of as many epochs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_calls_of_partial_fit_are_one_fit(strategy: Strategy) -> None:
 )
 @pytest.mark.parametrize("rows", ["dense", "csr"])
 def test_rates_and_rules_go_on(options: dict[str, Any], rows: str) -> None:
-    """Rates, penalties that are owed and the memory of local rules go on, of three classes and float32 rows too."""
+    """Rates, penalties still due and the memory of local rules continue, also for three classes and float32 rows."""
     X, _ = problem(100)
     y = np.argmax(X[:, :3], axis=1)
     X = sparse.csr_array(np.where(X > 0.5, X, 0.0)) if rows == "csr" else X.astype(np.float32)
@@ -111,7 +111,7 @@ def test_simulated_ranks_go_on_alike(strategy: Strategy) -> None:
 
 
 def test_the_average_of_the_iterates_goes_on() -> None:
-    """The mean of the iterates is that of one fit; it begins anew when it was left out for a while."""
+    """The mean of the iterates is that of one fit; it starts again if averaging was off in between."""
     X, y = problem(100)
     settings = settings_of(SlowMo(8, 0.4))
     whole = SGDClassifier(**settings, average=True, max_iter=EPOCHS).fit(X, y)

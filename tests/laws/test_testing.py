@@ -73,7 +73,7 @@ class Scalar(Beyond):
 
 @dataclass(frozen=True)
 class Random(Beyond):
-    """Draws from a stream that nobody has seeded."""
+    """Draws from an unseeded stream."""
 
     def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
         """Take the mean, and noise that is equal on all ranks."""
@@ -187,7 +187,7 @@ def test_topologies_pass(topology: AbstractTopology) -> None:
 
 @dataclass(frozen=True)
 class Chain(AbstractTopology):
-    """Every rank talks to the next one; the last one, if `wrong`, is not heard."""
+    """Ranks in a line, neighbours send to each other; the first one, if `wrong`, does not receive."""
 
     wrong: bool = False
 

@@ -95,7 +95,7 @@ def problem(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("oracle", ORACLES, ids=repr)
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
 def test_every_strategy_goes_on_from_a_checkpoint(member: Member, oracle: Any, tmp_path: Any) -> None:
-    """Training from a checkpoint on ends in the bits of training in one go, and goes on with other ranks too."""
+    """Training resumed from a checkpoint ends in the bits of training in one go, and other ranks can resume too."""
     X, y = problem(120)
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
     fit: dict[str, Any] = {"strategy": steady(member.strategy), "rule": rule, "n_jobs": 3}
@@ -167,7 +167,7 @@ def test_a_centre_that_is_pulled_one_to_one_is_the_mean() -> None:
 
 @pytest.mark.parametrize("strategy", [SCAFFOLD(8), EASGD(8), LocalSGD(8)], ids=repr)
 def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
-    """Ranks that go on from copies in memory start from the mean of those that are left, whatever rank has which."""
+    """Ranks that resume from copies in memory start from the mean of the remaining ones, whichever rank has which."""
     sgd = SGD(Objective("log_loss", "l2", 0.01), schedule="constant", eta0=0.1)
     job = TrainJob(sgd, strategy, np.zeros(6), max_iter=9, tol=None, n_iter_no_change=5)
 

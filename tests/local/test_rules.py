@@ -146,7 +146,7 @@ def test_the_rate_warms_up_to_the_scale_of_the_batch() -> None:
 
 
 def test_a_rule_survives_a_checkpoint(tmp_path: Any) -> None:
-    """Training that goes on from a checkpoint, momentum and all, ends in the same bits as training in one go."""
+    """Training that resumes from a checkpoint, with its momentum, ends in the same bits as training in one go."""
     X, y, _ = rows(200)
     fit: dict[str, Any] = {"learning_rate": "constant", "tol": None, "n_jobs": 2, "random_state": 0, "sync": 20}
     fit |= {"optimizer": Adam(batch=5), "eta0": 0.01}

@@ -260,7 +260,7 @@ def test_blocks_are_held_one_at_a_time():
         """An array that can be counted."""
 
     class Fetched:
-        """Ten blocks, each made when asked for."""
+        """Ten blocks, each made when needed."""
 
         asked = 0
 
@@ -325,7 +325,7 @@ def test_many_columns_keep_their_numbers():
 
 
 def test_a_rank_without_rows_has_an_empty_shard():
-    """No blocks give an empty shard of the form asked for; no blocks and no width is an error."""
+    """No blocks give an empty shard of the given form; no blocks and no width is an error."""
     for sparse in (False, True):
         shard = concat_blocks([], n_features=7, dtype=np.float32, sparse=sparse)
         assert (shard.n_rows, shard.n_features, shard.is_sparse, shard.dtype) == (0, 7, sparse, np.float32)

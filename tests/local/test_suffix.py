@@ -88,7 +88,7 @@ def test_other_rates_leave_the_last_model(strategy: Any, options: dict[str, Any]
 
 
 def test_backup_workers_count_gradients() -> None:
-    """The counter that training goes on from is one more than the gradients that were used."""
+    """The counter after training is one more than the gradients that were used."""
     assert fit(BackupWorkers(8, backups=0), 3, epochs=2, n_rows=96).value.t == 1 + 2 * 12
 
 

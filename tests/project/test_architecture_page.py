@@ -152,7 +152,7 @@ def test_the_constants_of_waiting_are_those_of_the_code() -> None:
 
 
 def test_the_drawing_and_the_tables_are_those_of_their_script() -> None:
-    """What the script writes is what lies in the repository, and the page shows all of it."""
+    """The files in the repository are those that the script writes, and the page shows all of them."""
     text = PAGE.read_text(encoding="utf-8")
     for path, content in SCRIPT["files"]().items():
         assert path.read_text(encoding="utf-8") == content, f"run docs/figures/architecture.py: {path.name} is old"

@@ -23,7 +23,7 @@ def names(args):
 
 
 def test_every_module_is_a_benchmark_and_no_other_file_is_there():
-    """What lies in a folder of the suite is in the list, but for what the benchmarks share."""
+    """Every module in a folder of the suite is in the list, except those that benchmarks share."""
     files = {path.relative_to(ROOT / "benchmarks") for path in (ROOT / "benchmarks").rglob("*.py")}
     modules = {str(path.with_suffix("")) for path in files if path.stem not in ("__init__", "__main__")}
     assert {benchmark.name for benchmark in ALL} == {name for name in modules if not name.startswith("common/")}
@@ -86,7 +86,7 @@ def test_small_benchmarks_run_and_write_rows(name, tmp_path, capsys):
 
 
 def test_the_quick_runs_leave_none_out_and_tell_failures(monkeypatch, tmp_path, capsys):
-    """`quick`, which make bench calls, runs each with --quick and --out, goes on after a failure, and then fails."""
+    """`quick`, which make bench calls, runs each with --quick and --out, continues after a failure, and then fails."""
     called = []
 
     class Done:

@@ -42,7 +42,7 @@ def test_a_period_is_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_svm_runs_on_machines_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """The bytes of an SVM do not depend on the network, its seconds of talking do."""
+    """The bytes of an SVM do not depend on the network, its seconds of communication do."""
     _load("svm_simulated").main()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:7]]
     slow, fast = lines[:3], lines[3:]

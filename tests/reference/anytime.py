@@ -1,4 +1,4 @@
-"""Anytime SGD in plain numpy: ranks one after another, each on a clock that only its own rows move."""
+"""Anytime SGD in plain numpy: ranks run in turn, each on a clock that only its own rows advance."""
 
 from __future__ import annotations
 

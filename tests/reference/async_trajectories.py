@@ -135,7 +135,7 @@ class AsyncLeader(Posted):
         super().__init__()
 
     def begin(self):
-        """Begin with messages of nobody."""
+        """Begin without messages."""
         self.messages = []
         if self.heard is None:
             self.heard = [0] * self.size

@@ -83,7 +83,7 @@ def brain_float(vector: np.ndarray) -> np.ndarray:
 
 
 def adacomp(residual: np.ndarray, vector: np.ndarray, width: int) -> np.ndarray:
-    """Return what is sent of `residual`, which holds the last `vector` already."""
+    """Return the compressed `residual`, which includes the last `vector` already."""
     ahead, parts = residual + vector, buckets(len(vector), width)
     tops = [np.abs(residual[part]).max() for part in parts]
     scale = np.mean([top for top in tops if top > 0]) if any(tops) else 0.0
@@ -102,7 +102,7 @@ class DGC:
         self.velocity, self.residual, self.seen = np.zeros(n), np.zeros(n), 0
 
     def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """Return what is sent when `vector` comes."""
+        """Return the compressed vector, given the next `vector`."""
         c = self.compressor
         if c.clip is not None:
             vector = vector * min(1.0, c.clip * self.size**-1.5 / np.linalg.norm(vector))

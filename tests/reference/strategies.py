@@ -164,7 +164,7 @@ class PushSum(Mean):
 
 
 class LatePushSum(PushSum):
-    """Algorithm 2: what is sent arrives some rounds later; at first as much is under way as if it always had been."""
+    """Algorithm 2: messages arrive some rounds later; at first as many are under way as if there always had been."""
 
     def start(self, first):
         """Begin at a model."""

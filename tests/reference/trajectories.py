@@ -179,7 +179,7 @@ class Compressed(Averaging):
         total.begin(self.size, len(FIRST))
 
     def exchange(self, models, rates, losses):
-        """Return the last model in common and the sum of what is sent."""
+        """Return the last common model plus the sum of the compressed differences."""
         common = self.models[0]
         return np.tile(common + self.total([(model - common) / self.size for model in models]), (self.size, 1))
 

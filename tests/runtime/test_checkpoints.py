@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on bit for bit, and a file that cannot be trusted is not trusted."""
+"""Checkpoints: training resumes bit for bit, and a file that cannot be trusted is not trusted."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path, monkeypatch: pyt
 
 
 def test_old_and_half_written_files_go(tmp_path: Path) -> None:
-    """Only as many files stay as asked for, and what a killed process left is cleared away."""
+    """Only the given number of files stays, and the remains of a killed process are removed."""
     (tmp_path / ".checkpoint-00000000-00000000.dsgd.abcd").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
     saved(tmp_path, n=5, keep=2)
@@ -338,7 +338,7 @@ def test_checkpoints_of_another_fit_are_not_written_over(n_jobs: int, rows: Any,
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
 def test_auto_begins_or_goes_on(n_jobs: int, rows: Any, tmp_path: Path) -> None:
-    """The same line of a script begins where there is no checkpoint, and goes on where there is one."""
+    """The same line of a script starts training if there is no checkpoint, and resumes if there is one."""
     options: dict[str, Any] = {"tol": None, "random_state": 0, "n_jobs": n_jobs}
     whole = SGDClassifier(**options, max_iter=6).fit(*rows)
     place = {"checkpoint": tmp_path / "job", "resume_from": "auto"}
@@ -358,7 +358,7 @@ def test_auto_begins_or_goes_on(n_jobs: int, rows: Any, tmp_path: Path) -> None:
 def test_other_rows_are_refused_by_another_number_of_ranks(
     form: str, early_stopping: bool, rows: Any, tmp_path: Path
 ) -> None:
-    """The rows of all ranks together are compared: one value that differs is found, their order is not asked for."""
+    """The rows of all ranks together are compared: one value that differs is found, their order does not matter."""
     X, y = rows
     as_form = csr_array if form == "csr" else np.asarray
     options: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "early_stopping": early_stopping}
@@ -474,7 +474,7 @@ def test_other_rows_are_refused(rows: Any, tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_told_to_the_user(rows: Any, tmp_path: Path) -> None:
-    """The estimator warns when it went on from an older checkpoint, and ends in the same bits all the same."""
+    """The estimator warns when it resumed from an older checkpoint, and still ends in the same bits."""
     options = {"max_iter": 6, "tol": None, "random_state": 0}
     whole = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=0)).fit(*rows)
     newest = max(tmp_path.glob("*.dsgd"))
@@ -542,7 +542,7 @@ SGDClassifier(**options, checkpoint=place).fit(X, y)
 
 
 def test_a_killed_process(tmp_path: Path) -> None:
-    """A process killed by SIGKILL while it writes checkpoint after checkpoint leaves one to go on from, bit for bit."""
+    """A process killed by SIGKILL while it writes many checkpoints leaves one to resume from, bit for bit."""
     process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(tmp_path), "100000"])
     try:
         deadline = time.monotonic() + 60

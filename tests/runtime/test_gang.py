@@ -68,7 +68,7 @@ def test_every_transport_gives_the_same_bits(client: Client) -> None:
 
 
 def test_workers_without_room_for_shared_memory_use_tcp(client: Client) -> None:
-    """A full shared folder costs speed, not the job, unless shared memory is what was asked for."""
+    """A full shared folder costs speed, not the job, unless shared memory was requested."""
     client.run(programs.fill_shared_memory, True)
     try:
         result = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
@@ -332,7 +332,7 @@ def test_bad_requests_are_refused(client: Client) -> None:
 
 
 def test_an_unreachable_scheduler_is_named() -> None:
-    """Connecting to nobody fails within the time given, with the address."""
+    """Connecting to an address without a listener fails within the given time, with the address."""
     with pytest.raises(ClusterUnreachableError, match=r"127\.0\.0\.1:9"):
         connect_client("tcp://127.0.0.1:9", timeout_s=0.3)
 

@@ -213,7 +213,7 @@ def test_a_retired_worker_is_named_as_retired() -> None:
 
 
 def test_a_job_in_the_queue_outlives_a_worker(cluster: LocalCluster, client: Client) -> None:
-    """When a worker dies the job that ran there ends, and the one that waited for it is planned anew and runs."""
+    """When a worker dies, the job that ran there ends, and the one that waited for it is planned again and runs."""
     running, waiting = Fit(cluster, programs.spin, 60.0), Fit(cluster)
     running.start()
     wait_until(lambda: not running.runs)
@@ -248,7 +248,7 @@ def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: st
 
 
 def test_a_scheduler_that_slept_blames_nobody() -> None:
-    """A scheduler stopped for longer than a rank may be silent goes on with the job when it wakes."""
+    """A scheduler that was stopped for longer than a rank may be silent continues the job when it wakes."""
     with Cluster(n_workers=2) as cluster, cluster.observer() as client:
         pid = cluster.scheduler.pid
         assert pid is not None

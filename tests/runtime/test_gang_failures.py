@@ -138,7 +138,7 @@ def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
 
 
 def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
-    """A rank that is stopped, not dead, is found by the deadline of whoever waits for it."""
+    """A rank that is stopped, not dead, is found by the deadline of the rank that waits for it."""
     stopped: list[int] = []
     listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
     try:

@@ -53,7 +53,7 @@ def test_freed_memory_is_kept_for_a_while() -> None:
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is nothing to set, and where nobody has set anything, nothing is."""
+    """Without such thresholds, or without a setting in the environment, nothing is changed."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     monkeypatch.setattr(heap, "_libc", lambda: None)
     with heap.keep_freed_memory():

@@ -67,7 +67,7 @@ def started_members(dask_scheduler: Any) -> int:
 
 @pytest.mark.parametrize("policy", ["restart", "shrink"])
 def test_workers_that_are_late_are_waited_for(client: Client, neighbour: Neighbour, policy: FailurePolicy) -> None:
-    """Workers that pack for long when another is killed stay as they are, and the job goes on there."""
+    """Workers that are packing when another one is killed are not affected, and the job continues there."""
     killed: list[str] = []
 
     def kill() -> None:

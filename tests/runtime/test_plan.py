@@ -61,7 +61,7 @@ def test_loads_are_balanced(cluster: tuple[list[Block], list[WorkerInfo]]) -> No
 def test_ranks_are_numbered_through_and_spread_over_the_threads(
     cluster: tuple[list[Block], list[WorkerInfo]], per_worker: int | None, data: st.DataObject
 ) -> None:
-    """Ranks of a member are consecutive, no worker runs more than it may, and fewer ranks are dealt out evenly."""
+    """Ranks of a member are consecutive, no worker runs more than it may, and fewer ranks are spread evenly."""
     blocks, workers = cluster
     room = {w.address: min(w.nthreads, per_worker or w.nthreads) for w in workers}
     n_ranks = data.draw(st.one_of(st.none(), st.integers(1, sum(room.values()))))
@@ -139,7 +139,7 @@ def test_fewer_ranks_go_to_free_workers_that_hold_most() -> None:
 
 
 def test_a_worker_of_three_threads_gets_three_times_the_rows_of_one_thread() -> None:
-    """Blocks are dealt by threads, and ranks numbered so that the first blocks are on the first ranks."""
+    """Blocks are assigned in proportion to threads, and the first blocks are on the first ranks."""
     workers = workers_of(2, threads=[1, 3])
     blocks = [Block(k, 100, (workers[0 if k < 3 else 1].address,)) for k in range(12)]
     plan = make_plan(blocks, workers)

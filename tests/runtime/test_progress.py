@@ -149,7 +149,7 @@ def test_stop_training_ends_with_the_model_so_far(rows: Any, sync: Any, client: 
 
 @pytest.mark.usefixtures("often")
 def test_an_error_in_a_callback_comes_out_of_fit(rows: Any) -> None:
-    """What a callback raises stops the ranks, all callbacks hear of it, and an earlier model is untouched."""
+    """An error of a callback stops the ranks, all callbacks get the end, and an earlier model is untouched."""
     notes, after = Notes(at=2, problem=KeyError), Notes()
     model = SGDClassifier(max_iter=50, tol=None, n_jobs=2, sync=50, random_state=0).fit(*rows)
     before = model.coef_.copy()

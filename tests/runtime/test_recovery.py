@@ -124,7 +124,7 @@ def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: An
 
 
 def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_path: Path) -> None:
-    """A fit that died with its cluster's worker goes on from its checkpoint, average and all, bit for bit."""
+    """A fit that died with its cluster's worker resumes from its checkpoint, with its average, bit for bit."""
     X, y = rows
     options = OPTIONS | {"n_jobs": 2, "average": True, "penalty": "l1"}
     whole = SGDClassifier(**options, client=client).fit(X, y)
@@ -140,7 +140,7 @@ def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_
 def test_when_all_workers_are_lost_the_checkpoint_is_left(
     client: Client, rows: Any, at_epoch: Any, tmp_path: Path
 ) -> None:
-    """A restart without survivors goes on from what its own job has written, bit for bit, and from nobody else's."""
+    """A restart without survivors resumes from checkpoints of its own job, bit for bit, and not from others."""
     X, y = rows
     options = OPTIONS | {"n_jobs": 3, "average": True, "penalty": "l1"}
     place = Checkpoint(tmp_path, every_s=0.2, overwrite=True)
@@ -156,7 +156,7 @@ def test_when_all_workers_are_lost_the_checkpoint_is_left(
         model = SGDClassifier(**options, client=client, on_failure="restart", checkpoint=place).fit(X, y)
     assert model.coef_.tobytes() == whole.coef_.tobytes()
     assert model.loss_curve_ == whole.loss_curve_
-    # Neither anew nor from the end of the fit before, which lies in the same folder.
+    # Neither from the beginning nor from the end of the fit before, which is in the same folder.
     assert [1 < event["resumed_epoch"] < 20 for event in resumed] == [True]
 
 
@@ -185,7 +185,7 @@ def test_failures_are_counted(client: Client) -> None:
 
 
 def test_a_program_without_snapshots_begins_again(client: Client) -> None:
-    """A rank program that keeps no state is started anew on the workers that are left."""
+    """A rank program that keeps no state is started again on the remaining workers."""
     kill_once, _ = once(lambda: signal_rank(client, 1))
     blocks = put_blocks(client, 3)
     with pytest.warns(RuntimeWarning, match="with 2 ranks"):

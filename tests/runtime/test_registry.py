@@ -150,7 +150,7 @@ def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
 
 
 def test_the_jobs_of_a_client_that_left_are_ended(world: World) -> None:
-    """Its running job is stopped, its queued one forgotten, and the next in the queue goes on."""
+    """Its running job is stopped, its queued one dropped, and the next in the queue runs."""
     world.admit("a", "xy", client="gone")
     world.admit("b", "xy", client="gone")
     world.admit("c", "xy", client="here")
@@ -189,7 +189,7 @@ def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> No
 
 
 def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
-    """The client gets each event once; when nobody asks, the oldest go."""
+    """The client gets each event once; if it does not ask, the oldest are dropped."""
     world.admit("a", "x")
     for number in range(1000):
         world.publish("a", {"number": number})

@@ -72,7 +72,7 @@ def test_bytes_of_threads_count_and_their_seconds_only_where_they_lead() -> None
 
 
 def test_stages_without_a_recording_do_nothing() -> None:
-    """Code that tells of its stages runs as well where nobody records them."""
+    """Code that reports its stages also runs if they are not recorded."""
     with stage("train", 5) as it:
         it.nbytes += 1
     assert it.nbytes == 6

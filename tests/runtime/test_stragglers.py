@@ -60,7 +60,7 @@ def test_a_slow_rank_is_found_once_and_remembered() -> None:
         ([0.3, 0.1, 0.1], [100] * 3, 40, 3.0),  # slow, but hardly busy
         ([1.8, 0.6, 0.6], [100] * 3, 19, 3.0),  # too few rounds to say
         ([1.8, 0.6, 0.6], [100] * 3, 40, 1.9),  # too short to say
-        ([1.8, 0.0, 0.0], [100, 0, 0], 40, 3.0),  # nobody to compare with
+        ([1.8, 0.0, 0.0], [100, 0, 0], 40, 3.0),  # no other rank to compare with
     ],
 )
 def test_who_is_no_straggler(seconds: list[float], rows: list[int], n_rounds: int, took_s: float) -> None:
@@ -74,7 +74,7 @@ def test_of_two_ranks_the_slow_one_is_found() -> None:
 
 
 def test_a_rank_that_is_alone_has_nothing_to_say() -> None:
-    """One rank finds nobody, however long it has taken."""
+    """A single rank finds no straggler, however long it has taken."""
     watch = StragglerWatch(0, 1, RankLedger(0))
     assert watch.update(watch.pace(100)[None], 1e9, 100) == []
 

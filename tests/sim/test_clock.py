@@ -1,4 +1,4 @@
-"""The virtual clock: seconds follow the closed forms, and whoever waits for nothing is told at once."""
+"""The virtual clock: seconds follow the closed forms, and a wait that cannot end raises at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_exchange_takes_alpha_and_beta_per_byte(n):
 
 
 def test_latency_passes_beside():
-    """A sender is busy for the overhead and its bytes, the receiver hears of it a latency later."""
+    """A sender is busy for the overhead and its bytes, the receiver gets them a latency later."""
     link = Link(BETA, overhead_s=1e-4, latency_s=1e-2)
 
     def program(rank, number):
@@ -148,7 +148,7 @@ def test_every_network_carries_a_sum(name):
 
 
 def test_odd_links_are_found_from_both_ends():
-    """A pair of hosts with a slow link between them has it in both directions, and nobody else has."""
+    """A slow link between two hosts is slow in both directions, and for no other pair."""
     slow = FLAT.with_link(0, 2, FLAT.between.slower(10.0))
     assert slow.link(0, 2) == slow.link(2, 0) == Link(10 * BETA, 10 * ALPHA)
     assert slow.link(0, 1) == FLAT.between
@@ -188,7 +188,7 @@ def test_factors_are_drawn_by_rank_and_round(stragglers):
 
 
 def test_ranks_that_wait_for_each_other_are_told_at_once():
-    """When nobody can go on the error names who waits for whom, and who has ended."""
+    """In a deadlock the error names which rank waits for which, and which have ended."""
 
     def program(rank, number):
         if number < 2:

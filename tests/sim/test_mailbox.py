@@ -54,7 +54,7 @@ def number(value: float) -> np.ndarray:
 
 
 def test_a_post_costs_its_sender_nothing_and_comes_in_time():
-    """Who posts goes on at once; a look before the frame has come finds nothing, one after it does."""
+    """A rank that posts continues at once; a look before the frame has arrived finds nothing, a later one does."""
     seen = []
 
     def program(box, clock):
@@ -75,7 +75,7 @@ def test_a_post_costs_its_sender_nothing_and_comes_in_time():
 
 
 def test_whoever_comes_first_is_served_first():
-    """A rank that waits for anybody wakes for the frame that comes first, whoever posted first."""
+    """A rank that waits for any peer wakes for the frame that arrives first, whichever was posted first."""
     order = []
 
     def program(box, clock):
@@ -112,7 +112,7 @@ def test_a_wait_ends_at_its_time():
 
 
 def test_a_full_box_makes_the_sender_wait():
-    """Of frames that nobody takes a limited number is under way; the next one is posted when there is room."""
+    """A limited number of frames can be under way until they are taken; the next one is posted when there is room."""
 
     def program(box, clock):
         if box.rank == 0:
@@ -130,7 +130,7 @@ def test_a_full_box_makes_the_sender_wait():
 
 
 def test_who_leaves_is_missed_after_his_mail():
-    """What a rank posted before it left is taken; then whoever waits for it is told."""
+    """Frames that a rank posted before it left are taken; then a rank that waits for it gets an error."""
 
     def program(box, clock):
         if box.rank == 0:

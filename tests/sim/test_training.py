@@ -134,7 +134,7 @@ def test_overlap_hides_the_exchange(data):
 
 
 def test_anytime_rounds_last_their_time(data):
-    """Rounds of AnytimeSGD end by the virtual clock: a slow rank visits fewer rows and keeps nobody waiting."""
+    """Rounds of AnytimeSGD end by the virtual clock: a slow rank visits fewer rows, and no rank waits for it."""
     X, y = data
     compute = Compute(0.0, 1e-4, 0.0, 0.0, 0.0, "a slow machine")
     cluster = SimulatedCluster(2, "InfiniBand", compute, SlowRank(0, 4.0))

@@ -42,7 +42,7 @@ def rows(small: DnnStudy, tmp_path_factory: pytest.TempPathFactory) -> list[dict
 
 
 def test_every_way_makes_a_row_with_its_bytes(small: DnnStudy, rows: list[dict[str, Any]]) -> None:
-    """Twelve ways; those that talk every 16th batch send a 16th, sparse ones far less, and all have a curve."""
+    """Twelve methods; those that exchange every 16th batch send a 16th, sparse ones far less, and all have a curve."""
     assert [row["strategy"] for row in rows] == list(WAYS)
     assert len(rows) == small.count() == 12
     sent = {row["strategy"]: row["bytes_sent"] for row in rows}
@@ -156,7 +156,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
 
 
 def test_studies_that_cannot_be_run_are_refused() -> None:
-    """Names that nobody knows and numbers out of range, each with the parameter."""
+    """Unknown names and numbers out of range, each with the parameter."""
     for options, text in (
         ({"models": ("rnn",)}, "models"), ({"ways": ("pigeon",)}, "ways"), ({"ranks": (1,)}, "ranks"),
         ({"looks": (4, 1)}, "looks"), ({"lr": 0.0}, "lr"), ({"momentum": 1.0}, "momentum"), ({"batch": 0}, "batch"),

@@ -123,7 +123,7 @@ def test_a_bad_problem_is_refused(fields, named):
 
 @pytest.mark.parametrize("name", ["clean", "noisy", "checkerboard", "free-svs"])
 def test_generated_problems_are_the_same_every_time_and_have_both_classes(name):
-    """Rows are those of a seed, as many as asked for."""
+    """Rows are those of a seed, in the given number."""
     first, second = (load_problem(replace(PROBLEMS[name], rows=200)) for _ in range(2))
     assert np.array_equal(first.X, second.X)
     assert np.array_equal(first.y, second.y)

@@ -91,7 +91,7 @@ def test_claims_are_decided_by_the_rows(auto: float, accuracy: float, verdicts: 
 
 
 def test_time_to_target_is_read_between_two_points() -> None:
-    """Seconds go along the line between two looks; the first look is not extrapolated; a miss takes for ever."""
+    """Seconds are interpolated between two scores; none before the first; a target that is missed takes for ever."""
     row = {"curve": [{"seconds": 1.0, "objective": 0.8}, {"seconds": 3.0, "objective": 0.4}]}
     assert seconds_to(row, 0.6) == pytest.approx(2.0)
     assert seconds_to(row, 0.9) == 1.0

@@ -135,7 +135,7 @@ def test_what_a_machine_says_of_itself_is_so(C):
 
 
 def test_a_pair_left_open_goes_on(monkeypatch):
-    """Where a call may take three steps only, pairs go on elsewhere from there, and all steps count."""
+    """If a call may take only three steps, the next call continues each pair, and all steps count."""
     X, y = _classes()
     model = SVC(C=10.0, tol=1e-6).fit(X, y)
     monkeypatch.setattr(class_pairs, "_STEPS", 3)

@@ -184,7 +184,7 @@ def test_a_grid_is_solved_once_by_one_gang(client, data, form, monkeypatch):
     rows = {"arrays": X, "csr": sp.csr_matrix(X), "dask": da.from_array(X, chunks=(65, 6))}[form]
     labels = da.from_array(y, chunks=65) if form == "dask" else y
     path = svm_path(rows, labels, client=client, **options)
-    monkeypatch.setattr(SVC, "_open_blocks", None)  # whoever asks the cluster again fails
+    monkeypatch.setattr(SVC, "_open_blocks", None)  # a second request to the cluster fails
     monkeypatch.setattr(SVC, "_make_matrix", None)
     path = pickle.loads(pickle.dumps(path))
     for k, (point, other) in enumerate(zip(path.points, expected.points, strict=True)):

@@ -202,7 +202,7 @@ def test_large_problems_begin_small_and_end_at_the_same_optimum(kernel_dtype):
 
 
 def test_a_large_problem_whose_first_samples_are_of_one_class_is_solved():
-    """A beginning without an extreme on one side is no end, and settles nobody."""
+    """A start without an extreme on one side does not end the run, and settles no sample."""
     X, y = _few_vectors(3000)
     y = np.where(np.arange(3000) == 17, -1.0, 1.0)
     auto = _solve(X, y, block_size=64, every=0.05, min_fraction=0.05, waits_for_pressure=True)

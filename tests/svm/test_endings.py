@@ -59,7 +59,7 @@ def test_samples_left_out_that_violate_only_with_each_other_come_back():
 
 
 def test_a_run_that_nothing_brings_on_ends_and_says_so(monkeypatch):
-    """If nobody came back although somebody must, the run would end as not converged, with the true gap."""
+    """If no sample came back although one must, the run would end as not converged, with the true gap."""
     monkeypatch.setattr(inactive.InactiveSamples, "_return_violators", lambda self, margin: self.state.load_active())
     solution = _solve_apart()
     gap = dual_gap(K_APART, Y_APART, -np.ones(4), np.full(4, 0.1), solution.alpha[0])

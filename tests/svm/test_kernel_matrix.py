@@ -218,7 +218,7 @@ def test_small_problems_take_rows_of_members(by_sign, r, few, monkeypatch):
 
 @pytest.mark.parametrize("kernel", ["rbf", "callable", "precomputed", "csr"])
 def test_threads_change_no_bit_of_pairs(kernel):
-    """Pairs side by side and pairs one after another, of one thread or two, are the same to the last bit."""
+    """Pairs solved together or one by one, by one thread or two, are the same to the last bit."""
     rng = np.random.default_rng(7)
     X, y = rng.normal(size=(900, 4)), rng.integers(0, 3, 900)
     X[:, 0] += y

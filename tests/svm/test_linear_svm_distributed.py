@@ -309,7 +309,7 @@ def test_any_number_of_ranks_reaches_the_optimum(loss, sparse, size):
 @pytest.mark.parametrize("solver", ["newton", "dual_cd", "cocoa"])
 @pytest.mark.parametrize("loss", ALL_LOSSES)
 def test_every_solver_certifies_what_it_returns(loss, solver):
-    """Each solver stops at the gap it was asked for, and its two values enclose the optimum."""
+    """Each solver stops at its tolerance, and its two values enclose the optimum."""
     X, y = rows_for(loss)
     job = job_for(loss, solver=solver, tol=1e-2)
     found = run_on_threads(train_linear, shares_of(X, y, even(len(y), 2)), (job,)).value.solutions[0]
@@ -345,7 +345,7 @@ def test_ranks_of_one_class(loss):
 
 @pytest.mark.parametrize("loss", ["hinge", "epsilon_insensitive"])
 def test_badly_scaled_features_go_to_newtons_method(loss):
-    """Where coordinate descent does not get on, all ranks go over to Newton's method and reach the gap."""
+    """If coordinate descent makes no progress, all ranks change to Newton's method and reach the gap."""
     X, y = rows_for(loss)
     X = X * np.logspace(0, 4, 8)
     found = run_on_threads(train_linear, shares_of(X, y, even(len(y), 2)), (job_for(loss, tol=1e-5),)).value

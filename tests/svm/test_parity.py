@@ -144,7 +144,7 @@ def test_unscaled_features():
 
 
 def test_duplicate_rows():
-    """Equal rows are solved as one and dealt out again within the bounds of each."""
+    """Equal rows are solved as one, and their coefficient is distributed within the bounds of each."""
     X, y = _blobs(200)
     X, y = np.tile(X, (4, 1)), np.tile(y, 4)
     ours = SVC(gamma=0.1).fit(X, y)

@@ -136,7 +136,7 @@ def test_linear_machines_predict_by_their_weights(form):
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_an_interrupt_ends_a_prediction_within_slices(n_threads):
-    """ctrl-C during a prediction ends it after the values at hand, also what other threads have begun."""
+    """ctrl-C during a prediction ends it after the current values, also in other threads."""
     n_calls, begun = [0], threading.Event()
 
     def slow(A: Any, B: Any) -> Any:

@@ -144,7 +144,7 @@ def test_a_smaller_radius_would_be_found_out():
 
 
 def test_the_radius_cannot_be_smaller():
-    """Two points whose optimum lies on the sphere: of the ball of the gap, and of the ball along a path."""
+    """Two points whose optimum is on the sphere: of the ball of the gap, and of the ball along a path."""
     K = np.array([[1.0, -1.0], [-1.0, 1.0]])
     dual = Dual(np.array([[1.0, -1.0]]), np.full((1, 2), -1.0), np.full((1, 2), 0.5), np.zeros((1, 2)))
     best = _solve(K, dual, 1e-12)

@@ -29,7 +29,7 @@ class _Block:
         return 0.5 * beta @ self.K @ beta + self.p @ self.alpha
 
     def extremes(self):
-        """Return, by group and from f added up anew, the least of those that may rise and the most of those to fall."""
+        """Return, by group and from a fresh sum f, the least of those that may rise and the most of those to fall."""
         f = self.K @ (self.y * self.alpha) + self.y * self.p
         up = np.where(self.y > 0, self.alpha < self.upper, self.alpha > 0)
         low = np.where(self.y > 0, self.alpha > 0, self.alpha < self.upper)

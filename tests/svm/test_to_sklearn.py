@@ -18,7 +18,7 @@ MACHINES = [SVC, NuSVC, SVR, NuSVR, OneClassSVM]
 
 
 def inner(A: Any, B: Any) -> Any:
-    """A kernel of one's own."""
+    """A user's kernel function."""
     return np.asarray((A @ B.T).todense() if sp.issparse(A) else A @ B.T) / 4.0
 
 

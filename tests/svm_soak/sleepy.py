@@ -1,4 +1,4 @@
-"""A worker that never answers for problem 2, to see that the soak goes on without it."""
+"""A worker that never answers for problem 2, to see that the soak continues without it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Judges problems one after the other and says so in lines of JSON: which begins, and what came of it.
 
-``python -m svm_soak.worker SEED FIRST STOP STEP``; whoever reads the lines sees when one takes too long.
+``python -m svm_soak.worker SEED FIRST STOP STEP``; the reader of the lines sees when one takes too long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods in which nobody waits for everybody, trained with servers, in pairs and on a virtual clock."""
+"""Methods in which ranks do not wait for all others, trained with servers, in pairs and on a virtual clock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_without_backups_a_round_is_a_minibatch(n_ranks: int) -> None:
 @pytest.mark.parametrize("strategy", PUSHING, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_servers_converge_and_count_their_messages(strategy: Any, n_ranks: int) -> None:
-    """Every method learns, and what is sent is a message per batch, one per worker and epoch, and as many back."""
+    """Every method learns, and sends a message per batch, one per worker and epoch, and as many back."""
     epochs = 6
     result = fit(strategy, n_ranks, epochs)
     history = result.value.history
@@ -114,7 +114,7 @@ def test_servers_converge_and_count_their_messages(strategy: Any, n_ranks: int) 
 )
 @pytest.mark.parametrize("schedule", ["invscaling", "per_epoch"])
 def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, schedule: str, tmp_path: Path) -> None:
-    """From a checkpoint a server goes on with its own model, rates and updates, as if nothing had happened."""
+    """From a checkpoint a server resumes with its own model, rates and updates, as if nothing had happened."""
     job, data = make_job(strategy, 4, schedule=schedule), make_data(1)
     half = replace(job, max_iter=2, checkpoint=Checkpoint(tmp_path))
     first, whole = (run_on_threads(train, data, (j,), timeout_s=30.0, mail=mail_for(j)).value for j in (half, job))
@@ -128,7 +128,7 @@ def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, sc
     "strategy", [*PUSHING, Downpour(8, fetch_every=3), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr
 )
 def test_a_kept_state_has_all_that_was_sent(strategy: Any, tmp_path: Path) -> None:
-    """What the last checkpoint of an epoch gives back is the model that training returned, whoever sent what last."""
+    """The last checkpoint of an epoch holds the model that training returned, whichever worker sent last."""
     job, data = replace(make_job(strategy, 2), checkpoint=Checkpoint(tmp_path)), make_data(3)
     whole = run_on_threads(train, data, (job,), timeout_s=30.0, mail=mail_for(job)).value.params
     again = replace(job, checkpoint=None, resume_from=str(tmp_path))
@@ -213,7 +213,7 @@ def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("strategy", [AsyncLeaderSGD(8, pull=0.0), AsyncEASGD(8, beta=0.0)])
 def test_without_a_pull_workers_are_alone(strategy: Any, n_ranks: int) -> None:
-    """Workers that nothing pulls take the steps of ranks that never talk."""
+    """Workers without any pull take the steps of ranks that never communicate."""
     result = fit(strategy, n_ranks).value
     alone = fit(OneShotAveraging(), n_ranks).value
     np.testing.assert_allclose(
@@ -229,7 +229,7 @@ def test_without_a_pull_workers_are_alone(strategy: Any, n_ranks: int) -> None:
 def test_pairs_conserve_the_mean(n_ranks: int) -> None:
     """Without steps the mean of all models stays, whatever is under way at the end, and models come closer."""
     start = np.random.default_rng(2).standard_normal((n_ranks, 4))
-    strategy = ADPSGD(patience=41)  # nobody waits before the collectives below
+    strategy = ADPSGD(patience=41)  # no rank waits before the collectives below
 
     def program(rank: Any, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         params = own.copy()

@@ -195,7 +195,7 @@ def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
     order=st.lists(st.integers(0, 4), min_size=1, max_size=60),
 )
 def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, order: list[int]) -> None:
-    """Whoever may go on has sent at most `slack` gradients more than the slowest, and the slowest may always go on."""
+    """A worker that may continue is at most `slack` gradients ahead of the slowest, which may always continue."""
     driver = Driver(StaleSynchronous(slack=slack).handler, n_workers, 0.01, rounds=10**6)
     sent = [0] * n_workers
     for wish in order:
@@ -231,7 +231,7 @@ def test_backup_workers_reach_the_end_of_every_epoch(n_workers: int, backups: in
 @settings(max_examples=20)
 @given(n_workers=st.integers(1, 4), order=st.lists(st.integers(0, 3), min_size=1, max_size=30))
 def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) -> None:
-    """What a worker gains the centre loses, and each moves its share of the distance, whoever comes when."""
+    """What a worker gains the centre loses, and each moves its share of the distance, in any order of messages."""
     rng = np.random.default_rng(1)
     centre, models = rng.standard_normal(3), rng.standard_normal((n_workers, 3))
     model = Model(centre.copy(), lambda g, factor: None, lambda: None, n_workers, rounds=10**6)
@@ -262,7 +262,7 @@ def test_a_server_adds_what_is_poured() -> None:
 
 
 def test_the_lowest_score_among_as_many_messages_as_workers_leads() -> None:
-    """A new leader comes when the counter of all is full, whoever filled it; no number leads nobody."""
+    """There is a new leader when the common counter is full, whoever filled it; a rank with a NaN loss never leads."""
     model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 2, rounds=10)
     handler = AsyncLeaderSGD().handler(model)
     leaders = []

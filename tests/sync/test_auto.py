@@ -161,7 +161,7 @@ def test_the_floor_is_the_smallest_period_under_the_target(row_s: float, sync_s:
     changes=st.lists(st.tuples(st.integers(1, 70), st.integers(0, 9)), max_size=5),
 )
 def test_cuts_visit_every_row_once(rows: list[int], changes: list[tuple[int, int]]) -> None:
-    """However often what is left of an epoch is cut anew, its rounds are all rows of every rank, in order."""
+    """However often the rest of an epoch is cut again, its rounds are all rows of every rank, in order."""
     cut, ends = Cut.whole(rows, 3), [0] * len(rows)
     for every, n_rounds in [*changes, (70, 10**6)]:
         number = min(n_rounds, cut.rounds)
@@ -218,7 +218,7 @@ def test_a_period_that_changes_is_the_same_on_every_wire(monkeypatch: pytest.Mon
 
 
 def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
-    """A fit that goes on from a checkpoint has the periods, and the bits, of one that was never interrupted."""
+    """A fit that resumes from a checkpoint has the periods, and the bits, of one that was never interrupted."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((300, 4)), rng.random(300) > 0.5
     fit: dict[str, Any] = {"sync": AutoSync(rule=InTurn()), "tol": None, "n_jobs": 3, "random_state": 0}
@@ -273,7 +273,7 @@ def test_compressed_models_are_measured_too(compressor: Any) -> None:
 
 
 def test_regressors_and_sparse_rows_find_a_period() -> None:
-    """A regressor, and sparse rows, are trained with ``sync="auto"``; one rank has nobody to talk to."""
+    """A regressor, sparse rows and a single rank are trained with ``sync="auto"``."""
     from scipy import sparse
 
     rng = np.random.default_rng(0)
@@ -287,7 +287,7 @@ def test_regressors_and_sparse_rows_find_a_period() -> None:
 
 
 def test_ranks_that_do_not_agree_stop() -> None:
-    """A rank that hears of another period in the mean than its own raises, and says what may be wrong."""
+    """A rank that receives another period in the mean than its own raises, and says what may be wrong."""
     strategy, rows = AutoSync(rule=InTurn()), [100, 100]
     state = strategy.init(None, np.zeros(3), 0.5)  # type: ignore[arg-type]
     strategy.plan(rows, state)

@@ -135,7 +135,7 @@ def test_what_is_not_finite_spreads_without_a_warning() -> None:
 
 
 def test_gossip_is_refused_where_ranks_cannot_reach_each_other() -> None:
-    """Threads of several processes talk through the first of each; the error names the graph and says what to do."""
+    """Threads of several processes exchange through the first of each; the error names the graph and what to do."""
 
     def program(group: Group) -> None:
         with pytest.raises(InvalidParameterError, match="scratch"):

@@ -66,12 +66,12 @@ def test_on_dense_rows_one_thread_is_sgd() -> None:
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
-    """The counter that training goes on from is that of one thread which takes all steps, as rates in training are."""
+    """The counter after training is that of one thread that takes all steps, and so are the rates during training."""
     assert fit(Hogwild(), n_ranks, epochs=2, n_rows=96).value.t == 1 + 2 * 96
 
 
 def test_threads_on_one_model_go_on_from_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gang that is formed anew takes up a copy of the model as it is, though every thread has left one."""
+    """A gang that is formed again restores one copy of the model, though every thread has left one."""
     monkeypatch.setattr(snapshots, "_COPY_S", 0.0)
     keepers, data = [SnapshotKeeper() for _ in range(3)], make_data(3)
 

@@ -1,4 +1,4 @@
-"""Rounds inside one kernel: the same model, bytes and rounds as without it, and nobody left waiting for ever."""
+"""Rounds inside one kernel: the same model, bytes and rounds as without it, and no rank waits for ever."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class MLP(nn.Module):
-    """A hidden layer, with what has a state of its own and what draws numbers, where it is asked for."""
+    """A hidden layer, optionally with layers that have state and layers that draw random numbers."""
 
     def __init__(self, hidden: int = 8, *, n_outputs: int = 2, normalised: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class MLP(nn.Module):
 
 
 def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of floats, and the quadrant that each lies in as a class."""
+    """Return rows of floats, and the quadrant of each as its class."""
     X = np.random.default_rng(seed).standard_normal((n, 4)).astype(np.float32)
     return X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
 
@@ -262,7 +262,7 @@ def test_early_stopping_holds_rows_out() -> None:
 
 
 def test_callbacks_of_skorch_are_told() -> None:
-    """Callbacks with skorch's methods hear of the beginning, of epochs and of the end, and can end training."""
+    """Callbacks with skorch's methods get the beginning, epochs and the end, and can end training."""
     heard = []
 
     class Stop:
@@ -305,7 +305,7 @@ class Fragile(MLP):
 
 
 def test_a_rank_that_raises_stops_the_others() -> None:
-    """What a module raises in its forward pass on one rank comes out of fit, and nobody waits for that rank."""
+    """An error in the forward pass of a module on one rank is raised by fit, and no rank waits for that one."""
     X, y = rows()
     X[-1] = 1000.0
     with pytest.raises(ArithmeticError, match="too much"):
@@ -390,7 +390,7 @@ def test_without_torch_it_says_what_to_install() -> None:
     assert 'pip install "dsgd[torch]"' in done.stdout
 
 
-# ---- loops of one's own
+# ---- users' own loops
 
 
 def script(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Loops of one's own: with a `Synchronizer` they train what the rank loop trains, and no rank waits for ever."""
+"""Users' own loops: with a `Synchronizer` they train what the rank loop trains, and no rank waits for ever."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_gradients_are_left_out_by_all_ranks_together(compressor: Any) -> None:
 
 @pytest.mark.parametrize("sync", [None, LocalSGD(8)], ids=repr)
 def test_ranks_that_take_different_numbers_of_steps_are_told(sync: Any) -> None:
-    """A rank that leaves `step` out as well does not keep the others waiting: all of them hear what is wrong."""
+    """If a rank skips `step` as well, the others do not wait: all of them raise an error that explains it."""
     with pytest.raises(InvalidDataError, match="the same number of steps"):
         skipping(sync, plain, {0: (3, 4)}, tells=False)
 
@@ -277,7 +277,7 @@ def test_scalers_of_gradients_skip_as_torch_does(sync: Any, fused: bool) -> None
         X = torch.from_numpy(np.asarray(shard.values)).float() * (1.0 if rank.number else 1e3)
         y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(np.float32))
         module = build_module(partial(nn.Linear, 5, 1), {})
-        # Not fused SGD: what it remembers of a first step that is left out is whatever lies in memory (torch 2.13).
+        # Not fused SGD: after a skipped first step its momentum is uninitialised memory (torch 2.13).
         kind = partial(torch.optim.Adam, fused=True) if fused else partial(torch.optim.SGD, momentum=0.9)
         made = kind(module.parameters(), lr=1e-6)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)

@@ -1,4 +1,4 @@
-"""Layers traced from torch modules, and what they take measured: the scaling analysis of one's own network."""
+"""Layers traced from torch modules, and their measured times: the scaling analysis of a user's network."""
 
 from __future__ import annotations
 

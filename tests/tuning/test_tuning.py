@@ -150,7 +150,7 @@ def test_the_search_has_periods_steps_batches_and_compressors():
 
 
 def test_a_model_of_an_unknown_gang_is_an_estimate():
-    """Without a measurement there is a model all the same, of any number of ranks and the strategies asked for."""
+    """Without a measurement there is still a model, of any number of ranks and the given strategies."""
     model = estimated_costs(4, [MinibatchSGD(), EASGD()])
     load = Workload(1000, 10, 11, layout="sparse", dtype="float32")
     assert 0 < model.epoch(load, 64).seconds < model.epoch(load, 1).seconds
@@ -254,7 +254,7 @@ def test_a_busy_machine_is_not_measured(rows, monkeypatch, tmp_path):
 
 
 def test_one_rank_tunes_its_steps(rows):
-    """With nobody to talk to only step sizes are searched, for regression too, where the score is R2."""
+    """On a single rank only step sizes are searched, for regression too, where the score is R2."""
     X, y = rows
     found = tune(SGDRegressor(n_jobs=1), sp.csr_matrix(X), (y == "yes").astype(float), budget=0.5)
     assert found.ranks == 1
@@ -264,7 +264,7 @@ def test_one_rank_tunes_its_steps(rows):
 
 
 def test_a_known_cluster_is_not_measured_again(rows, tmp_path, monkeypatch):
-    """With time for it the cost model is asked for, with the strategies and rows at hand, and kept in the result."""
+    """If there is time, costs are measured for the given strategies and rows, and kept in the result."""
     from datetime import UTC, datetime
 
     asked: list[Any] = []
