@@ -24,7 +24,7 @@ class Hop(NamedTuple):
 
 #: What any fit on a cluster begins with, once the rows are blocks on the workers.
 _SUBMITTED = [
-    Hop("dsgd/inputs/estimator.py", "ClusterBlocks.run", "passes the blocks and the rank program on"),
+    Hop("dsgd/inputs/placed.py", "ClusterBlocks.run", "passes the blocks and the rank program on"),
     Hop("dsgd/runtime/gang/job.py", "run_on_cluster", "pickles the program, registers the job with the scheduler"),
     Hop("dsgd/runtime/gang/job.py", "_outcomes", "forms the gang, and a new one after a failure"),
     Hop("dsgd/runtime/gang/job.py", "_train", "submits one Dask task for each worker"),
@@ -143,7 +143,7 @@ class Box(NamedTuple):
 _BLUE, _GREEN, _AMBER, _ROSE, _VIOLET = "#dbe8f7", "#dcefdf", "#faecc8", "#f5dcdc", "#e8e3f3"
 _TRAIN, _GANG, _MEMBER = "dsgd/runtime/train", "dsgd/runtime/gang/job.py", "dsgd/runtime/worker/member.py"
 _ROWS = "dsgd/inputs/partition.py"
-_INPUTS, _WIRES = "dsgd/inputs/estimator.py", "wire: queues of threads, shared memory, TCP, RPC, ..."
+_INPUTS, _WIRES = "dsgd/inputs/placed.py", "wire: queues of threads, shared memory, TCP, RPC, ..."
 
 BOXES = {
     "sgd": Box(20, 20, 240, 62, "SGDClassifier", "dsgd/estimators/base.py", "AbstractSGD._train", _BLUE),

@@ -26,10 +26,9 @@ from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
-from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import Block, check_summaries, nbytes_of
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
 from dsgd.inputs.weights import check_any_weight, check_sample_weight

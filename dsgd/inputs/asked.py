@@ -1,18 +1,24 @@
-"""What an estimator requires of its row blocks, and of the gang that trains on them."""
+"""What an estimator requires of its row blocks, of the gang that trains on them, and how many ranks it asks for."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dsgd.comm.base import TransportName
 from dsgd.inputs.blocks import Block
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
+from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import Mail, RankProgram
 
-__all__ = ["Expected", "Spread", "Terms", "Work"]
+__all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
+
+#: More threads than both of these are a crowd that mostly waits.
+_CROWD: Final = 32
+_CROWD_PER_CORE: Final = 4
 
 
 @dataclass(frozen=True)
@@ -120,3 +126,42 @@ class Terms:
     elastic: bool = False
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
+
+
+def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int = 1) -> int:
+    """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        The parameter, not zero.
+    n_rows : int or None, default None
+        Rows to be dealt to them: a thread without any would only be waited for. Where more threads than rows were
+        asked for by their number, or many more are returned than there are cores, that is said in a warning.
+    least_rows : int, default 1
+        Rows that each thread is to have where there is more than one.
+    """
+    cores = count_cores()
+    n = 1 if n_jobs is None else n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    if n_rows is None:
+        return n
+    useful = max(1, min(n, n_rows // least_rows))
+    if n_jobs is not None and n_jobs > max(1, n_rows):
+        warnings.warn(
+            f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} rank(s).",
+            UserWarning,
+            stacklevel=5,
+        )
+    if useful > max(_CROWD, _CROWD_PER_CORE * cores):
+        warnings.warn(
+            f"n_jobs={n_jobs} makes {useful} ranks share {cores} cores, and at every synchronisation each waits for "
+            "all others: n_jobs=-1 is faster. To see what so many ranks would do, pass client=SimulatedCluster(...).",
+            UserWarning,
+            stacklevel=5,
+        )
+    return useful
+
+
+def ranks_asked(n_jobs: int | None) -> int | None:
+    """Return the ranks on a cluster that ``n_jobs`` asks for: its number, or None for all that there can be."""
+    return n_jobs if n_jobs is not None and n_jobs > 0 else None

@@ -10,147 +10,33 @@ import contextlib
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError, InvalidParameterError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
-from dsgd.inputs.asked import Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
+from dsgd.inputs.asked import Expected, Spread, Terms
+from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
-from dsgd.inputs.rows import KeptPacks, Rows
+from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
+from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
-from dsgd.inputs.sources import (
-    check_room,
-    check_targets,
-    feature_names,
-    is_collection,
-    is_distributed,
-    scatter_block,
-    scatter_rows,
-    settle,
-    to_delayed_blocks,
-)
-from dsgd.inputs.spool import look, make_spooled_block
+from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import recorded, stage
 
-if TYPE_CHECKING:
-    from distributed import Client, Future
-
-__all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads", "ranks_asked"]
+__all__ = ["AbstractClusterEstimator"]
 
 #: Parameters that say what worker processes do, with their defaults.
 _OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False}
-
-#: More threads than both of these are a crowd that mostly waits.
-_CROWD: Final = 32
-_CROWD_PER_CORE: Final = 4
-
-
-@dataclass(frozen=True)
-class ClusterBlocks:
-    """Row blocks on the workers of a cluster.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The cluster.
-    futures : sequence of Future
-        The blocks in row order, each a tuple (X, y, sample_weight).
-    summaries : sequence of BlockSummary
-        What one look at each block has shown; all of them can be trained on.
-    n_ranks, ranks_per_worker : int or None
-        How many ranks train on them; see `run_on_cluster`.
-    resend : callable or None, default None
-        Takes the number of a block that is lost and returns its future, sent again from this process; None where
-        Dask has computed the blocks and does so again.
-    packed : KeptPacks or None, default None
-        What the workers have packed them into, where that stays for further fits.
-    """
-
-    client: Client
-    futures: Sequence[Future]
-    summaries: Sequence[BlockSummary]
-    n_ranks: int | None = None
-    ranks_per_worker: int | None = None
-    resend: Callable[[int], Future] | None = None
-    packed: KeptPacks | None = None
-
-    def run(self, work: Work, terms: Terms) -> GangResult:
-        """Run a rank program over the blocks; see `run_on_cluster`."""
-        from dsgd.runtime import run_on_cluster
-        from dsgd.runtime.worker.store import PackedAs
-
-        name, is_packed = self._name_packed(work)
-        with _released([]) as held:
-            futures, resend = self._numbered(held) if work.numbered else (self.futures, self.resend)
-            result = run_on_cluster(
-                work.program,
-                futures,
-                client=self.client,
-                pack=work.pack,
-                # Rows sent from here are cut for the ranks already, in the same way wherever these run.
-                cut=work.cut if self.resend is None else None,
-                args=work.args,
-                n_ranks=self.n_ranks,
-                ranks_per_worker=self.ranks_per_worker,
-                block_rows=[s.rows for s in self.summaries],
-                block_nbytes=[s.nbytes for s in self.summaries],
-                reload=resend,
-                # The memory of workers is asked for what they will pack.
-                demand=None if is_packed else work.demand,
-                mail=work.mail,
-                given=work.given,
-                packed_as=PackedAs(name, self.packed.anchors) if self.packed is not None and name else None,
-                on_event=terms.on_event,
-                transport=terms.transport,
-                on_failure=terms.on_failure,
-                elastic=terms.elastic,
-                title=terms.title,
-            )
-        if self.packed is not None and name:
-            self.packed.add(name)
-        return result
-
-    def _name_packed(self, work: Work) -> tuple[str, bool]:
-        """Return the name by which workers keep what they pack, if they do, and whether they have it."""
-        if self.packed is None or work.numbered:  # numbers make other blocks of them at every fit
-            return "", False
-        from dsgd.runtime.worker.member import forget_packed
-
-        name = self.packed.name_of(work.pack)
-        for gone in self.packed.make_room(name):
-            self.client.run(forget_packed, gone)
-        return name, name in self.packed
-
-    def is_there(self, client: Client) -> bool:
-        """Return whether these are blocks of that client, and none is lost."""
-        return self.client is client and all(future.status == "finished" for future in self.futures)
-
-    def _numbered(self, held: list[Future]) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
-        """Return blocks that know the number of their first row, and what sends one again; `held` gets all of them."""
-        starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
-        futures = self.client.map(_number, self.futures, starts, pure=False)
-        held += futures
-        resend = self.resend
-        if resend is None:
-            return futures, None
-
-        def resend_numbered(k: int) -> Future:
-            held.append(self.client.submit(_number, resend(k), starts[k], pure=False))
-            return held[-1]
-
-        return futures, resend_numbered
 
 
 class _LeftOut:
@@ -354,15 +240,12 @@ class AbstractClusterEstimator(BaseEstimator):
         if is_distributed(X):
             # Before worker processes are started for it.
             check_targets(X, y, sample_weight, supervised=expected.supervised)
-        with client_for(self._client_of(kept)) as client, _released([]) as held:
+        with client_for(self._client_of(kept)) as client, released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
             with stage("connect"):
                 check_versions(client)
-
-            def place(held: list[Any]) -> ClusterBlocks:
-                return self._placed(client, (X, y, sample_weight), check, expected, spread, held)
-
-            blocks = place(held) if kept is None else _kept_blocks(kept, client, place, expected, spread)
+            place = partial(place_blocks, client, (X, y, sample_weight), check, expected, spread, self._if_too_large)
+            blocks = place(held) if kept is None else kept_blocks(kept, client, place, expected, spread)
             if is_distributed(X):
                 self._check_width(blocks.summaries, feature_names(X), first=first)
             elif kept is not None:
@@ -379,34 +262,6 @@ class AbstractClusterEstimator(BaseEstimator):
                 f"made with client={rows.client!r}."
             )
         return rows.client
-
-    def _placed(
-        self,
-        client: Client,
-        given: tuple[Any, Any, Any],
-        check: Callable[[], Block],
-        expected: Expected,
-        spread: Spread,
-        held: list[Any],
-    ) -> ClusterBlocks:
-        """Return (X, y, sample_weight) as blocks on the workers, fit to train on; `held` gets all futures."""
-        resend: Callable[[int], Future] | None = None
-        if is_distributed(given[0]):
-            if not spread.on_disk:
-                check_room(client, given[0], self._if_too_large)
-            with stage("hand over"):
-                futures = _computed(client, *given, expected, spread)
-            held += futures
-        else:
-            futures, resend = _scattered(client, check(), spread, held)
-            expected = replace(expected, rows_are_checked=True)
-        with stage("look") as it:
-            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
-            held += looks
-            summaries: list[BlockSummary] = _gathered(client, looks)
-            it.nbytes = sum(s.nbytes for s in summaries)
-        check_summaries(summaries)
-        return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
 
     def _simulated(self, X: Any, check: Callable[[], Block], expected: Expected, spread: Spread) -> SimulatedBlocks:
         """Return the rows as blocks of a simulated cluster."""
@@ -484,153 +339,3 @@ class AbstractClusterEstimator(BaseEstimator):
         if state.pop("ledger_", None) is not None:
             state["_ledger_is_elsewhere"] = True
         return state
-
-
-def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int = 1) -> int:
-    """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        The parameter, not zero.
-    n_rows : int or None, default None
-        Rows to be dealt to them: a thread without any would only be waited for. Where more threads than rows were
-        asked for by their number, or many more are returned than there are cores, that is said in a warning.
-    least_rows : int, default 1
-        Rows that each thread is to have where there is more than one.
-    """
-    cores = count_cores()
-    n = 1 if n_jobs is None else n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
-    if n_rows is None:
-        return n
-    useful = max(1, min(n, n_rows // least_rows))
-    if n_jobs is not None and n_jobs > max(1, n_rows):
-        warnings.warn(
-            f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} rank(s).",
-            UserWarning,
-            stacklevel=5,
-        )
-    if useful > max(_CROWD, _CROWD_PER_CORE * cores):
-        warnings.warn(
-            f"n_jobs={n_jobs} makes {useful} ranks share {cores} cores, and at every synchronisation each waits for "
-            "all others: n_jobs=-1 is faster. To see what so many ranks would do, pass client=SimulatedCluster(...).",
-            UserWarning,
-            stacklevel=5,
-        )
-    return useful
-
-
-def ranks_asked(n_jobs: int | None) -> int | None:
-    """Return the ranks on a cluster that ``n_jobs`` asks for: its number, or None for all that there can be."""
-    return n_jobs if n_jobs is not None and n_jobs > 0 else None
-
-
-def _kept_blocks(
-    rows: Rows, client: Client, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
-) -> ClusterBlocks:
-    """Return the blocks that rows keep on the workers, which are placed there where they are not yet."""
-
-    def make() -> tuple[ClusterBlocks, Callable[[], object]]:
-        held: list[Any] = []
-        try:
-            blocks = place(held)
-        except BaseException:
-            _release(held)
-            raise
-        anchors = {
-            address: client.submit(_anchor, workers=[address], allow_other_workers=False, pure=False)
-            for address in client.nthreads()
-        }
-        held += anchors.values()
-        settle(client, list(anchors.values()))
-        packs = KeptPacks(rows.keep, {address: future.key for address, future in anchors.items()})
-        return replace(blocks, packed=packs), partial(_release, held)
-
-    # Rows of the cluster stay where they are; those of this process are cut for its ranks, by a seed.
-    where = (spread.on_disk,) if is_distributed(rows.X) else (spread, tuple(sorted(client.nthreads().items())))
-    return rows.opened((expected, *where), make, lambda blocks: blocks.is_there(client))
-
-
-def _anchor() -> str:
-    return "packed rows stay as long as this"
-
-
-def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
-    """Have Dask compute the blocks of a collection."""
-    parts = to_delayed_blocks(
-        X,
-        y,
-        sample_weight,
-        supervised=expected.supervised,
-        build=make_spooled_block if spread.on_disk else make_block,
-        compute=lambda values: _gathered(client, client.compute(values)),
-    )
-    futures: list[Future] = client.compute(parts)
-    return futures
-
-
-def _scattered(
-    client: Client, rows: Block, spread: Spread, held: list[Future]
-) -> tuple[list[Future], Callable[[int], Future]]:
-    """Send arrays of this process; return the blocks, and what sends one of them again. `held` gets all of them."""
-    futures, partition = scatter_rows(client, *rows, spread)
-    held += futures
-
-    def send_again(k: int) -> Future:
-        held.append(scatter_block(client, *rows, partition, k, on_disk=spread.on_disk))
-        return held[-1]
-
-    return futures, send_again
-
-
-def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
-    """Have a look at each block where it lies."""
-    if not on_disk:
-        return list(client.map(look, futures, expected=expected, pure=False))
-    # Dask takes a block on disk for a small object and would carry it to whichever worker is idle.
-    settle(client, futures)
-    holders = client.who_has(futures)
-    return [
-        client.submit(
-            look,
-            future,
-            expected,
-            workers=list(holders[future.key]) or None,
-            allow_other_workers=bool(holders[future.key]),
-            pure=False,
-        )
-        for future in futures
-    ]
-
-
-def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:
-    return (*block, first)
-
-
-def _gathered(client: Client, futures: Sequence[Future]) -> Any:
-    """Return the results of futures; a cluster that goes meanwhile raises what it raises during the job."""
-    from distributed import CancelledError
-
-    try:
-        return client.gather(list(futures))
-    except CancelledError as error:
-        if client.status != "running":
-            raise ClusterUnreachableError(f"the scheduler of {client!r} does not answer any more: {error}") from error
-        raise ClusterError(
-            f"the cluster gave up computing the rows ({error}): it was restarted, or a user or another program "
-            "cancelled them. Load the data again."
-        ) from error
-
-
-@contextlib.contextmanager
-def _released(held: list[Any]) -> Iterator[list[Any]]:
-    """Release futures when the block ends, however it ends."""
-    try:
-        yield held
-    finally:
-        _release(held)
-
-
-def _release(held: Sequence[Any]) -> None:
-    for future in held:
-        future.release()

@@ -19,9 +19,8 @@ from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
-from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import validated
 from dsgd.inputs.partition import pack_for_threads
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint

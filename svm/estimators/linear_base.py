@@ -21,9 +21,8 @@ from threadpoolctl import ThreadpoolController
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
-from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.estimator import ranks_asked
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
