@@ -151,7 +151,7 @@ def right() -> np.ndarray:
 FEEDBACK = sums.Feedback
 #: The order in which the simulator lets threads begin, in each epoch: none of them gives way while it walks its rows.
 _USUAL = (0, 1, 2, 3)
-TURNS = [(0, 2, 1, 3), *[_USUAL] * 4, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
+TURNS = [*[_USUAL] * 5, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
 STRATEGIES = [
     averaging("local-sgd", LocalSGD(8), rules.Mean),
     averaging("auto", AutoSync(rule=FixedPeriod(8)), rules.Mean),

@@ -16,7 +16,7 @@ from dsgd.collectives.algorithms.plan import Plan, run_plan
 from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
 from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
-from dsgd.collectives.algorithms.tally import blocks_of, roll_call, tally
+from dsgd.collectives.algorithms.tally import blocks_of, gather_sums
 from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.collectives.cost import Algorithm, is_hierarchical
@@ -331,12 +331,18 @@ class Group:
         """
         if self.size == 1:
             return own[None].copy()
-        found: AnyArray | None = self._quietly(tally, self.transport, self._blocks, sums, own)
+        found: AnyArray | None = self._quietly(gather_sums, self.transport, self._blocks, sums, own)
+        self.broadcast(sums)
         return found
 
     def roll_call(self, own: AnyArray) -> AnyArray:
         """Return the vectors of all ranks, shape (size, k), as `allgather` does; with 2 messages a rank, not P."""
-        return own[None].copy() if self.size == 1 else roll_call(self.transport, self._blocks, own)
+        if self.size == 1:
+            return own[None].copy()
+        found = gather_sums(self.transport, self._blocks, own[:0].copy(), own)
+        table = np.empty((self.size, own.shape[0]), dtype=own.dtype) if found is None else found
+        self.broadcast(table)
+        return table
 
     def subgroup(self, members: Sequence[int]) -> Group:
         """Return a group of some of the ranks, this one among them, renumbered in the order given.

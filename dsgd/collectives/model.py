@@ -19,7 +19,7 @@ broadcast               L (alpha + n beta)
 all-gather              (P - 1) (alpha + n beta), n bytes from each
 barrier                 L alpha
 gossip                  d (alpha + n beta + n gamma), d peers
-tally                   2 (w + b - 2) (alpha + n beta), b blocks of w ranks
+tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
 ======================  ===============================================================================
 
 No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
@@ -217,7 +217,8 @@ def tally_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
     if size == 1:
         return 0.0
     width = math.isqrt(size - 1) + 1
-    return 2 * (width + -(-size // width) - 2) * (link.latency_s + n_bytes * link.byte_s)
+    steps = width + -(-size // width) - 2 + n_levels(size)
+    return steps * (link.latency_s + n_bytes * link.byte_s)
 
 
 def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:

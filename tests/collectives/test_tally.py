@@ -42,9 +42,10 @@ def talk(size: int) -> Callable[[Group], Any]:
     return program
 
 
-def check(results: Sequence[Any], blocks: list[list[int]]) -> None:
+def check(results: Sequence[Any], processes: Sequence[int] = ()) -> None:
     """Assert that all know the sums, rank 0 alone is told, and what was sent is what is allowed."""
     size = len(results)
+    blocks = blocks_of(size, processes)
     given, own = numbers(size)
     # Written down once more: each block in the order of its ranks, then blocks in theirs.
     expected = None
@@ -60,7 +61,7 @@ def check(results: Sequence[Any], blocks: list[list[int]]) -> None:
         assert table.tobytes() == own.tobytes()
         assert (told is None) == (rank > 0)
         assert told is None or told.tobytes() == own.tobytes()
-        cost = tally_cost(rank, blocks, 7, 3, 8)
+        cost = tally_cost(rank, size, 7, 3, 8, processes)
         assert (first["bytes_sent"], first["messages"]) == (cost.n_bytes, cost.messages)
         messages[0] += first["messages"]
         messages[1] += both["messages"] - first["messages"]
@@ -71,7 +72,7 @@ def check(results: Sequence[Any], blocks: list[list[int]]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_on_every_wire_ranks_say_the_same(kind: str, size: int) -> None:
     """Sums have the same bits on every wire and rank, and all together send two messages for each rank but one."""
-    check(run_gang(kind, size, talk(size)), blocks_of(size))
+    check(run_gang(kind, size, talk(size)))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -83,14 +84,14 @@ def test_simulated_ranks_say_the_same(size: int) -> None:
         found[rank.number] = program(rank.group)
 
     SimulatedCluster(size).run(note, [None] * size)
-    check([found[rank] for rank in range(size)], blocks_of(size))
+    check([found[rank] for rank in range(size)])
 
 
 @pytest.mark.parametrize("ranks_of", [[1, 3], [2, 2], [3, 1, 2], [1, 1, 4]])
 def test_threads_of_processes_speak_through_the_first(ranks_of: list[int]) -> None:
     """Where ranks are threads of several processes the first of each speaks for the others."""
     processes = [k for k, count in enumerate(ranks_of) for _ in range(count)]
-    check(run_nested(ranks_of, talk(len(processes))), blocks_of(len(processes), processes))
+    check(run_nested(ranks_of, talk(len(processes))), processes)
 
 
 @pytest.mark.parametrize("size", [2, 5, 16, 64, 100, 1000, 4096])
@@ -98,7 +99,7 @@ def test_what_is_sent_grows_with_the_ranks(size: int) -> None:
     """No number travels more than two steps up, and no rank hears from more than about twice the root of all."""
     blocks = blocks_of(size)
     assert [rank for block in blocks for rank in block] == list(range(size))
-    costs = [tally_cost(rank, blocks, 9, 7, 8) for rank in range(size)]
+    costs = [tally_cost(rank, size, 9, 7, 8) for rank in range(size)]
     assert sum(cost.messages for cost in costs) == 2 * (size - 1)
     least = (size - 1) * (2 * 40 + 8 * (2 * 9 + 7))
     assert least <= sum(cost.n_bytes for cost in costs) <= least + 8 * 7 * size

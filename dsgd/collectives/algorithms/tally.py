@@ -7,7 +7,7 @@ is more than many a method sends.
 Update: ranks are cut into blocks of about the root of P, or by processes where those of different ones cannot reach
 each other. Every rank sends its part of the sums and its own numbers to the first of its block, which adds up the
 sums, in the order of ranks, and puts the numbers one after another; the firsts send theirs to rank 0, which does the
-same. The sums, or the numbers of all, go back the same way.
+same. The sums, or the numbers of all, go back by a broadcast.
 
 Cost: 2 (P - 1) messages of all ranks together. Of s sums and k numbers of each rank, every number travels two steps up
 at most: (P - 1) (s + k) numbers, and again k for each rank of a block but the first; and (P - 1) s down. Both are of
@@ -23,12 +23,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsgd.collectives.cost import Cost, groups_of
+from dsgd.collectives.cost import Cost, broadcast_cost, groups_of
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import HEADER_BYTES, OP_BROADCAST, OP_GATHER
+from dsgd.comm.frames import HEADER_BYTES, OP_GATHER
 from dsgd.types import AnyArray
 
-__all__ = ["blocks_of", "roll_call", "tally", "tally_cost"]
+__all__ = ["blocks_of", "gather_sums", "tally_cost"]
 
 Blocks = Sequence[Sequence[int]]
 
@@ -47,8 +47,8 @@ def blocks_of(size: int, processes: Sequence[int] = ()) -> list[list[int]]:
     return groups_of(processes or [rank // width for rank in range(size)])
 
 
-def tally(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:
-    """Replace `sums` by their sums over ranks, and return the numbers of all on rank 0; called by all ranks.
+def gather_sums(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:
+    """Add up `sums` at rank 0, and return the numbers of all there; called by all ranks.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def tally(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: Any
     blocks : sequence of sequence of int
         `blocks_of` them.
     sums : array, shape (s,)
-        Replaced, bitwise equal on all ranks.
+        Replaced by the sums on rank 0, and by parts of them on others.
     own : array, shape (k,), dtype of `sums`
         The numbers of this rank.
 
@@ -66,40 +66,6 @@ def tally(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: Any
     array, shape (size, k), or None
         None on all ranks but 0.
     """
-    found = _up(transport, blocks, sums, own)
-    _down(transport, blocks, sums)
-    return found
-
-
-def roll_call(transport: AbstractTransport, blocks: Blocks, own: AnyArray) -> AnyArray:
-    """Return the numbers of all ranks, shape (size, k), on every rank; parameters are those of `tally`."""
-    found = _up(transport, blocks, own[:0].copy(), own)
-    table = np.empty((transport.size, own.shape[0]), dtype=own.dtype) if found is None else found
-    _down(transport, blocks, table.reshape(-1))
-    return table
-
-
-def tally_cost(rank: int, blocks: Blocks, n_sums: int, n_own: int, itemsize: int) -> Cost:
-    """Return what `rank` sends in `tally`.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    blocks : sequence of sequence of int
-        `blocks_of` the ranks.
-    n_sums, n_own, itemsize : int
-        Numbers, and bytes of each.
-    """
-    block = next(block for block in blocks if rank in block)
-    down = (rank == block[0]) * (len(block) - 1) + (rank == 0) * (len(blocks) - 1)
-    up = n_sums + n_own * (len(block) if rank == block[0] else 1) if rank else 0
-    messages = down + (rank > 0)
-    return Cost((down * n_sums + up) * itemsize + messages * HEADER_BYTES, messages)
-
-
-def _up(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:
-    """Add up `sums` at rank 0 and return the numbers of all there; elsewhere `sums` becomes a part of them."""
     rank, k = transport.rank, own.shape[0]
     block = next(block for block in blocks if rank in block)
     if rank != block[0]:
@@ -115,6 +81,33 @@ def _up(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyAr
     return np.concatenate([table, *found]).reshape(transport.size, k)
 
 
+def tally_cost(rank: int, size: int, n_sums: int, n_own: int, itemsize: int, processes: Sequence[int] = ()) -> Cost:
+    """Return what `rank` sends where ranks add up sums and rank 0 gets numbers of each (`Group.tally`).
+
+    Parameters
+    ----------
+    rank, size : int
+        The rank, and how many there are.
+    n_sums, n_own, itemsize : int
+        Numbers that are summed, numbers of a rank of its own, and bytes of each.
+    processes : sequence of int, length size, or empty
+        The process of each rank, where processes have several.
+    """
+    if size == 1:
+        return Cost(0, 0)
+    blocks = blocks_of(size, processes)
+    place, block = next((place, block) for place, block in enumerate(blocks) if rank in block)
+    leads = rank == block[0]
+    down = [broadcast_cost(rank, size, n_sums, itemsize)]
+    if processes:
+        down = [broadcast_cost(block.index(rank), len(block), n_sums, itemsize)]
+        down += [broadcast_cost(place, len(blocks), n_sums, itemsize)] * leads
+    n_bytes, messages = (sum(getattr(part, name) for part in down) for name in ("n_bytes", "messages"))
+    if rank:
+        n_bytes += (n_sums + n_own * (len(block) if leads else 1)) * itemsize + HEADER_BYTES
+    return Cost(n_bytes, messages + (rank > 0))
+
+
 def _take(
     transport: AbstractTransport, sources: Sequence[int], counts: Sequence[int], sums: AnyArray, k: int
 ) -> list[AnyArray]:
@@ -128,19 +121,3 @@ def _take(
         transport.worked(n_bytes=sums.nbytes)
         rest.append(arrived[n:])
     return rest
-
-
-def _down(transport: AbstractTransport, blocks: Blocks, vector: AnyArray) -> None:
-    """Replace `vector` by that of rank 0."""
-    rank = transport.rank
-    block = next(block for block in blocks if rank in block)
-    if rank != block[0]:
-        transport.recv(block[0], vector, OP_BROADCAST)
-        return
-    if rank:
-        transport.recv(0, vector, OP_BROADCAST)
-    else:
-        for other in blocks[1:]:
-            transport.send(other[0], vector, OP_BROADCAST)
-    for member in block[1:]:
-        transport.send(member, vector, OP_BROADCAST)
