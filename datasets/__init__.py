@@ -8,10 +8,12 @@ from dsgd.datasets.files import cache_folder, fetch, locate
 from dsgd.datasets.generators import TWINS, GeneratedSet, make_classification_twin, make_like
 from dsgd.datasets.loading import Dataset, load, load_or_generate
 from dsgd.datasets.registry import DataFile, DatasetInfo, catalog, find, names
+from dsgd.datasets.splits import SPLITS, check_split, split_rows
 from dsgd.datasets.svmlight import load_svmlight, write_svmlight
 from dsgd.datasets.twin import Twin
 
 __all__ = [
+    "SPLITS",
     "TWINS",
     "DataFile",
     "Dataset",
@@ -20,6 +22,7 @@ __all__ = [
     "Twin",
     "cache_folder",
     "catalog",
+    "check_split",
     "fetch",
     "find",
     "load",
@@ -30,5 +33,6 @@ __all__ = [
     "make_like",
     "names",
     "read_svmlight",
+    "split_rows",
     "write_svmlight",
 ]

@@ -112,7 +112,12 @@ Epochs: TypeAlias = Annotated[int | None, grid_option(help="Passes over the rows
 Alpha: TypeAlias = Annotated[float | None, model_option(help="Weight of the L2 penalty.")]
 Loss: TypeAlias = Annotated[str | None, model_option(help="hinge, squared_hinge or log_loss.")]
 Dtype: TypeAlias = Annotated[str | None, model_option(help="float32 or float64.")]
-Partition: TypeAlias = Annotated[str | None, model_option(help="contiguous, shuffled or label-skewed.")]
+Partition: TypeAlias = Annotated[
+    str | None,
+    model_option(
+        help="Rows of each rank: contiguous, shuffled, label-skewed, dirichlet:0.5 (labels) or quantity:0.5 (sizes)."
+    ),
+]
 Scheduler: TypeAlias = Annotated[
     str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
 ]

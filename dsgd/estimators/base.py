@@ -222,7 +222,8 @@ class AbstractSGD(AbstractLinearEstimator):
         Parameters
         ----------
         X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Simulated
+            ranks take a list of such tuples, one for each rank.
         coef_init, intercept_init : array or None
             Where to begin.
         sample_weight : array-like, dask array or None, shape (n_samples,)

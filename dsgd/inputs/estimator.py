@@ -25,7 +25,7 @@ from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
 from dsgd.inputs.rows import Rows
-from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
+from dsgd.inputs.simulated import SimulatedBlocks, cut_rows, holds_blocks, take_rows
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
@@ -232,7 +232,7 @@ class AbstractClusterEstimator(BaseEstimator):
         if kept is not None:
             X, y, sample_weight = kept.X, kept.y, kept.sample_weight
         if isinstance(self.client, SimulatedCluster):
-            yield self._simulated(X, check, expected, spread)
+            yield self._simulated((X, y, sample_weight), check, expected, spread, first=first)
             return
         from dsgd.runtime import client_for
         from dsgd.runtime.gang.versions import check_versions
@@ -263,12 +263,27 @@ class AbstractClusterEstimator(BaseEstimator):
             )
         return rows.client
 
-    def _simulated(self, X: Any, check: Callable[[], Block], expected: Expected, spread: Spread) -> SimulatedBlocks:
-        """Return the rows as blocks of a simulated cluster."""
+    def _simulated(
+        self,
+        given: tuple[Any, Any, Any],
+        check: Callable[[], Block],
+        expected: Expected,
+        spread: Spread,
+        *,
+        first: bool,
+    ) -> SimulatedBlocks:
+        """Return (X, y, sample_weight) as blocks of a simulated cluster."""
+        X, y, sample_weight = given
         if is_distributed(X):
             raise InvalidDataError(
                 f"client={self.client!r} trains on arrays of this process, X is a {type(X).__name__}: load it first."
             )
+        if holds_blocks(X):
+            check_targets(X, y, sample_weight, supervised=expected.supervised)
+            blocks = take_rows(self.client, X, expected, spread)
+            check_summaries(blocks.summaries)
+            self._check_width(blocks.summaries, None, first=first)
+            return blocks
         blocks = cut_rows(self.client, check(), expected, spread)
         check_summaries(blocks.summaries)
         return blocks

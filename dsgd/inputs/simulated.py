@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary
+from dsgd.inputs.blocks import Block, BlockSummary, make_block
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 
-__all__ = ["SimulatedBlocks", "cut_rows"]
+__all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "take_rows"]
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,52 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     IncompatiblePartsError
         Rows of a simulated cluster are always in memory.
     """
+    _check_spread(cluster, spread)
+    X, _, weights = rows
+    partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed)
+    blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])
+
+
+def holds_blocks(X: Any) -> bool:
+    """Return whether X is a list of what each rank shall train on: tuples (X, y) or (X, y, sample_weight)."""
+    return isinstance(X, (list, tuple)) and bool(X) and all(_is_block(item) for item in X)
+
+
+def _is_block(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) in (2, 3) and len(getattr(item[0], "shape", ())) > 1
+
+
+def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, spread: Spread) -> SimulatedBlocks:
+    """Look at the blocks of each rank and keep them as they are, as those that were made on workers.
+
+    Parameters
+    ----------
+    cluster : SimulatedCluster
+        Says how many ranks there are.
+    X : sequence of tuple
+        Of each rank, (X, y) or (X, y, sample_weight).
+    expected : Expected
+        What rows and targets must be.
+    spread : Spread
+        Asks for as many ranks as there are, or leaves that open.
+
+    Raises
+    ------
+    InvalidDataError
+        There are more or fewer blocks than ranks.
+    """
+    _check_spread(cluster, spread)
+    if len(X) != cluster.ranks:
+        raise InvalidDataError(f"X is a list of {len(X)} blocks, but client={cluster!r} wants one for each rank.")
+    blocks = [make_block(block) for block in X]
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])
+
+
+def _check_spread(cluster: SimulatedCluster, spread: Spread) -> None:
+    """Raise unless the cluster has as many ranks as are asked for, and rows are in memory."""
     n_ranks = spread.n_ranks
     if n_ranks is not None and n_ranks != cluster.ranks:
         raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")
     if spread.on_disk:
         raise IncompatiblePartsError(f"out_of_core=True applies to real clusters, but client={cluster!r} is simulated.")
-    X, _, weights = rows
-    partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed)
-    blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
-    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])

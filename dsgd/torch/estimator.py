@@ -111,7 +111,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         Parameters
         ----------
         X : array or dask array, shape (n, ...), list of delayed blocks, or None
-            Rows of any shape, such as images; a dask array is chunked by rows only. None where there is a `dataset`.
+            Rows of any shape, such as images; a dask array is chunked by rows only. Simulated ranks take a list of
+            tuples (X, y), one for each rank. None where there is a `dataset`.
         y : array or dask array, shape (n,) or, for values, (n, k), or None
             Targets; None where blocks or a dataset hold them.
 

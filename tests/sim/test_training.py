@@ -253,3 +253,30 @@ def test_a_cluster_is_a_value(data):
     cluster = SimulatedCluster(3, FLAT, stragglers=HeavyTail(1.5), seed=9)
     assert pickle.loads(pickle.dumps(cluster)) == cluster
     assert clone(SGDClassifier(client=cluster)).client == cluster
+
+
+def test_a_rank_trains_on_the_block_it_is_given(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list of blocks each rank has its own, of whatever length, and nothing is dealt again."""
+    X, y = rng.normal(size=(90, 4)), np.repeat([0, 1, 0], 30)
+    blocks = [(X[part], y[part]) for part in np.split(np.arange(90), [20, 50])]
+    held: list[np.ndarray] = []
+    run = SimulatedCluster.run
+
+    def spy(cluster: SimulatedCluster, program: Any, data: Any, *others: Any, **options: Any) -> Any:
+        held.extend(one.shard.values.copy() for one in data)
+        return run(cluster, program, data, *others, **options)
+
+    monkeypatch.setattr(SimulatedCluster, "run", spy)
+    model = SGDClassifier(max_iter=2, tol=None, client=SimulatedCluster(3), random_state=0).fit(blocks)
+    assert (model.n_features_in_, model.classes_.tolist()) == (4, [0, 1])
+    for (own, _), rows in zip(blocks, held, strict=True):
+        assert np.array_equal(np.sort(rows, axis=0), np.sort(own, axis=0))
+
+
+def test_blocks_that_do_not_fit_the_ranks_are_refused(rng: np.random.Generator) -> None:
+    """There is one block for each rank, and targets are in the blocks."""
+    blocks = [(rng.normal(size=(20, 4)), np.arange(20) % 2)] * 2
+    with pytest.raises(InvalidDataError, match=r"list of 2 blocks.*one for each rank"):
+        SGDClassifier(client=SimulatedCluster(3)).fit(blocks)
+    with pytest.raises(InvalidDataError, match="y and sample_weight must be None"):
+        SGDClassifier(client=SimulatedCluster(2)).fit(blocks, np.arange(2))

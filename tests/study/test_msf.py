@@ -35,7 +35,6 @@ from dsgd.study import (
     target_table,
     verdict,
 )
-from dsgd.study.frame.data import assign_rows
 from dsgd.study.frame.measure import majority_accuracy, objective, score
 from dsgd.study.msf import published
 from dsgd.study.msf.plots import study_figures
@@ -113,18 +112,6 @@ def test_a_bad_grid_is_refused_with_the_name_of_what_is_wrong(fields, named):
     """The error of a bad value names the parameter or the choices."""
     with pytest.raises(InvalidParameterError, match=named):
         replace(STUDY, **fields)
-
-
-@pytest.mark.parametrize("partition", ["contiguous", "shuffled", "label-skewed"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-def test_dealing_gives_every_row_to_one_rank(partition, ranks, rng):
-    """Every partition is one of the rows, as even as can be."""
-    y = rng.choice([-1.0, 1.0], 101)
-    shares = assign_rows(y, ranks, partition)
-    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(101))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    if partition == "label-skewed":
-        assert (np.diff(y[np.concatenate(shares)]) >= 0).all()
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_rates_are_small_where_gradients_are_stale() -> None:
     """Asynchronous strategies keep the constant rate under any schedule; means of gradients take more of it."""
     study = replace(STUDY, strategies=None, schedule="optimal", ranks=(16,))
     runs = {run.name: run for run in study.runs("ijcnn1", 400, 200, 16)}
-    assert set(runs) == set(STRATEGIES)
+    assert set(runs) == set(STRATEGIES) - {"hogwild"}
     assert runs["asgd"].schedule == runs["adpsgd"].schedule == "constant"
     assert runs["local"].schedule == runs["minibatch"].schedule == "optimal"
     assert runs["asgd"].eta0 == study.eta0
@@ -168,12 +168,13 @@ def test_a_figure_says_that_nothing_was_reached() -> None:
     assert page.render()
 
 
-def test_a_real_study_leaves_out_what_needs_shared_memory() -> None:
-    """Hogwild is among the strategies of simulated ranks, and is refused by name on worker processes."""
-    assert "hogwild" in demo_strategy_study().chosen()
-    assert set(StrategyStudy().chosen()) == set(STRATEGIES) - {"hogwild"}
-    with pytest.raises(InvalidParameterError, match=r"'hogwild'.*simulate"):
-        StrategyStudy(strategies={"hogwild": resolve("hogwild")})
+@pytest.mark.parametrize("network", [None, "10GbE"])
+def test_a_study_leaves_out_what_needs_shared_memory(network: str | None) -> None:
+    """Hogwild sends nothing: it is no strategy of ranks on a network, simulated or not, and is refused by name."""
+    assert "hogwild" not in demo_strategy_study().chosen()
+    assert set(StrategyStudy(network=network).chosen()) == set(STRATEGIES) - {"hogwild"}
+    with pytest.raises(InvalidParameterError, match=r"'hogwild'.*share no memory"):
+        StrategyStudy(strategies={"hogwild": resolve("hogwild")}, network=network)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dsgd.datasets import load_or_generate
+from dsgd.datasets import load_or_generate, split_rows
 from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.measure import majority_accuracy
 from dsgd.types import AnyArray
 
@@ -18,18 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
-    "PARTITIONS",
     "DataSource",
     "StudyData",
-    "assign_rows",
     "density",
     "file_names",
     "load_data",
     "place",
 ]
 
-#: How rows are assigned to ranks: in file order, at random, or by label (every rank sees one class).
-PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
 #: Precisions of rows and models.
 DTYPES: Final = ("float32", "float64")
 
@@ -134,37 +131,14 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 
-def assign_rows(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:
-    """Return the row numbers of each rank.
+def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
+    """Give each rank its rows: send them to a worker of its own, or cut them for a simulated rank.
+
+    Which rows a rank trains on is decided here and nowhere else, for workers and simulated ranks alike.
 
     Parameters
     ----------
-    y : array, shape (n_rows,)
-        Labels.
-    ranks : int
-        How many ranks.
-    partition : {"contiguous", "shuffled", "label-skewed"}
-        Runs of the file, random rows, or runs of the rows sorted by label.
-
-    Returns
-    -------
-    list of int64 array
-        Every row once; sizes differ by one at most.
-    """
-    order = np.arange(len(y))
-    if partition == "shuffled":
-        order = np.random.default_rng(0).permutation(len(y))
-    elif partition == "label-skewed":
-        order = np.argsort(y, kind="stable")
-    return np.array_split(order, ranks)
-
-
-def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
-    """Send each rank's rows to a worker of its own.
-
-    Parameters
-    ----------
-    client : distributed.Client
+    where : distributed.Client or SimulatedCluster
         The cluster.
     X : array or CSR matrix, shape (n_rows, n_features)
         Rows.
@@ -172,25 +146,29 @@ def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> li
         Labels.
     ranks : int
         How many workers to use.
-    partition : {"contiguous", "shuffled", "label-skewed"}
-        How rows are assigned.
+    partition : str
+        How rows are assigned, see `dsgd.datasets.split_rows`.
 
     Returns
     -------
-    list of Future
-        One block (X, y) per rank. The rows stay on the workers as long as the futures are held.
+    list of Future, or of tuple
+        One block (X, y) per rank, which estimators take as ``X``. Rows stay on the workers as long as the futures are
+        held.
 
     Raises
     ------
     ClusterError
         The cluster has fewer workers than ranks.
     """
-    workers = sorted(client.nthreads())
+    shares = split_rows(y, ranks, partition)
+    if isinstance(where, SimulatedCluster):
+        return [(X[rows], y[rows]) for rows in shares]
+    workers = sorted(where.nthreads())
     if len(workers) < ranks:
         raise ClusterError(
             f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"
         )
     blocks = []
-    for worker, rows in zip(workers, assign_rows(y, ranks, partition), strict=False):
-        blocks += client.scatter([(X[rows], y[rows])], workers=[worker], hash=False)
+    for worker, rows in zip(workers, shares, strict=False):
+        blocks += where.scatter([(X[rows], y[rows])], workers=[worker], hash=False)
     return blocks

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
+from dsgd.datasets import check_split
+from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.rows import AbstractRun, Row, picked
@@ -42,8 +43,9 @@ class Study:
         Step sizes; ``"per_epoch"`` is the published study's 1 / (alpha epoch).
     loss : {"hinge", "squared_hinge", "log_loss"}
         The loss.
-    partition : {"contiguous", "shuffled", "label-skewed"}
-        How training rows are assigned to the ranks.
+    partition : str
+        How training rows are assigned to the ranks, see `dsgd.datasets.split_rows`: ``"contiguous"``, ``"shuffled"``,
+        ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
     fit_intercept : bool
         Whether an intercept is learnt (the published study has none).
     dtype : {"float32", "float64"}
@@ -76,8 +78,9 @@ class Study:
             given=("data", "ranks", "every", "seeds"),
             least={"ranks": 1, "every": 1, "seeds": 0, "epochs": 1, "target_excess": 0},
             above={"alpha": 0},  # every schedule divides by it
-            choices={"schedule": SCHEDULES, "loss": LOSSES, "partition": PARTITIONS, "dtype": DTYPES},
+            choices={"schedule": SCHEDULES, "loss": LOSSES, "dtype": DTYPES},
         )
+        check_split(self.partition)
 
     def all_ranks(self) -> list[int]:
         """Return the numbers of ranks in the order they are run: the sequential run first."""

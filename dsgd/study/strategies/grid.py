@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dsgd.datasets import check_split
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels import SCHEDULES
 from dsgd.sim.compute import stragglers_for
 from dsgd.sim.network import network_for
-from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
+from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.rows import AbstractRun, Row, picked
@@ -38,6 +39,9 @@ SEQUENTIAL: Final = "sequential"
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
 _MOST: Final = 10.0
 _AVERAGES: Final = (LocalSGD, AutoSync, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
+# Raised when equal settings come to mean another run; rows of before are made again. From 2 on simulated ranks hold the
+# rows that the partition gives them.
+_DEFINITION: Final = 2
 #: Of strategies, as figures group them.
 FAMILIES: Final = (
     "averages of models", "centres, momentum, corrections", "neighbours and pairs", "servers", "one model, every step",
@@ -55,8 +59,8 @@ class StrategyStudy:
     data : sequence of DataSource
         The datasets.
     strategies : mapping of str to strategy, optional
-        What each is called, and what estimators take as ``sync``. By default all strategies with their defaults that
-        can run where the study does.
+        What each is called, and what estimators take as ``sync``. By default all strategies with their defaults but
+        Hogwild, whose ranks share memory.
     ranks : sequence of int
         Numbers of ranks, 2 or more.
     network : str, optional
@@ -77,8 +81,9 @@ class StrategyStudy:
     eta0 : float
         The constant rate. Where a step goes by the mean of many gradients, or at a share of the rate, it is
         ``ranks - 1`` times as large, at most ten times.
-    partition : {"contiguous", "shuffled", "label-skewed"}
-        How training rows are assigned to the ranks.
+    partition : str
+        How training rows are assigned to the ranks, see `dsgd.datasets.split_rows`: ``"contiguous"``, ``"shuffled"``,
+        ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
     dtype : {"float32", "float64"}
         Precision of data and model.
     target_excess : float
@@ -101,7 +106,7 @@ class StrategyStudy:
     loss: str = "hinge"
     schedule: str = "constant"
     eta0: float = 0.1
-    partition: str = "contiguous"
+    partition: str = "shuffled"
     dtype: str = "float32"
     target_excess: float = field(default=0.02)
 
@@ -111,8 +116,9 @@ class StrategyStudy:
             given=("data", "ranks", "seeds"),
             least={"ranks": 2, "seeds": 0, "epochs": 1, "target_excess": 0},
             above={"alpha": 0, "eta0": 0},
-            choices={"loss": LOSSES, "schedule": tuple(SCHEDULES), "partition": PARTITIONS, "dtype": DTYPES},
+            choices={"loss": LOSSES, "schedule": tuple(SCHEDULES), "dtype": DTYPES},
         )
+        check_split(self.partition)
         if self.network is not None:
             network_for(self.network)
             stragglers_for(self.stragglers)
@@ -132,10 +138,10 @@ class StrategyStudy:
                 f"runs. Got {list(self.strategies)}."
             )
         for name, sync in self.strategies.items():
-            if isinstance(resolve(sync), Hogwild) and self.network is None:
+            if isinstance(resolve(sync), Hogwild):
                 raise InvalidParameterError(
-                    f"StrategyStudy(strategies=...): {name!r} updates one model that all ranks share, but worker "
-                    "processes share no memory. Leave it out, or simulate the ranks."
+                    f"StrategyStudy(strategies=...): {name!r} updates one model in the memory of all ranks and sends "
+                    "nothing, but the ranks of a network share no memory. Leave it out."
                 )
 
     def chosen(self) -> dict[str, AbstractStrategy[Any]]:
@@ -143,7 +149,7 @@ class StrategyStudy:
         if self.strategies is not None:
             return {name: resolve(sync) for name, sync in self.strategies.items()}
         every = {name: resolve(name) for name in STRATEGIES}
-        return {name: one for name, one in every.items() if self.network is not None or not isinstance(one, Hogwild)}
+        return {name: one for name, one in every.items() if not isinstance(one, Hogwild)}
 
     def all_ranks(self) -> list[int]:
         """Return the numbers of ranks in the order they are run: the sequential run first."""
@@ -209,6 +215,7 @@ class StrategyRun(AbstractRun):
             **picked(self.study, "epochs", "alpha", "loss"),
             **picked(self, "schedule", "eta0"),
             **picked(self.study, "partition", "dtype"),
+            "definition": _DEFINITION,
         }
 
 

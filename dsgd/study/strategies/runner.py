@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.data import StudyData, assign_rows, load_data, place
+from dsgd.study.frame.data import StudyData, load_data, place
 from dsgd.study.frame.measure import objective, point, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
@@ -47,25 +45,20 @@ def run_strategy_study(
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[StrategyRun]) -> Iterator[Row]:
     """Train the strategies on one dataset and one number of ranks; yield what rows say of them."""
-    described, placed = data.describe(), _place(client, data, runs[0])
+    described = data.describe()
+    blocks = place(client or _simulated(runs[0]), data.X, data.y, runs[0].ranks, runs[0].study.partition)
     for run in runs:
-        yield {**described, **_train(client, data, placed, run)}
+        yield {**described, **_train(client, data, blocks, run)}
 
 
-def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[Any, Any]:
-    """Return what to fit on: blocks on workers, or rows in an order that is cut into those of simulated ranks."""
-    if client is not None:
-        return place(client, data.X, data.y, spec.ranks, spec.study.partition), None
-    order = np.concatenate(assign_rows(data.y, spec.ranks, spec.study.partition))
-    return data.X[order], data.y[order]
+def _simulated(spec: StrategyRun) -> SimulatedCluster:
+    assert spec.study.network is not None  # only simulated ranks have no client
+    return SimulatedCluster(spec.ranks, spec.study.network, stragglers=spec.study.stragglers, seed=spec.seed)
 
 
-def _train(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec: StrategyRun) -> Row:
+def _train(client: Client | None, data: StudyData, blocks: list[Any], spec: StrategyRun) -> Row:
     """Train a strategy for each point of its curve; return what the row says of it."""
-    study, cluster = spec.study, client
-    if client is None:
-        assert study.network is not None  # only simulated ranks have no client
-        cluster = SimulatedCluster(spec.ranks, study.network, stragglers=study.stragglers, seed=spec.seed)
+    study = spec.study
     model = SGDClassifier(
         loss=study.loss,
         alpha=study.alpha,
@@ -74,16 +67,16 @@ def _train(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec
         tol=None,
         random_state=spec.seed,
         sync=spec.strategy,
-        client=cluster,
+        client=client or _simulated(spec),
         n_jobs=spec.ranks,
     )
     curve = []
     try:
         if client is not None:
             # Loading compiled code is in no timing.
-            model.set_params(max_iter=1).fit(*placed)
+            model.set_params(max_iter=1).fit(blocks, None)
         for epoch in looks(study.epochs):
-            model.set_params(max_iter=epoch).fit(*placed)
+            model.set_params(max_iter=epoch).fit(blocks, None)
             worth = objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha)
             curve.append({**point(model, epoch), "objective": worth})
     except InvalidDataError as error:

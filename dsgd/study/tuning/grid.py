@@ -43,6 +43,8 @@ RULES: Final[MappingProxyType[str, AbstractRule]] = MappingProxyType(
         "post-local": PostLocal(),
     }
 )
+# Raised when equal settings come to mean another run. From 2 on simulated ranks hold the rows that workers hold.
+_DEFINITION: Final = 2
 _PERIODS: Final = tuple(2**power for power in range(13))
 
 
@@ -171,6 +173,7 @@ class TuningRun(AbstractRun):
             "network": self.study.network,
             "seed": self.seed,
             **picked(self.study, "epochs", "target_epochs", "repeats", "loss", "alpha", "dtype"),
+            "definition": _DEFINITION,
         }
 
 

@@ -69,12 +69,11 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
 
     def by_turns(missing: list[TuningRun]) -> list[Row]:
         nonlocal blocks
-        if blocks is None and client is not None:
-            # As an estimator deals the rows of an array.
-            blocks = place(client, data.X, data.y, study.ranks, "shuffled")
-            # Loading compiled code is in no timing.
-            _model(missing[0], client, 1).fit(blocks, None)
         where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
+        if blocks is None and where is not None:
+            blocks = place(where, data.X, data.y, study.ranks, "shuffled")
+            if client is not None:  # loading compiled code is in no timing
+                _model(missing[0], client, 1).fit(blocks, None)
         curves = _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[missing[0].seed])
         return [{**described, **curve.as_row()} for curve in curves]
 

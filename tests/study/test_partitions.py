@@ -1,0 +1,59 @@
+"""Partitions of a study: what is asked for is what ranks hold, whether they are workers or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+
+from dsgd.study import DataSource
+from dsgd.study.strategies import StrategyStudy, run_strategy_study
+from dsgd.sync import SCAFFOLD
+from gang_cluster import start_cluster
+
+PARTITIONS = ("contiguous", "shuffled", "label-skewed", "dirichlet:0.2", "quantity:0.4")
+STUDY = StrategyStudy(
+    data=(DataSource("webspam-like", 600, 200),),
+    strategies={"local": 50, "scaffold": SCAFFOLD(every=50, stretch=5)},
+    ranks=(3,),
+    network="10GbE",
+    seeds=(0,),
+    epochs=8,
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Give three workers, threads of this process."""
+    with start_cluster(3, processes=False) as cluster:
+        yield cluster
+
+
+def objectives(study: StrategyStudy, out: Path, **options: Any) -> dict[str, float]:
+    """Return the objective of each strategy on more than one rank."""
+    rows = [run.row for run in run_strategy_study(study, out, **options)]
+    return {row["strategy"]: row["objective"] for row in rows if row["ranks"] > 1}
+
+
+def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
+    """Where each rank sees one class, local SGD drifts and SCAFFOLD does not; where rows are alike they end close."""
+    found = {how: objectives(replace(STUDY, partition=how), tmp_path / how) for how in PARTITIONS}
+    for name in ("local", "scaffold"):
+        assert len({one[name] for one in found.values()}) == len(PARTITIONS)
+    like, unlike = found["shuffled"], found["label-skewed"]
+    assert unlike["local"] > 1.5 * like["local"]
+    assert unlike["scaffold"] < 1.1 * like["scaffold"]
+    assert like["scaffold"] == pytest.approx(like["local"], rel=0.1)
+
+
+@pytest.mark.parametrize("how", PARTITIONS)
+def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, cluster: LocalCluster) -> None:
+    """The same study on workers and on simulated ranks ends in the same models: each rank has the same rows."""
+    study = replace(STUDY, partition=how)
+    simulated = objectives(study, tmp_path / "simulated")
+    real = objectives(replace(study, network=None), tmp_path / "real", scheduler=cluster.scheduler_address)
+    assert real == simulated
