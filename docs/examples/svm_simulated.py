@@ -16,7 +16,7 @@ from dsgd.svm import SVC
 def main() -> None:
     """Train on clusters of several sizes and print."""
     rows = make_like("ijcnn1", n_rows=3_000, seed=0)
-    print(f"{'network':>7} {'ranks':>6} {'talking s':>10} {'MB sent':>8} {'eliminated':>11} {'gap':>8}")
+    print(f"{'network':>7} {'ranks':>6} {'sending s':>10} {'MB sent':>8} {'eliminated':>11} {'gap':>8}")
     for network in ("1GbE", "10GbE"):
         for ranks in (2, 4, 16):
             cluster = SimulatedCluster(ranks=ranks, network=network, seed=0)

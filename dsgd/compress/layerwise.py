@@ -6,7 +6,7 @@ matrix approximates a weight matrix, not a vector folded at arbitrary places.
 
 Update, with v_l the part of the vector that is tensor l: each is encoded by its own compressor, with its own memory.
 `PowerSGD` sees a weight of shape (a, b, ...) as the matrix with a rows that it is; where that has one dimension, or the
-factors would be no shorter, the tensor travels whole.
+factors would be no shorter, the tensor is sent whole.
 
 Cost: those of the compressors, tensor by tensor. Tensors that travel whole go together in one all-reduce, and so do the
 factors of all `PowerSGD`, in two.
@@ -145,7 +145,7 @@ class Layerwise(AbstractCompressor[LayerwiseMemory]):
         return _parts(self, n)
 
     def compressor_of(self, name: str, shape: tuple[int, ...]) -> AbstractCompressor[Any]:
-        """Return how a tensor of this name and shape travels."""
+        """Return how a tensor of this name and shape is encoded."""
         rules: tuple[tuple[str, AbstractCompressor[Any] | None], ...] = self.rules
         found = next((each for pattern, each in rules if fnmatch.fnmatchcase(name, pattern)), None)
         inner = found.compressor if isinstance(found, ErrorFeedback) else found

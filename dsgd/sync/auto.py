@@ -20,7 +20,7 @@ function of it.
 What it gives up: clocks decide, so that the same seed no longer gives the same model, but on a simulated cluster.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; in the 5th, the 15th, the 35th round,
-and every 80 later, with 12 numbers more. With a compressor these travel in a message of their own. A decision takes a
+and every 80 later, with 12 numbers more. With a compressor these are sent in a separate message. A decision takes a
 tenth of a millisecond or two; where the rule follows clocks there are at least `_LEAST_S` between two of them.
 
 Source: the files of `dsgd.sync.adaptive` name that of each rule.
@@ -102,7 +102,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     momentum : {"keep", "zero", "average"}, default "keep"
         What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
-        How models travel; as in `LocalSGD`.
+        How models are encoded; as in `LocalSGD`.
 
     Raises
     ------

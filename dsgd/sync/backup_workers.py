@@ -43,12 +43,12 @@ class BackupWorkers(AbstractPushStrategy):
     backups : int, default 1
         Workers that a step does not wait for. It waits for one at least.
     suffix : float, default 0.5
-        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
-        0 leaves the last one, as in the source.
+        If rates fall like 1 / t, the model at the end of an epoch is the mean over this share of its steps, the last
+        ones; 0 takes the last model, as in the source.
     rates : {"own", "pooled"}, default "own"
-        ``"own"``: the rate of a step is that of the schedule. ``"pooled"``: rates of plain steps, where they fall more
-        slowly than 1 / t, are higher by what is missing for an epoch to get as far as one of steps by row, as far as
-        rows of that length bear it (`dsgd.local.SGD.pooled_factor`).
+        ``"own"``: the rate of a step is that of the schedule. ``"pooled"``: rates of plain steps that fall more slowly
+        than 1 / t are raised so that an epoch gets as far as one of steps by row, as far as rows of that length allow
+        (`dsgd.local.SGD.pooled_factor`).
 
     Raises
     ------

@@ -79,12 +79,12 @@ class AbstractStrategy(ABC, Generic[StateT]):
         (`dsgd.sync.weighing`). ``"rows"``: their rows. ``"alike"``: equal weights; instead, the change that the steps
         of a rank have made in a round is scaled before `sync`. Gradients are always weighted by rows.
     rates : {"own", "pooled"}
-        Whether steps are as long as the schedule says, or so much longer that an epoch gets as far as that of one rank:
-        by `lag`, as far as rows bear it (`dsgd.local.SGD.pooled_factor`).
+        Whether rates are those of the schedule, or raised by `lag` so that an epoch gets as far as one of one rank, as
+        far as rows allow (`dsgd.local.SGD.pooled_factor`).
     suffix : float
-        Share of the steps of an epoch, the last ones, whose mean model takes the place of the last one where rates fall
-        like 1 / t (`dsgd.local.suffix`); zero leaves the last one. Of strategies that exchange gradients, and of
-        threads that share a model.
+        If rates fall like 1 / t, the mean model over this share of the steps of an epoch, the last ones, replaces the
+        last model (`dsgd.local.suffix`); zero takes the last one. Of strategies that exchange gradients, and of threads
+        that share a model.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """

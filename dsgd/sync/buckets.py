@@ -47,7 +47,7 @@ class GradientBuckets:
     overlap : bool
         Whether buckets are summed beside what calls `ready`; else by `finish`.
     compressor : AbstractCompressor or None, default None
-        How buckets travel; one that takes entries one by one.
+        How buckets are encoded; it must take entries one by one.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Delayed averaging: the mean of the models arrives one round late, so the exchange overlaps with steps.
 
-Problem: while vectors travel, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
+Problem: while vectors are sent, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
 every round.
 
 Update, for models x_p that the ranks had at the end of round k: the ranks continue from them, and at the end of round

@@ -42,7 +42,7 @@ class DiLoCo(AbstractOuter):
     outer_momentum : float, default 0.3
         beta, in [0, 1).
     compressor : AbstractCompressor, "auto" or None, default None
-        How the changes of the models travel; see `dsgd.sync.compression`.
+        How the changes of the models are encoded; see `dsgd.sync.compression`.
 
     Raises
     ------

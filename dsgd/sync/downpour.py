@@ -73,9 +73,9 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     share : float or None, default None
         s, in (0, 1]; None is `steady_share` of the number of workers.
     rates : {"own", "pooled"}, default "own"
-        ``"own"``: a worker steps at the rates of its own schedule. ``"pooled"``: rates of plain steps by row, where
-        they fall more slowly than 1 / t, are higher by what is missing for an epoch to get as far as one of one rank,
-        as far as rows of that length bear it (`dsgd.local.SGD.pooled_factor`).
+        ``"own"``: a worker steps at the rates of its own schedule. ``"pooled"``: rates of plain steps by row that fall
+        more slowly than 1 / t are raised so that an epoch gets as far as one of one rank, as far as rows of that length
+        allow (`dsgd.local.SGD.pooled_factor`).
 
     Raises
     ------

@@ -62,12 +62,11 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         Whether buckets are summed while the gradients of earlier layers are computed. Use it for neural networks on a
         slow wire. It changes no bit.
     suffix : float, default 0.5
-        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
-        0 leaves the last one, as in the source. Of linear models.
+        If rates fall like 1 / t, the model at the end of an epoch is the mean over this share of its steps, the last
+        ones; 0 takes the last model, as in the source. Of linear models.
     rates : {"own", "pooled"}, default "own"
         ``"own"``: the rate of a step is that of the schedule, times the factor above. ``"pooled"``: rates of plain
-        steps of linear models are higher by what is missing for an epoch to get as far as one of steps by row; it
-        takes the place of `base_batch`.
+        steps of linear models are raised so that an epoch gets as far as one of steps by row; it replaces `base_batch`.
 
     Raises
     ------

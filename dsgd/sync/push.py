@@ -54,7 +54,8 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
     batch : int
         Rows of a worker's gradient.
     suffix : float
-        Share of the steps of an epoch, the last ones, whose mean model is that at its end, where rates fall like 1 / t.
+        If rates fall like 1 / t, the model at the end of an epoch is the mean over this share of its steps, the last
+        ones.
     """
 
     batch: int

@@ -75,7 +75,7 @@ class ServerMessage:
     Attributes
     ----------
     frame : array of uint8
-        All of it, as it travels.
+        All of it, as it is sent.
     head : record
         Its kind; the number of updates that the model had received (``version``); and what its sender has to say in one
         number (``score``), which in an answer is `Model.author`.

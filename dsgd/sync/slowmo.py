@@ -49,7 +49,7 @@ class SlowMo(AbstractOuter):
     momentum : {"keep", "zero", "average"}, default "keep"
         What happens to the momentum of a local rule at an average.
     compressor : AbstractCompressor, "auto" or None, default None
-        How the changes of the models travel; see `dsgd.sync.compression`.
+        How the changes of the models are encoded; see `dsgd.sync.compression`.
 
     Raises
     ------

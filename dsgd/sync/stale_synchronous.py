@@ -36,8 +36,8 @@ class StaleSynchronous(AbstractPushStrategy):
     slack : int, default 3
         Rounds that a worker may be ahead of the slowest.
     suffix : float, default 0.5
-        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
-        0 leaves the last one, as in the source.
+        If rates fall like 1 / t, the model at the end of an epoch is the mean over this share of its steps, the last
+        ones; 0 takes the last model, as in the source.
 
     Raises
     ------

@@ -52,8 +52,8 @@ class StalenessAware(AbstractPushStrategy):
     usual : float or None, default None
         Staleness up to which a gradient counts in full, 1 or more; None is n, and 1 the source's.
     suffix : float, default 0.5
-        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
-        0 leaves the last one, as in the source.
+        If rates fall like 1 / t, the model at the end of an epoch is the mean over this share of its steps, the last
+        ones; 0 takes the last model, as in the source.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Compressors as communication hooks of torch's `DistributedDataParallel`.
 
-Problem: a script that runs under torchrun has its process group already, and wants its gradients to travel compressed.
+Problem: a script that runs under torchrun has its process group already, and wants its gradients compressed.
 
 `compress_hook` makes a communication hook: each bucket of gradients that DDP has ready is averaged over the ranks by
 `dsgd.collectives.compressed_mean`, the very function that strategies call, over the process group of torch.

@@ -29,7 +29,7 @@ __all__ = ["sum_of_factors", "sum_together"]
 def sum_of_factors(
     group: Group, matrices: Sequence[tuple[FloatVector, PowerSGD, PowerMemory, FloatVector | None]]
 ) -> None:
-    """Replace vectors by the sums of their matrices of low rank, whose factors travel together.
+    """Replace vectors by the sums of their low-rank matrices, whose factors are sent together.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ sends, and no more than one chunk per connection and direction is held outside t
 first byte, so that one that was lost, sent twice or made up ends the connection. What is posted are bytes; nothing here
 unpickles anything.
 
-How a post travels is not known here; `dsgd.runtime` sends it over the RPC of Dask's workers, which is encrypted where
+This module does not send posts itself: `dsgd.runtime` sends them over the RPC of Dask's workers, which is encrypted if
 the cluster is.
 
 Cost per message: that of the RPC (about half a millisecond on one host) and two more passages of a local socket.
