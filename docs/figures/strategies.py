@@ -1,5 +1,8 @@
 """Write the tables of docs/strategies.rst from strategies.jsonl, the rows of benchmarks/training/strategies.py.
 
+Accuracy and bytes are those of simulated ranks, the same on every machine; of worker processes there are the seconds
+alone.
+
 python docs/figures/strategies.py
 """
 
@@ -14,8 +17,9 @@ from typing import Any
 from dsgd.sync import STRATEGIES
 
 HERE = Path(__file__).parent
-GANGS = [("workers", 2), ("workers", 4), ("simulated", 16)]
-HEAD = ["", *("accuracy, 2", "4", "16"), *("MB, 2", "4", "16"), *("s, 2", "4", "16")]
+SIMULATED = [("simulated", 2), ("simulated", 4), ("simulated", 16)]
+TIMED = [("workers", 2), ("workers", 4), ("simulated", 16)]
+HEAD = ["", *("accuracy, 2", "4", "16"), *("MB, 2", "4", "16"), "control, 16", *("s, 2", "4", "16")]
 
 
 def table(rows: list[dict[str, Any]], case: str) -> str:
@@ -27,11 +31,12 @@ def table(rows: list[dict[str, Any]], case: str) -> str:
     # In the order of the page, whatever order they were run in; what combines several parts comes last.
     names = dict.fromkeys(row["strategy"] for row in rows)
     for name in [n for n in STRATEGIES if n in names] + [n for n in names if n not in STRATEGIES]:
-        runs = [found.get((name, *gang)) for gang in GANGS]
+        runs, timed = ([found.get((name, *gang)) for gang in gangs] for gangs in (SIMULATED, TIMED))
         line = [f"``{name}``" if name in STRATEGIES else name]
         line += ["--" if run is None else f"{100 * run['score']:.2f}" for run in runs]
-        line += ["--" if run is None else f"{run['bytes_sent'] / 1e6:.2f}" for run in runs]
-        line += ["--" if run is None else f"{run['trained_s']:.3g}" for run in runs]
+        line += ["--" if run is None else f"{run['bytes_sent'] / 1e6:.3g}" for run in runs]
+        line += ["--" if run is None else f"{run['control_bytes_sent'] / 1e6:.3f}" for run in runs[-1:]]
+        line += ["--" if run is None else f"{run['trained_s']:.3g}" for run in timed]
         writer.writerow(line)
     return out.getvalue()
 
