@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 
@@ -118,6 +119,7 @@ def add_to_row(values, indices, first, last, weights, base, factor):
 FRESH = """
 import importlib
 import json
+import os
 import numpy as np, scipy.sparse as sp
 from dsgd.kernels import LOSSES, SCHEDULES, evaluate, rows, sgd
 from dsgd.local import SGD, Objective, evaluate as evaluate_model, is_finite, make_shard, n_params
@@ -180,6 +182,34 @@ def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
     assert leaves.total(np.ones(3)) == 3.0
     with pytest.raises(numba.TypingError):
         leaves.doubled(np.ones(3))
+
+
+FIRST_USE = """
+import numpy as np
+import numba
+
+numba.njit(lambda x: x + 1)(1)  # another library's function is none of ours
+from dsgd.kernels.dual import to_dual
+from dsgd.kernels.sgd import COUNTERS
+
+for dtype in (np.float64, np.float32):
+    to_dual(np.ones(3, dtype), np.zeros(2, dtype), np.zeros(COUNTERS))
+"""
+
+
+def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
+    """Who waits while kernels are compiled is told so, once; with machine code on disk there is nothing to tell."""
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_USE],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        said.append(done.stderr.count("compiling kernels of dsgd for this machine"))
+    assert said == [1, 0]
 
 
 @pytest.mark.slow

@@ -384,6 +384,40 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert "distributed.nanny" not in done.stderr
 
 
+HEARTBEAT = """
+import asyncio, sys
+from distributed import Scheduler, Worker
+from distributed.comm import CommClosedError
+from dsgd.runtime.gang.client import QUIET_WORKER
+
+if sys.argv[1] == "quiet":
+    exec(QUIET_WORKER)
+
+async def gone(**_):
+    raise CommClosedError("in <TCP>: Stream is closed")
+
+async def main():
+    async with Scheduler(dashboard_address=None, port=0) as scheduler:
+        async with Worker(scheduler.address, dashboard=False) as worker:
+            worker.scheduler.heartbeat_worker = gone
+            await worker.heartbeat()
+            del worker.scheduler.heartbeat_worker
+
+asyncio.run(main())
+"""
+
+
+def test_workers_that_are_closed_print_no_traceback() -> None:
+    """A heartbeat that finds its connection closed says nothing on our workers, where one of Dask's prints it all."""
+    said = {}
+    for kind in ("plain", "quiet"):
+        program = [sys.executable, "-W", "ignore", "-c", HEARTBEAT, kind]
+        said[kind] = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True).stderr
+    assert "CommClosedError: in <TCP>: Stream is closed" in said["plain"]
+    assert "CommClosedError" not in said["quiet"]
+    assert "Traceback" not in said["quiet"]
+
+
 def test_targets_given_twice_start_no_processes(caplog: pytest.LogCaptureFixture) -> None:
     """A list of names for rows is refused at once."""
     with caplog.at_level("WARNING", logger="dsgd"), pytest.raises(InvalidDataError, match="y and sample_weight"):

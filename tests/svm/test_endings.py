@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,7 +191,7 @@ def test_rows_that_are_all_one_number_have_no_spread():
 # -- what is said of the end ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_iter", [1, 20, 100, -1])
+@pytest.mark.parametrize("max_iter", [1, 20, 100, 121, -1])
 @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-6])
 def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
     """Also where a small margin is solved to a smaller tolerance, `converged_` is what `gap_` says."""
@@ -204,6 +205,30 @@ def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
     assert model.fit_status_ == int(not model.converged_)
     assert bool(caught) == (not model.converged_)
     assert model.converged_ or max_iter >= 0
+
+
+def test_a_refinement_that_ends_on_its_way_claims_nothing(monkeypatch):
+    """Steps to a smaller tolerance may leave a larger gap where they are cut off: what was proven before is kept."""
+    X, y = make_classification(
+        300, 10, n_informative=6, n_clusters_per_class=3, flip_y=0.05, random_state=np.random.RandomState(0)
+    )
+    solve_pair, cut_off = NuSVC._solve_pair, []
+
+    def hastily(self, dual, run):
+        def stopped(dual, tol, max_iter):
+            found = run(dual, tol, max_iter)
+            if tol == self.tol:
+                return found
+            cut_off.append(tol)
+            return replace(found, gap=2 * self.tol, converged=False)
+
+        return solve_pair(self, dual, stopped)
+
+    monkeypatch.setattr(NuSVC, "_solve_pair", hastily)
+    model = NuSVC(nu=0.1, gamma=0.02, tol=0.1).fit(X, y)
+    assert cut_off
+    assert model.gap_ < 0.1
+    assert model.converged_
 
 
 def test_the_objective_of_a_regression_is_that_of_its_coefficients():

@@ -267,19 +267,28 @@ def test_ranks_that_take_different_numbers_of_steps_are_told(sync: Any) -> None:
         skipping(sync, plain, {0: (3, 4)}, tells=False)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+# Not fused SGD with momentum: after a skipped first step its momentum is uninitialised memory (torch 2.13).
+# Fused Adam has a memory, but its steps are as long whatever the scale is; plain fused SGD shows a scale.
+SCALED: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "plain": partial(torch.optim.SGD, momentum=0.9),
+    "fused": partial(torch.optim.SGD, fused=True),
+    "fused Adam": partial(torch.optim.Adam, fused=True),
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
 @pytest.mark.parametrize("sync", [None, LocalSGD(8), LocalSGD(8, momentum="average")], ids=repr)
-def test_scalers_of_gradients_skip_as_torch_does(sync: Any, fused: bool) -> None:
+def test_scalers_of_gradients_skip_as_torch_does(sync: Any, kind: str) -> None:
     """A rank whose scaled gradients overflow leaves steps out until its scale fits; then all train, to one model."""
+    if kind == "fused" and sync is not None and sync.momentum != "keep":
+        pytest.skip("there is no momentum to average")
     scales, n_taken = {}, {}
 
     def program(rank: Rank, shard: Any) -> np.ndarray:
         X = torch.from_numpy(np.asarray(shard.values)).float() * (1.0 if rank.number else 1e3)
         y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(np.float32))
         module = build_module(partial(nn.Linear, 5, 1), {})
-        # Not fused SGD: after a skipped first step its momentum is uninitialised memory (torch 2.13).
-        kind = partial(torch.optim.Adam, fused=True) if fused else partial(torch.optim.SGD, momentum=0.9)
-        made = kind(module.parameters(), lr=1e-6)
+        made = SCALED[kind](module.parameters(), lr=1e-6)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
         synchronizer = Synchronizer(module, made, sync=sync, batch_size=BATCH, rank=rank)
         before = synchronizer.flat.params.copy()
