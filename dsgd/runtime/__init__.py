@@ -16,6 +16,7 @@ from dsgd.runtime.threads import run_on_threads
 if TYPE_CHECKING:
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
+    from dsgd.runtime.timeouts import Timeouts
 
 __all__ = [
     "Checkpoint",
@@ -28,6 +29,7 @@ __all__ = [
     "Server",
     "ServerProgram",
     "Shrink",
+    "Timeouts",
     "client_for",
     "client_of",
     "close_own_cluster",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "Timeouts": "dsgd.runtime.timeouts",
     "client_for": "dsgd.runtime.gang.client",
     "client_of": "dsgd.runtime.gang.client",
     "close_own_cluster": "dsgd.runtime.gang.client",

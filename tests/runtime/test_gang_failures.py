@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -286,7 +287,7 @@ def test_a_busy_worker_is_named(client: Client) -> None:
     busy.result()
 
 
-def run_job(say: Connection, address: str, program: str) -> None:
+def run_job(say: Connection, address: str, program: str, lease: str) -> None:
     """Run a job in a process of its own, and say when it runs and that it was interrupted."""
     told: list[bool] = []
 
@@ -295,23 +296,25 @@ def run_job(say: Connection, address: str, program: str) -> None:
             told.append(True)
             say.send("running")
 
-    with Client(address, set_as_default=False) as client:
+    with Client(address, set_as_default=False) as client, dask.config.set({"dsgd.runtime.timeouts.lease": lease}):
         try:
             run_on_cluster(
                 getattr(programs, program), [], client=client, pack=programs.keep, args=(60.0,), on_event=listen
             )
         except KeyboardInterrupt:
             say.send("interrupted")
+        except GangError as error:
+            say.send(str(error))
 
 
 @pytest.fixture
-def running(cluster: LocalCluster) -> Iterator[Callable[[str], tuple[BaseProcess, Connection]]]:
+def running(cluster: LocalCluster) -> Iterator[Callable[..., tuple[BaseProcess, Connection]]]:
     """Give a function that starts a client process with a running job."""
     started: list[tuple[BaseProcess, Connection]] = []
 
-    def start(program: str) -> tuple[BaseProcess, Connection]:
+    def start(program: str, lease: str = "60s") -> tuple[BaseProcess, Connection]:
         ours, theirs = forking().Pipe()
-        process = forking().Process(target=run_job, args=(theirs, cluster.scheduler_address, program))
+        process = forking().Process(target=run_job, args=(theirs, cluster.scheduler_address, program, lease))
         process.start()
         theirs.close()
         started.append((process, ours))
@@ -336,6 +339,80 @@ def test_ctrl_c_stops_the_job(client: Client, running: Any, program: str) -> Non
     process.join(30.0)
     assert process.exitcode == 0
     assert_clean(client)
+
+
+@pytest.mark.parametrize("gaps_ms", [(0,), (2,), (12,), (12, 12), (40, 5, 5)])
+def test_impatient_interrupts_leave_nothing(client: Client, interruptible: Any, gaps_ms: tuple[int, ...]) -> None:
+    """Further SIGINTs while the job is being ended leave no lease, though its client lives on, and that fits again."""
+    process, pipe = interruptible
+    assert pipe.recv() == "running"
+    os.kill(process.pid, signal.SIGINT)
+    for gap_ms in gaps_ms:
+        time.sleep(gap_ms / 1000)
+        os.kill(process.pid, signal.SIGINT)
+    assert pipe.poll(30.0)
+    assert pipe.recv() == "interrupted"
+    assert_clean(client)
+    pipe.send("again")
+    assert pipe.poll(60.0)
+    assert pipe.recv() == 2
+
+
+def run_interruptibly(say: Connection, address: str) -> None:
+    """Run a job that is interrupted, live on, and run another one when asked to."""
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if event.get("round") == 0:
+            say.send("running")
+
+    # The client's own thread hears the signals; nothing else here may be hit by one.
+    with Client(address, set_as_default=False) as client:
+        try:
+            try:
+                run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=listen)
+            finally:
+                wait_for_calm()
+        except KeyboardInterrupt:
+            say.send("interrupted")
+            say.recv()
+            say.send(int(run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0]))
+
+
+def wait_for_calm() -> None:
+    """Return when no interrupt has come for a while."""
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        try:
+            time.sleep(0.05)
+        except KeyboardInterrupt:
+            until = time.monotonic() + 0.5
+
+
+@pytest.fixture
+def interruptible(cluster: LocalCluster) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Give a client process with a job that takes interrupts."""
+    ours, theirs = forking().Pipe()
+    process = forking().Process(target=run_interruptibly, args=(theirs, cluster.scheduler_address))
+    process.start()
+    theirs.close()
+    assert ours.poll(60.0)
+    yield process, ours
+    process.kill()
+    process.join(30.0)
+    ours.close()
+
+
+def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running: Any) -> None:
+    """A client process that stands still loses its leases after a while, and learns of it when it goes on."""
+    process, pipe = running("spin", "4s")
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, queue_timeout_s=60).value[0] == 2
+        assert client.run_on_scheduler(_job_ids) == []
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert pipe.poll(30.0)
+    assert "was not heard of for 4 s, and its workers went to others" in pipe.recv()
 
 
 @pytest.mark.parametrize("program", ["spin", "work_alone"])

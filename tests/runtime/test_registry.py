@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsgd.runtime.scheduler.registry import Registry
+from dsgd.runtime.scheduler.vigil import Vigil
 
 TOKEN = b"t" * 32
 
@@ -259,3 +261,36 @@ def test_a_job_is_asked_to_end_early(world: World) -> None:
     for job in ("a", "b", "unknown"):
         world.registry.end_early(job)
     assert sorted(message for message in world.sent if message[1] == "end") == [("x", "end", "a"), ("y", "end", "a")]
+
+
+def test_a_lease_that_nobody_renews_ends(world: World) -> None:
+    """A job whose client is silent for longer than its lease lives is closed, and the next one gets its workers."""
+    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 1)], lease_s=10.0)
+    assert world.admit("b", "x", client="you") == "queued"
+    for world.now in (6.0, 12.0):
+        world.registry.renew("a", TOKEN)
+        world.registry.renew("a", b"wrong")
+        world.registry.expire(lambda at: world.now - at)
+    world.now = 21.0
+    world.registry.renew("a", b"wrong")
+    world.registry.expire(lambda at: world.now - at)
+    assert (world.state("a"), world.state("b")) == ("running", "queued")
+    world.now = 22.5
+    world.registry.expire(lambda at: world.now - at)
+    assert (world.state("a"), world.state("b")) == ("unknown", "running")
+    assert world.registry.status("a")["why"]["kind"] == "lapsed"
+    assert ("x", "close", "a") in world.sent
+
+
+def test_a_scheduler_that_slept_holds_nobody_silent() -> None:
+    """Silence counts while the scheduler looks; after a pause it begins anew."""
+    time = {"now": 0.0}
+    vigil = Vigil(lambda: time["now"])
+    for time["now"] in np.arange(0.5, 10.0, 0.5):
+        vigil.look()
+    assert vigil.silence_s(2.0) == 7.5
+    time["now"] = 70.0
+    assert vigil.silence_s(2.0) == 0.0
+    for time["now"] in np.arange(70.5, 75.0, 0.5):
+        vigil.look()
+    assert (vigil.silence_s(2.0), vigil.silence_s(73.0)) == (4.5, 1.5)

@@ -212,6 +212,18 @@ class Gangs(RuleBasedStateMachine):
                 assert worker in job.workers
                 assert job.phase == "granted" if epoch == job.epoch else job.phase == "queued"
 
+    @rule(number=numbers)
+    def lapse(self, number: int) -> None:
+        """Let the lease of a job run out, and of no other."""
+        job = self.some_job(number)
+        if job is not None:
+            others = [j for j in self.registry.jobs.values() if j is not job and j.phase != "closed"]
+            job.lease_s, job.renewed_at = 60.0, self.now - 61.0
+            self.registry.expire(lambda at: self.now - at)
+            assert job.phase == "closed"
+            assert all(other.phase != "closed" for other in others)
+            job.lease_s = float("inf")
+
     def teardown(self) -> None:
         """Whatever happened, when the clients have gone and ranks had their time, nothing is left."""
         for client in CLIENTS:

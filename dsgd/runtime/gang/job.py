@@ -24,6 +24,7 @@ from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import servers_here, slow_timers
@@ -56,9 +57,10 @@ def run_on_cluster(
     args: tuple[Any, ...] = (),
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
-    timeout_s: float = 300.0,
-    queue_timeout_s: float = 86_400.0,
-    hung_after_s: float = 15.0,
+    timeout_s: float | None = None,
+    queue_timeout_s: float | None = None,
+    hung_after_s: float | None = None,
+    timeouts: Timeouts | None = None,
     algorithm: Algorithm = "auto",
     transport: TransportName = "auto",
     ports: str | int | None = None,
@@ -105,13 +107,16 @@ def run_on_cluster(
     ranks_per_worker : int or None, default None
         How many ranks a worker may run at most. Programs that run threads of their own take 1 and ask
         ``rank.n_threads`` how many they have.
-    timeout_s : float, default 300
-        How long a rank waits for a peer that says nothing.
-    queue_timeout_s : float, default 86400
-        How long the job waits for other jobs to release its workers.
-    hung_after_s : float, default 15
+    timeout_s : float or None, default None
+        How long a rank waits for a peer that says nothing; None takes ``peer`` of `timeouts`.
+    queue_timeout_s : float or None, default None
+        How long the job waits for other jobs to release its workers; None takes ``queue`` of `timeouts`.
+    hung_after_s : float or None, default None
         How long a worker may send no heartbeat before its rank is taken to hang. Workers that have a rank send one
         every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
+        None takes ``hung`` of `timeouts`.
+    timeouts : Timeouts or None, default None
+        These and the other limits; see `dsgd.runtime.Timeouts` for what holds by default.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
@@ -182,24 +187,27 @@ def run_on_cluster(
     began = time.perf_counter()
     client = require_cluster(client)
     rows = JobBlocks(blocks, block_rows, block_nbytes, None if demand is None else demand.packed, reload)
-    check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
+    if hung_after_s is not None:
+        check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
+    limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
         register(client, check_versions(client))
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    handle = JobHandle(client, timeout_s, on_event, hung_after_s, title)
+    handle = JobHandle(client, limits, on_event, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    orders = Orders(payload, timeout_s, algorithm, wires, recovery.is_possible, mail, packed_as)
-    try:
-        outcomes = _outcomes(handle, recovery, rows, orders, of_first, queue_timeout_s)
-        with stage("gather"):
-            handle.leave()
-    except BaseException as error:
-        # KeyboardInterrupt above all: the ranks must not train on for nobody.
-        handle.break_off(f"the client stopped it ({type(error).__name__})")
-        raise
+    orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
+    with handle.lease.attended:
+        try:
+            outcomes = _outcomes(handle, recovery, rows, orders, of_first)
+            with stage("gather"):
+                handle.leave()
+        except BaseException as error:
+            # KeyboardInterrupt above all: the ranks must not train on for nobody.
+            handle.break_off(f"the client stopped it ({type(error).__name__})")
+            raise
     stats = [stats for o in outcomes for stats in o.stats]
     ledger = Ledger(
         sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
@@ -211,21 +219,21 @@ def run_on_cluster(
 
 
 def _outcomes(
-    handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: Orders, given: bytes, queue_timeout_s: float
+    handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: Orders, given: bytes
 ) -> list[MemberOutcome]:
     """Form the gang, and form it anew after each failure that is survived; return what its members bring home."""
     while True:
         plan: Plan | None = None
         try:
             with stage("plan"):
-                plan = _admitted(handle, recovery, blocks, queue_timeout_s)
+                plan = _admitted(handle, recovery, blocks)
             with stage("workers"):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])
 
 
-def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks, queue_timeout_s: float) -> Plan:
+def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks) -> Plan:
     """Return a plan of which the job holds all workers."""
     attempt, deadline = 0, time.monotonic() + handle.timeout_s
     looked_again = False
@@ -254,7 +262,7 @@ def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks, queue_ti
             time.sleep(_REPLAN_S)
             continue
         # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
-        if handle.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.members) == len(workers)):
+        if handle.admit(plan, patient=attempt > 0 or len(plan.members) == len(workers)):
             return plan
         attempt += 1
     raise ClusterError(
@@ -281,7 +289,7 @@ def _train(
             priority=_PRIORITY,
         )
         futures.append(future)
-    handle.futures += futures
+        handle.futures.append(future)
     recovery.started(plan)
 
     def stalled(status: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 import uuid
@@ -15,9 +14,11 @@ from distributed.comm.core import CommClosedError
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
 from dsgd.progress.callback import StopTraining
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import Plan
 from dsgd.runtime.progress import warn_user
 from dsgd.runtime.stragglers import straggler_text
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import as_error
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ __all__ = ["JobHandle"]
 T = TypeVar("T")
 
 _SLICE_S: Final = 0.5
-_CALL_S: Final = 10.0
 _EXPLAIN_S: Final = 3.0
 _CHECK_S: Final = 0.1
 # Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
 _LEAVE_CALL_S: Final = 1.0
 _LEAVE_S: Final = 1.5
+# Longest wait for all of it.
+_BREAK_OFF_S: Final = 6.0
 
 
 class JobHandle:
@@ -43,40 +45,44 @@ class JobHandle:
     ----------
     client : Client
         Synchronous and connected.
-    timeout_s : float
-        How long nothing may move before a wait fails.
+    limits : Timeouts
+        How long it may wait for what, each as a number.
     on_event : callable or None
         Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
         for its workers. What it raises stops the job; with `StopTraining` it asks the program to end early.
-    hung_after_s : float
-        How long a worker may be silent before its rank is taken to hang; never by default.
     title : str
         What the job is, for people.
+
+    Attributes
+    ----------
+    lease : Lease
+        The hold on the workers; its lock ``attended`` is to be held as long as the job is used.
     """
 
     def __init__(
         self,
         client: Client,
-        timeout_s: float,
+        limits: Timeouts,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
-        hung_after_s: float = float("inf"),
         title: str = "",
     ) -> None:
         self.client = client
         self._title = title
         self.job_id = uuid.uuid4().hex
         self.epoch = 0
-        self.timeout_s = timeout_s
+        self.timeout_s, self.hung_after_s = limits.seconds("peer"), limits.seconds("hung")
+        self._queue_s, self._lease_s = limits.seconds("queue"), limits.seconds("lease")
+        self._call_s = limits.seconds("scheduler")
         self.futures: list[Future] = []
         self.failure: Mapping[str, Any] | None = None
         self._token = secrets.token_bytes(32)
         self._on_event = on_event
-        self.hung_after_s = hung_after_s
         self._seen = -2  # a version no job has
         self._admitted = False
         self._members: list[tuple[str, str, int]] = []
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
+        self.lease = Lease(client.loop.asyncio_loop, self._renew_lease, self._give_up, self._lease_s)
 
     def credentials(self, member: int) -> MemberCredentials:
         """Return what the messages of a member show."""
@@ -87,7 +93,7 @@ class JobHandle:
         answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
         return answer
 
-    def admit(self, plan: Plan, queue_timeout_s: float, *, patient: bool = True) -> bool:
+    def admit(self, plan: Plan, *, patient: bool = True) -> bool:
         """Wait for the lease of all workers of the plan.
 
         Returns
@@ -99,10 +105,11 @@ class JobHandle:
         Raises
         ------
         GangTimeoutError
-            Other jobs held the workers for `queue_timeout_s`.
+            Other jobs held the workers for longer than the job may wait.
         """
-        deadline = time.monotonic() + queue_timeout_s
+        deadline = time.monotonic() + self._queue_s
         self._admitted = True
+        self.lease.begin()
         self._members = [(member.worker.address, member.worker.host, member.n_ranks) for member in plan.members]
         status = self._call(
             "dsgd_admit",
@@ -113,6 +120,7 @@ class JobHandle:
             members=self._members,
             hung_after_s=self.hung_after_s,
             title=self._title,
+            lease_s=self._lease_s,
         )
         told = 0
         while status["job_state"] == "queued" and patient:
@@ -124,7 +132,7 @@ class JobHandle:
                 self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(
-                    f"the job waited {queue_timeout_s:g} s for other jobs to release {', '.join(status['ahead'])}."
+                    f"the job waited {self._queue_s:g} s for other jobs to release {', '.join(status['ahead'])}."
                 )
             status = self._status(status["version"])
         if status["job_state"] == "running":
@@ -156,7 +164,7 @@ class JobHandle:
         """
         idle_since, waiting_for = time.monotonic(), None
         while True:
-            work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + _CALL_S)
+            work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + self._call_s)
             if status is not None:
                 self._heed(status)
             if work is not None:
@@ -172,7 +180,7 @@ class JobHandle:
                     "The worker may be busy with other tasks, or paused because its memory is full."
                 )
 
-    def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float = _CALL_S) -> dict[str, Any]:
+    def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers that came, by worker."""
 
         async def one(worker: str) -> Any:
@@ -182,7 +190,7 @@ class JobHandle:
         async def call_all() -> list[Any]:
             return await asyncio.gather(*(one(worker) for worker in workers), return_exceptions=True)
 
-        answers = self._guard(call_all, timeout_s=timeout_s + _CALL_S)
+        answers = self._guard(call_all, timeout_s=timeout_s + self._call_s)
         return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
 
     def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -240,28 +248,43 @@ class JobHandle:
         last = self._status(-2, 0.0)
         self._call("dsgd_close", job_id=self.job_id)
         self._drop()
+        self.lease.end(None, _BREAK_OFF_S)
         for event in last["events"]:
             self._emit(event)
 
     def break_off(self, reason: str) -> None:
         """End the job that did not: stop its ranks, wait for them a little, and leave nothing behind.
 
-        Never raises an ordinary error: the one that brought us here is the one the user must see.
+        Never raises an ordinary error: the one that brought us here is the one the user must see. What is done is done
+        on the event loop of the client, where another interrupt does not reach it.
         """
-        with contextlib.suppress(Exception):
+        self.lease.begin()
+        self.lease.end(reason, _BREAK_OFF_S)
+
+    # ---- on the event loop of the client
+
+    async def _renew_lease(self) -> None:
+        await self.client.scheduler.dsgd_renew(job_id=self.job_id, token=self._token)
+
+    async def _give_up(self, reason: str) -> None:
+        """Stop the ranks, wait for them a little, close the job and let go of its tasks."""
+        scheduler, patience_s = self.client.scheduler, _LEAVE_CALL_S
+        try:
             if self._admitted:
-                self._call("dsgd_abort", timeout_s=_LEAVE_CALL_S, job_id=self.job_id, reason=reason)
+                await asyncio.wait_for(scheduler.dsgd_abort(job_id=self.job_id, reason=reason), patience_s)
                 deadline = time.monotonic() + _LEAVE_S
                 # Whoever hangs does not react: waiting for it would only keep the user waiting.
                 deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
                 seen, live = -2, [0]
                 while live and (remaining := deadline - time.monotonic()) > 0:
-                    status = self._status(seen, remaining, _LEAVE_CALL_S)
+                    watch = scheduler.dsgd_watch(job_id=self.job_id, seen=seen, wait_s=remaining)
+                    status = await asyncio.wait_for(watch, remaining + patience_s)
                     seen = status["version"]
                     live = [member for member in status["live"] if self._members[member][0] != deaf]
-                self._call("dsgd_close", timeout_s=_LEAVE_CALL_S, job_id=self.job_id)
-        with contextlib.suppress(Exception):
-            self._drop()
+                await asyncio.wait_for(scheduler.dsgd_close(job_id=self.job_id), patience_s)
+        finally:
+            await self._end_waits()
+            self._release()
 
     # ---- inside
 
@@ -275,7 +298,7 @@ class JobHandle:
             call = self.client.scheduler.dsgd_watch(job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S)
             self._watch = asyncio.ensure_future(call)
         await asyncio.wait(
-            {self._work, self._watch}, timeout=_SLICE_S + _CALL_S / 2, return_when=asyncio.FIRST_COMPLETED
+            {self._work, self._watch}, timeout=_SLICE_S + self._call_s / 2, return_when=asyncio.FIRST_COMPLETED
         )
         status = work = None
         if self._watch.done():
@@ -287,6 +310,9 @@ class JobHandle:
 
     def _drop(self) -> None:
         self._guard(self._end_waits, timeout_s=2 * _LEAVE_CALL_S)
+        self._release()
+
+    def _release(self) -> None:
         for future in self.futures:
             # A task that still runs is cancelled by this: nobody wants its result any more.
             future.release()
@@ -304,17 +330,17 @@ class JobHandle:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
 
-    def _status(self, seen: int, wait_s: float = _SLICE_S, timeout_s: float = _CALL_S) -> dict[str, Any]:
+    def _status(self, seen: int, wait_s: float = _SLICE_S) -> dict[str, Any]:
         """Return the state of the job as soon as it is no longer at version `seen`, or after `wait_s`."""
         arguments = {"job_id": self.job_id, "seen": seen, "wait_s": wait_s}
-        status: dict[str, Any] = self._call("dsgd_watch", timeout_s=timeout_s + wait_s, **arguments)
+        status: dict[str, Any] = self._call("dsgd_watch", **arguments)
         return status
 
-    def _call(self, op: str, *, timeout_s: float = _CALL_S, **arguments: Any) -> Any:
+    def _call(self, op: str, **arguments: Any) -> Any:
         async def call() -> Any:
             return await getattr(self.client.scheduler, op)(**arguments)
 
-        return self._guard(call, timeout_s=timeout_s)
+        return self._guard(call, timeout_s=self._call_s)
 
     def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
         # Not client.sync: interrupted by ctrl-C at the wrong moment it prints tracebacks of its own.
@@ -336,10 +362,10 @@ class JobHandle:
             self._raise(status)
 
     def _raise(self, status: Mapping[str, Any]) -> NoReturn:
-        failure = status.get("failure")
+        failure = status.get("failure") or status.get("why")
         if failure is None:
             raise GangError(
-                "the scheduler no longer knows this job: it was restarted, or this client was considered lost."
+                "the scheduler no longer knows this job: it was restarted, or this client was cut off from it."
             )
         self.failure = failure
         raise as_error(failure)

@@ -35,7 +35,7 @@ from dsgd.runtime.worker.member import kept_blocks, request_pause
 
 __all__ = ["Limits", "Recovery"]
 
-_OF_MACHINES: Final = ("lost", "hung", "aborted")
+_OF_MACHINES: Final = ("lost", "hung", "aborted", "lapsed")
 _ASK_S: Final = 2.0
 _LOOK_S: Final = 1.0
 
@@ -215,17 +215,16 @@ class Recovery:
     def _warn(self, event: Mapping[str, Any]) -> None:
         if event["kind"] == "joined":
             return
-        what = {"lost": "was lost", "hung": "hangs", "aborted": "could not reach its peers"}[event["kind"]]
         if event["policy"] == "restart":
             after = f"training goes on with {event['ranks']} ranks and all rows"
         else:
             rows = "unknown" if event["rows_lost"] is None else event["rows_lost"]
             after = f"training goes on with {event['ranks']} ranks; rows lost in all: {rows}"
-        warnings.warn(
-            f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}; {after}.",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        what = {"lost": "was lost", "hung": "hangs", "aborted": "could not reach its peers"}.get(event["kind"])
+        who = f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}"
+        if what is None:
+            who = "this process was not heard of for so long that its workers went to others"
+        warnings.warn(f"{who}; {after}.", RuntimeWarning, stacklevel=5)
 
     def look_for_newcomers(self, plan: Plan) -> None:
         """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""

@@ -42,6 +42,8 @@ class Job:
     client: str
     members: tuple[Member, ...]
     hung_after_s: float = float("inf")
+    lease_s: float = float("inf")
+    renewed_at: float = 0.0
     phase: str = "queued"
     opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)

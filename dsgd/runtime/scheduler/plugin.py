@@ -81,6 +81,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_set_aside": self.set_aside,
                 "dsgd_admit": self.admit,
                 "dsgd_watch": self.watch,
+                "dsgd_renew": self.registry.renew,
                 "dsgd_abort": self.registry.abort,
                 "dsgd_end_early": self.registry.end_early,
                 "dsgd_close": self.registry.close,
@@ -128,9 +129,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
         title: str = "",
+        lease_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, title)
+        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, title, lease_s)
         for worker, *_ in members:
             if worker not in self.scheduler.workers:
                 self.registry.worker_left(worker)
@@ -281,6 +283,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         silences = self._silences()
         for job_id in list(self.registry.jobs):
             self.registry.hear(job_id, silences)
+        self.registry.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)
             if ws is None or ws.last_seen != seen_at:

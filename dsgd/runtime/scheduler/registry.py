@@ -16,6 +16,7 @@ without a cluster. All calls come from one thread, the event loop of the schedul
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +78,7 @@ class Registry:
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
         title: str = "",
+        lease_s: float = float("inf"),
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
 
@@ -88,7 +90,7 @@ class Registry:
                 self._supersede(before, {worker for worker, *_ in members})
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
-            job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
+            job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
             job.history = JobHistory(title, self._clock(), self._n_jobs) if before is None else before.history
             self._n_jobs += before is None
             if before is not None:
@@ -104,12 +106,15 @@ class Registry:
             ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
             ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
             ``ahead``, the workers waited for;
-            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
+            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None;
+            ``why``, of an unknown job the record of what it ended with, if it was known lately.
         """
         self._sweep()
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
-            return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else []}
+            # Why it is over is of interest to a client that was not there when it happened.
+            why = next((over.failure for over in self.over if over.job_id == job_id), None)
+            return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else [], "why": why}
         if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
             job.failure = job.suspicion
         queue = [other.job_id for other in self.jobs.values() if other.phase == "queued"]
@@ -137,6 +142,27 @@ class Registry:
         events = list(job.events)
         job.events.clear()
         return events
+
+    def renew(self, job_id: str, token: bytes) -> None:
+        """Note that somebody attends to a job: its leases live on."""
+        job = self.jobs.get(job_id)
+        if job is not None and hmac.compare_digest(job.token, token):
+            job.renewed_at = self._clock()
+
+    def expire(self, silence_s: Callable[[float], float]) -> None:
+        """End the jobs to which nobody attends any more, and let go of workers whose ranks had their time to end.
+
+        Parameters
+        ----------
+        silence_s : callable
+            Takes when a lease was renewed; returns for how long it was not, as far as the scheduler can tell.
+        """
+        for job in list(self.jobs.values()):
+            if job.phase != "closed" and silence_s(job.renewed_at) > job.lease_s:
+                text = f"its client was not heard of for {job.lease_s:g} s, and its workers went to others"
+                self._fail(job, _failure("lapsed", _NOBODY, text))
+                self.close(job.job_id)
+        self._sweep()
 
     def abort(self, job_id: str, reason: str) -> None:
         """Stop a job from outside: the client asks, or is gone."""
@@ -321,9 +347,9 @@ class Registry:
 
     def _fenced(self, job_id: str, epoch: int, token: bytes, member: int) -> Job | None:
         job = self.jobs.get(job_id)
-        if job is None or job.epoch != epoch or job.token != token or not 0 <= member < len(job.members):
+        if job is None or job.epoch != epoch or not hmac.compare_digest(job.token, token):
             return None
-        return job
+        return job if 0 <= member < len(job.members) else None
 
     def _grant(self) -> None:
         wanted: set[str] = set()

@@ -64,7 +64,7 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
             f"rank {rank} on worker {worker} (host {host}) hangs: {text}. The process is stopped, its machine swaps or "
             "cannot be reached, or code that holds the interpreter lock keeps it from answering."
         )
-    if record["kind"] == "stopped":
+    if record["kind"] in ("stopped", "lapsed"):
         return GangError(f"The job was stopped: {text}.")
     original = _unpickled(record["pickled"])
     if isinstance(original, DsgdError) and not isinstance(original, AbortedError):

@@ -31,6 +31,7 @@ from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import describe
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
@@ -69,8 +70,8 @@ class Orders:
     ----------
     payload : bytes
         The pickled (program, pack, cut, args).
-    timeout_s : float
-        Longest wait for a peer.
+    limits : Timeouts
+        How long members wait for what, each as a number.
     algorithm : str
         How `Group.allreduce` works.
     wires : WireOptions
@@ -84,12 +85,17 @@ class Orders:
     """
 
     payload: bytes
-    timeout_s: float
+    limits: Timeouts
     algorithm: Algorithm
     wires: WireOptions
     keeps: bool
     mail: Mail | None
     packed_as: PackedAs | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait for a peer."""
+        return self.limits.seconds("peer")
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
         return _NOTHING
     job.task_key = worker.get_current_task()
     secede()
-    link = SchedulerLink(worker, credentials)
+    link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
     with contextlib.ExitStack() as cleanup, recording():

@@ -52,11 +52,22 @@ _CONNECT_S: Final = 30.0
 
 
 class SchedulerLink:
-    """A member's line to the scheduler, used from the threads of its ranks."""
+    """A member's line to the scheduler, used from the threads of its ranks.
 
-    def __init__(self, worker: Worker, credentials: MemberCredentials) -> None:
+    Parameters
+    ----------
+    worker : Worker
+        The worker that runs it.
+    credentials : MemberCredentials
+        What its messages show.
+    patience_s : float
+        How long an answer may take.
+    """
+
+    def __init__(self, worker: Worker, credentials: MemberCredentials, patience_s: float) -> None:
         self._worker = worker
         self._credentials = credentials
+        self._patience_s = patience_s
 
     def started(self) -> None:
         """Say that this member has begun; does not wait."""
@@ -69,7 +80,7 @@ class SchedulerLink:
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
         """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
         mine = {"address": address, "n_cores": CPU_COUNT}
-        answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, idle, **mine, wait_s=wait_s)
+        answer: dict[str, Any] = self._call("dsgd_join", wait_s + self._patience_s, idle, **mine, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
@@ -82,7 +93,7 @@ class SchedulerLink:
         told = None if failure is None else dict(failure)
         try:
             if told is not None:
-                self._call("dsgd_finish", _CALL_S, failure=told)
+                self._call("dsgd_finish", min(self._patience_s, _CALL_S), failure=told)
                 return
         except (OSError, GangTimeoutError) as problem:
             _log.warning("the scheduler will learn later that a rank of job %s failed: %s", self._job_id, problem)
@@ -263,6 +274,7 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
 
     def send_strangers_away() -> None:
         listener.look(wrap, code, context.credentials.epoch)
+        context.job.abort.check()
 
     deadline = time.monotonic() + context.timeout_s
     while True:

@@ -1,0 +1,100 @@
+"""How long jobs on a cluster wait, and for what.
+
+Every one of these can be given in a call (`dsgd.runtime.run_on_cluster`), on an estimator (``timeouts=``), on the
+command line (``--timeout queue=1h``) or in Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given
+nearer to the job comes first; what is given nowhere is as follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+import dask.config
+from dask.utils import parse_timedelta
+
+from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
+
+__all__ = ["DEFAULT_TIMEOUTS", "Timeouts"]
+
+_SETTING: Final = "dsgd.runtime.timeouts"
+
+#: Seconds, by the names of the settings.
+DEFAULT_TIMEOUTS: Final[dict[str, float]] = {
+    "peer": 300.0,
+    "queue": 86_400.0,
+    "hung": 15.0,
+    "lease": 60.0,
+    "scheduler": 120.0,
+}
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a job waits, in seconds; None takes what Dask's configuration says, else the default.
+
+    The configuration may have a number of seconds or a text such as ``"10 min"``, as
+    ``dask.config.set({"dsgd.runtime.timeouts.queue": "1h"})`` in the process of the client.
+
+    Parameters
+    ----------
+    peer : float or None, default None
+        How long a rank waits for a peer that says nothing, and the job for ranks to start or to end (300).
+    queue : float or None, default None
+        How long the job waits for other jobs to release its workers (86,400).
+    hung : float or None, default None
+        How long a worker may send no heartbeat before it is taken to hang (15).
+    lease : float or None, default None
+        How long the scheduler keeps workers for a client that it does not hear of (60).
+    scheduler : float or None, default None
+        How long clients and ranks wait for an answer of the scheduler (120).
+
+    Raises
+    ------
+    InvalidParameterError
+        One of them is no positive number.
+    """
+
+    peer: float | None = None
+    queue: float | None = None
+    hung: float | None = None
+    lease: float | None = None
+    scheduler: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no length of time."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                check_number(f"Timeouts({field.name}=...)", value, low=0, open_low=True)
+
+    def seconds(self, name: str) -> float:
+        """Return one of them: what is given here, in Dask's configuration or by default.
+
+        Raises
+        ------
+        InvalidParameterError
+            The configuration says something that is no positive length of time.
+        """
+        given = getattr(self, name)
+        return float(given) if given is not None else _configured(name)
+
+    def settled(self, **nearer: float | None) -> Self:
+        """Return all of them as numbers; what is given by name comes first."""
+        names = [field.name for field in fields(self)]
+        return type(self)(**{name: self.seconds(name) if nearer.get(name) is None else nearer[name] for name in names})
+
+
+def _configured(name: str) -> float:
+    value: Any = dask.config.get(f"{_SETTING}.{name}", None)
+    if value is None:
+        return DEFAULT_TIMEOUTS[name]
+    try:
+        seconds = float(parse_timedelta(value, default="s"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidParameterError(
+            f"the setting {_SETTING}.{name} of dask must be a length of time, as 90 or '10 min'. Got {value!r}."
+        ) from error
+    check_number(f"the setting {_SETTING}.{name} of dask", seconds, low=0, open_low=True)
+    return seconds
