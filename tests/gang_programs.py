@@ -40,6 +40,12 @@ def keep_slowly(blocks: Sequence[Any], rank_number: int) -> list[Any]:
     return list(blocks)
 
 
+def keep_for_a_while(blocks: Sequence[Any], rank_number: int) -> list[Any]:
+    """Hand blocks on, after two seconds."""
+    time.sleep(2.0)
+    return list(blocks)
+
+
 def hold_lock(seconds: int) -> str:
     """Keep the interpreter lock for some seconds, as code of somebody's own that does not release it."""
     ctypes.PyDLL(None).sleep(seconds)

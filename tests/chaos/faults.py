@@ -131,6 +131,16 @@ def _kill_scheduler(scene: Scene, rng: random.Random) -> None:
     os.kill(scene.cluster.scheduler.pid, signal.SIGKILL)
 
 
+def _sleep_scheduler(scene: Scene, rng: random.Random) -> None:
+    """Let the scheduler stand still for longer than a worker may be silent."""
+    pid = scene.cluster.scheduler.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(rng.uniform(4.0, 13.0), _signal, (pid, signal.SIGCONT))
+    timer.start()
+    scene.undo.append(timer.join)
+
+
 # ---- Dask
 
 
@@ -238,6 +248,7 @@ FAULTS = {
         Fault("client SIGKILL", _kill_client, STEPS[:-1], outcomes=frozenset({"killed"})),
         Fault("ctrl-C", _interrupt, STEPS[:-1], outcomes=frozenset({"interrupted"})),
         Fault("scheduler SIGKILL", _kill_scheduler, STEPS[:-1], frozenset({"ClusterUnreachableError"})),
+        Fault("scheduler sleep", _sleep_scheduler, _RUNNING, outcomes=_MODEL),
         Fault("half-open connection", _half_open, _CONNECTED, outcomes=_MODEL),
         Fault("garbage on the data port", _garbage, _CONNECTED, outcomes=_MODEL),
         Fault("full /dev/shm", _fill_shared_memory, ("plan",), outcomes=_MODEL),

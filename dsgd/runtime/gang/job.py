@@ -22,7 +22,7 @@ from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
 from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.plan import Plan, WorkerInfo
+from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
@@ -292,10 +292,9 @@ def _train(
         handle.futures.append(future)
     recovery.started(plan)
 
-    def stalled(status: Mapping[str, Any]) -> str | None:
+    def stalled(status: Mapping[str, Any]) -> list[MemberPlan]:
         recovery.look_for_newcomers(plan)
-        missing = sorted(set(range(len(futures))) - set(status["started"]))
-        return f"{plan.members[missing[0]]} to start" if missing else None
+        return [plan.members[number] for number in sorted(set(range(len(futures))) - set(status["started"]))]
 
     with slow_timers(servers_here(handle.client)):
         outcomes: list[MemberOutcome] = _collect(handle, futures, stalled)
@@ -305,7 +304,7 @@ def _train(
 
 
 def _collect(
-    handle: JobHandle, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], str | None]
+    handle: JobHandle, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], Sequence[MemberPlan]]
 ) -> list[Any]:
     async def settle() -> list[Any]:
         errors = await asyncio.gather(*(future.exception() for future in futures))

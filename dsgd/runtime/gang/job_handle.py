@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 import uuid
@@ -15,7 +16,7 @@ from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, St
 from dsgd.progress.callback import StopTraining
 from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.gang.lease import Lease
-from dsgd.runtime.plan import Plan
+from dsgd.runtime.plan import MemberPlan, Plan
 from dsgd.runtime.progress import warn_user
 from dsgd.runtime.stragglers import straggler_text
 from dsgd.runtime.timeouts import Timeouts
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["JobHandle"]
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("dsgd.runtime")
 
 _SLICE_S: Final = 0.5
 _EXPLAIN_S: Final = 3.0
@@ -145,7 +148,9 @@ class JobHandle:
         return False
 
     def run(
-        self, make: Callable[[], Awaitable[Any]], stalled: Callable[[Mapping[str, Any]], str | None] | None = None
+        self,
+        make: Callable[[], Awaitable[Any]],
+        stalled: Callable[[Mapping[str, Any]], Sequence[MemberPlan]] | None = None,
     ) -> Any:
         """Wait for something on the cluster while watching the job.
 
@@ -154,7 +159,7 @@ class JobHandle:
         make : callable
             Returns the awaitable; called on the client's event loop.
         stalled : callable, optional
-            Takes the status and returns whom we wait for, or None while all is well. When it has named somebody for
+            Takes the status and returns the members that have not started. When the first of them has been the same for
             `timeout_s`, the wait fails.
 
         Raises
@@ -163,6 +168,7 @@ class JobHandle:
             The job failed; see `dsgd.runtime.worker.failures`.
         """
         idle_since, waiting_for = time.monotonic(), None
+        missing: Sequence[MemberPlan]
         while True:
             work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + self._call_s)
             if status is not None:
@@ -171,12 +177,16 @@ class JobHandle:
                 return work.result()
             if status is None:
                 continue
-            culprit = stalled(status) if stalled is not None else None
+            missing = stalled(status) if stalled is not None else ()
+            culprit = missing[0] if missing else None
             if culprit is None or culprit != waiting_for:
                 idle_since, waiting_for = time.monotonic(), culprit
             elif time.monotonic() - idle_since >= self.timeout_s:
+                place = {"rank": culprit.first_rank, "worker": culprit.worker.address, "host": culprit.worker.host}
+                late = [member.worker.address for member in missing]
+                self.failure = {"kind": "late", **place, "late": late}
                 raise GangTimeoutError(
-                    f"no progress for {self.timeout_s:g} s: waiting for {culprit}. "
+                    f"no progress for {self.timeout_s:g} s: waiting for {culprit} to start. "
                     "The worker may be busy with other tasks, or paused because its memory is full."
                 )
 
@@ -244,9 +254,17 @@ class JobHandle:
         )
 
     def leave(self) -> None:
-        """End the job that went well."""
-        last = self._status(-2, 0.0)
-        self._call("dsgd_close", job_id=self.job_id)
+        """End the job that went well.
+
+        What its ranks have returned is here: a scheduler that does not answer now is told later, by the lease.
+        """
+        try:
+            last = self._status(-2, 0.0)
+            self._call("dsgd_close", job_id=self.job_id)
+        except ClusterUnreachableError as problem:
+            _log.warning("the job is done, and its workers are given back later: %s", problem)
+            self.lease.end("the job is done", 0.0)
+            return
         self._drop()
         self.lease.end(None, _BREAK_OFF_S)
         for event in last["events"]:

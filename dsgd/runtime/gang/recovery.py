@@ -35,7 +35,14 @@ from dsgd.runtime.worker.member import kept_blocks, request_pause
 
 __all__ = ["Limits", "Recovery"]
 
-_OF_MACHINES: Final = ("lost", "hung", "aborted", "lapsed")
+_OF_MACHINES: Final = ("lost", "hung", "aborted", "lapsed", "late")
+#: What is said of the rank that a failure of a machine names.
+_WHAT: Final = {
+    "lost": "was lost",
+    "hung": "hangs",
+    "aborted": "could not reach its peers",
+    "late": "did not start",
+}
 _ASK_S: Final = 2.0
 _LOOK_S: Final = 1.0
 
@@ -131,7 +138,7 @@ class Recovery:
         self._left -= not joined
         hung = {str(record["worker"])} if record.get("kind") == "hung" else set()
         silent, late = self._handle.renew(self._out | hung, plan.addresses)
-        hung |= silent
+        hung, late = hung | silent, late.union(record.get("late", ()))
         running = {worker["address"] for worker in self._handle.survey([])["workers"]}
         members = [address for address in plan.addresses if address in running - hung - late - self._out]
         answers = self._handle.ask(kept_blocks, members, self._patience_s)
@@ -220,7 +227,7 @@ class Recovery:
         else:
             rows = "unknown" if event["rows_lost"] is None else event["rows_lost"]
             after = f"training goes on with {event['ranks']} ranks; rows lost in all: {rows}"
-        what = {"lost": "was lost", "hung": "hangs", "aborted": "could not reach its peers"}.get(event["kind"])
+        what = _WHAT.get(event["kind"])
         who = f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}"
         if what is None:
             who = "this process was not heard of for so long that its workers went to others"

@@ -279,7 +279,14 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
     deadline = time.monotonic() + context.timeout_s
     while True:
         context.job.abort.check()
-        answer = link.join(listener.address, _SLICE_S, send_strangers_away)
+        try:
+            answer = link.join(listener.address, _SLICE_S, send_strangers_away)
+        except OSError as problem:
+            # A scheduler that stands still for long takes no new connections either.
+            if time.monotonic() >= deadline:
+                raise GangTimeoutError(f"the scheduler could not be reached to join the gang: {problem}") from problem
+            time.sleep(_SLICE_S)
+            continue
         state = answer["join_state"]
         if state == "ready":
             return answer
