@@ -167,6 +167,20 @@ def work_alone(rank: Rank, data: Any, seconds: float) -> None:
         time.sleep(0.01)
 
 
+def wait_for_one_that_wanders(rank: Rank, data: Any) -> None:
+    """Let the first rank wait for the second, which does something else for as long as the job goes on."""
+    if rank.number == 1:
+        wander_off(rank)
+    rank.group.allreduce(np.ones(1))
+
+
+def wander_off(rank: Rank) -> None:
+    """Look around until the job stops."""
+    while True:
+        rank.check()
+        time.sleep(0.01)
+
+
 class OddError(Exception):
     """Pickles, but does not load again."""
 

@@ -74,6 +74,12 @@ _OnFailure: TypeAlias = Annotated[
         help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left."
     ),
 ]
+_Timeout: TypeAlias = Annotated[
+    list[str] | None,
+    place_option(
+        help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
+    ),
+]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -109,6 +115,7 @@ def fit(
     jobs: options.Jobs = 1,
     transport: _Transport = "auto",
     on_failure: _OnFailure = "raise",
+    timeout: _Timeout = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -135,6 +142,7 @@ def fit(
         "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
         "transport": transport,
         "on_failure": on_failure,
+        "timeouts": _timeouts(timeout),
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
@@ -151,6 +159,12 @@ def fit(
         typer.echo(json.dumps(_report(estimator, model)))
     elif not quiet:
         _show(estimator, _report(estimator, model))
+
+
+def _timeouts(texts: list[str] | None) -> Any:
+    from dsgd.runtime.timeouts import Timeouts
+
+    return Timeouts.parse("--timeout", texts) if texts else None
 
 
 def parse_sync(text: str) -> Any:

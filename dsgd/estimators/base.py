@@ -37,6 +37,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_check
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train.partial_fit import goes_on
 from dsgd.runtime.train.serving import mail_for
@@ -145,6 +146,9 @@ class AbstractSGD(AbstractLinearEstimator):
         from what is in the folder of `checkpoint`, or starts from the beginning if it is empty.
     elastic : bool, default False
         Whether workers that join the cluster take part from the next epoch on.
+    timeouts : `dsgd.runtime.Timeouts` or None, default None
+        How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None takes what the
+        settings ``dsgd.runtime.timeouts`` of Dask say.
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same to the bit.
@@ -204,6 +208,7 @@ class AbstractSGD(AbstractLinearEstimator):
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None
     resume_from: str | os.PathLike[str] | None = None
     elastic: bool = False
+    timeouts: Timeouts | None = None
     out_of_core: bool = False
 
     #: The losses there are, by name.

@@ -16,6 +16,7 @@ from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.local import AbstractRule, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
+from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
 
@@ -70,6 +71,7 @@ def check_parameters(estimator: Any) -> None:
     check_numbers(estimator, "l1_ratio", low=0, high=1, optional=True)
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
+    check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):

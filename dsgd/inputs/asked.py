@@ -13,6 +13,7 @@ from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import Mail, RankProgram
+from dsgd.runtime.timeouts import Timeouts
 
 __all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
 
@@ -115,6 +116,8 @@ class Terms:
         What happens when a machine fails.
     elastic : bool, default False
         Whether workers that join the cluster are taken in.
+    timeouts : Timeouts or None, default None
+        How long it waits for what.
     on_event : callable or None, default None
         Receives what rank 0 publishes.
     title : str or None, default None
@@ -124,6 +127,7 @@ class Terms:
     transport: TransportName = "auto"
     on_failure: FailurePolicy = "raise"
     elastic: bool = False
+    timeouts: Timeouts | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
 

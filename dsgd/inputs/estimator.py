@@ -36,7 +36,7 @@ from dsgd.stages import recorded, stage
 __all__ = ["AbstractClusterEstimator"]
 
 #: Parameters that say what worker processes do, with their defaults.
-_OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False}
+_OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False, "timeouts": None}
 
 
 class _LeftOut:

@@ -84,6 +84,7 @@ class ClusterBlocks:
                 transport=terms.transport,
                 on_failure=terms.on_failure,
                 elastic=terms.elastic,
+                timeouts=terms.timeouts,
                 title=terms.title,
             )
         if self.packed is not None and name:

@@ -45,7 +45,7 @@ class SimulatedBlocks:
         IncompatiblePartsError
             What is asked for needs machines that exist.
         """
-        for name, only in (("transport", "auto"), ("on_failure", "raise"), ("elastic", False)):
+        for name, only in (("transport", "auto"), ("on_failure", "raise"), ("elastic", False), ("timeouts", None)):
             asked = getattr(terms, name)
             if asked != only:
                 raise IncompatiblePartsError(

@@ -12,11 +12,11 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
 from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
-    from dsgd.runtime.timeouts import Timeouts
 
 __all__ = [
     "Checkpoint",
@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Timeouts": "dsgd.runtime.timeouts",
     "client_for": "dsgd.runtime.gang.client",
     "client_of": "dsgd.runtime.gang.client",
     "close_own_cluster": "dsgd.runtime.gang.client",

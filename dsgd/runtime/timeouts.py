@@ -7,16 +7,14 @@ nearer to the job comes first; what is given nowhere is as follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
-
-import dask.config
-from dask.utils import parse_timedelta
 
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 
-__all__ = ["DEFAULT_TIMEOUTS", "Timeouts"]
+__all__ = ["DEFAULT_TIMEOUTS", "Timeouts", "check_timeouts"]
 
 _SETTING: Final = "dsgd.runtime.timeouts"
 
@@ -34,7 +32,7 @@ DEFAULT_TIMEOUTS: Final[dict[str, float]] = {
 class Timeouts:
     """How long a job waits, in seconds; None takes what Dask's configuration says, else the default.
 
-    The configuration may have a number of seconds or a text such as ``"10 min"``, as
+    The configuration may have a number of seconds or a text such as ``"10 minutes"``, as
     ``dask.config.set({"dsgd.runtime.timeouts.queue": "1h"})`` in the process of the client.
 
     Parameters
@@ -69,6 +67,30 @@ class Timeouts:
             if value is not None:
                 check_number(f"Timeouts({field.name}=...)", value, low=0, open_low=True)
 
+    @classmethod
+    def parse(cls, where: str, texts: Sequence[str]) -> Self:
+        """Return what texts such as ``"queue=1h"`` say.
+
+        Parameters
+        ----------
+        where : str
+            What the user wrote them after, for errors.
+        texts : sequence of str
+            Each a name and a length of time, in seconds where there is no unit.
+
+        Raises
+        ------
+        InvalidParameterError
+            A name is unknown, or a length is none.
+        """
+        given: dict[str, float] = {}
+        for text in texts:
+            name, _, length = text.partition("=")
+            if name not in DEFAULT_TIMEOUTS:
+                raise InvalidParameterError(f"{where} takes {'=, '.join(DEFAULT_TIMEOUTS)}=. Got {text!r}.")
+            given[name] = _seconds(f"{where} {name}=", length)
+        return cls(**given)
+
     def seconds(self, name: str) -> float:
         """Return one of them: what is given here, in Dask's configuration or by default.
 
@@ -87,14 +109,29 @@ class Timeouts:
 
 
 def _configured(name: str) -> float:
+    # Not before it is needed: training in this process does not load Dask.
+    import dask.config
+
     value: Any = dask.config.get(f"{_SETTING}.{name}", None)
     if value is None:
         return DEFAULT_TIMEOUTS[name]
+    return _seconds(f"the setting {_SETTING}.{name} of dask", value)
+
+
+def _seconds(where: str, value: Any) -> float:
+    from dask.utils import parse_timedelta
+
     try:
         seconds = float(parse_timedelta(value, default="s"))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise InvalidParameterError(
-            f"the setting {_SETTING}.{name} of dask must be a length of time, as 90 or '10 min'. Got {value!r}."
+            f"{where} must be a length of time, as 90 or '10 minutes'. Got {value!r}."
         ) from error
-    check_number(f"the setting {_SETTING}.{name} of dask", seconds, low=0, open_low=True)
+    check_number(where, seconds, low=0, open_low=True)
     return seconds
+
+
+def check_timeouts(where: str, value: object) -> None:
+    """Raise `InvalidParameterError` unless a parameter is `Timeouts` or None."""
+    if value is not None and not isinstance(value, Timeouts):
+        raise InvalidParameterError(f"{where} must be dsgd.runtime.Timeouts(...) or None. Got {value!r}.")

@@ -20,6 +20,7 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
@@ -103,6 +104,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Where the state of training is written.
     resume_from : "auto", path or None, default None
         Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
+    timeouts : Timeouts or None, default None
+        How long a fit on a cluster waits for what; see `dsgd.runtime.Timeouts`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 
@@ -171,6 +174,7 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         on_failure: FailurePolicy = "raise",
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
+        timeouts: Timeouts | None = None,
         **options: Any,
     ) -> None:
         self._store(locals())

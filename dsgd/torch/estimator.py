@@ -27,6 +27,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.train import TrainJob, TrainResult, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
@@ -90,6 +91,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     on_failure: FailurePolicy
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
+    timeouts: Timeouts | None
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
 
@@ -283,6 +285,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         check_numbers(self, "batch_size", low=1, integer=True, optional=True)
         for flag in ("shuffle", "early_stopping"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
+        check_timeouts(f"{name}(timeouts=...)", self.timeouts)
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):
             raise InvalidParameterError(f"{name}(passes=...) must be a dsgd.torch.Passes or None. Got {self.passes!r}.")

@@ -17,6 +17,7 @@ from dsgd.inputs import BlockSummary
 from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
@@ -40,7 +41,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`.
     shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
         See `TorchClassifier`; rows that are held out are scored by R2.
-    on_failure, checkpoint, resume_from
+    on_failure, checkpoint, resume_from, timeouts
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -80,6 +81,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         on_failure: FailurePolicy = "raise",
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
+        timeouts: Timeouts | None = None,
         **options: Any,
     ) -> None:
         self._store(locals())

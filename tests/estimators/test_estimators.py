@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -21,6 +22,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import count_threads
 from dsgd.local import Momentum
+from dsgd.runtime import Timeouts
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
@@ -309,12 +311,13 @@ def test_early_stopping_needs_rows_to_validate_on(make, options):
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic"])
+@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic", "timeouts"])
 @pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
 def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
     """A parameter of worker processes that changes nothing in this process is named in a warning."""
-    value = {"transport": "tcp", "on_failure": "restart", "elastic": True}[name]
-    with pytest.warns(UserWarning, match=rf"{make.__name__}\({name}={value!r}\) has an effect on worker"):
+    value = {"transport": "tcp", "on_failure": "restart", "elastic": True, "timeouts": Timeouts(hung=9)}[name]
+    said = re.escape(f"{make.__name__}({name}={value!r})")
+    with pytest.warns(UserWarning, match=rf"{said} has an effect on worker"):
         make(max_iter=2, tol=None, eta0=1e-4, **{name: value}).fit(np.eye(4), [0, 1, 0, 1])
 
 

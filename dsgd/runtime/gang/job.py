@@ -24,7 +24,7 @@ from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import servers_here, slow_timers
@@ -187,6 +187,7 @@ def run_on_cluster(
     began = time.perf_counter()
     client = require_cluster(client)
     rows = JobBlocks(blocks, block_rows, block_nbytes, None if demand is None else demand.packed, reload)
+    check_timeouts("run_on_cluster(timeouts=...)", timeouts)
     if hung_after_s is not None:
         check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
@@ -205,6 +206,7 @@ def run_on_cluster(
             with stage("gather"):
                 handle.leave()
         except BaseException as error:
+            handle.add_stacks(error)
             # KeyboardInterrupt above all: the ranks must not train on for nobody.
             handle.break_off(f"the client stopped it ({type(error).__name__})")
             raise

@@ -21,6 +21,7 @@ from dsgd.runtime.progress import warn_user
 from dsgd.runtime.stragglers import straggler_text
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import as_error
+from dsgd.runtime.worker.member import recorded_stacks
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -37,6 +38,9 @@ _CHECK_S: Final = 0.1
 # Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
 _LEAVE_CALL_S: Final = 1.0
 _LEAVE_S: Final = 1.5
+_STACKS_S: Final = 2.0
+_NO_STACK: Final = "  it did not run"
+_MUTE: Final = "  its worker does not answer"
 # Longest wait for all of it.
 _BREAK_OFF_S: Final = 6.0
 
@@ -202,6 +206,23 @@ class JobHandle:
 
         answers = self._guard(call_all, timeout_s=timeout_s + self._call_s)
         return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
+
+    def add_stacks(self, error: BaseException) -> None:
+        """Add to a missed deadline a note that says where all ranks were when the job stopped."""
+        if not (isinstance(error, GangTimeoutError) and self._members):
+            return
+        try:
+            answers = self.ask(recorded_stacks, list(dict.fromkeys(worker for worker, *_ in self._members)), _STACKS_S)
+        except ClusterUnreachableError as problem:
+            error.add_note(f"where the ranks were is not known: {problem}")
+            return
+        stacks = {rank: stack for found in answers.values() for rank, stack in found.items()}
+        places = [worker for worker, _, n in self._members for _ in range(n)]
+        lines = [
+            f"rank {rank} on worker {worker}:\n{stacks.get(rank, _NO_STACK if worker in answers else _MUTE)}"
+            for rank, worker in enumerate(places)
+        ]
+        error.add_note("Where the ranks were when the job stopped:\n" + "\n".join(line.rstrip() for line in lines))
 
     def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> tuple[set[str], set[str]]:
         """Begin the next epoch of the job: wait until its ranks have ended, and let its tasks go.

@@ -54,6 +54,7 @@ __all__ = [
     "Pack",
     "forget_packed",
     "kept_blocks",
+    "recorded_stacks",
     "request_pause",
     "run_member",
 ]
@@ -183,6 +184,12 @@ def forget_packed(name: str, dask_worker: Worker) -> None:
     store_of(dask_worker).packed.forget(name)
 
 
+def recorded_stacks(job_id: str, token: bytes, dask_worker: Worker) -> dict[int, str]:
+    """Return where the ranks of a job on this worker were when it stopped. Sent to run on the worker."""
+    job = store_of(dask_worker).look_up(job_id, token)
+    return {} if job is None else job.recorder.stacks()
+
+
 def run_member(task: MemberTask) -> MemberOutcome:
     """Run one member of a gang: pack its blocks, connect with the others, run the program on every rank of this worker.
 
@@ -228,6 +235,7 @@ class _Failures:
             told, self.are_told = self.are_told, True
         if told:
             return
+        self._job.recorder.keep(rank, error)
         failure = describe(error, aborted=self._job.abort.is_set)
         with contextlib.suppress(Exception):
             self._link.finish({**failure, "rank": rank})
@@ -272,6 +280,7 @@ class _Member:
     def run(self, cleanup: contextlib.ExitStack) -> MemberOutcome:
         """Pack the rows, connect with the other members, run the ranks and servers of this one; say how it went."""
         job, ranks = self._job, self._task.ranks
+        job.recorder.enter(ranks[0])
         job.abort.check()
         with stage("pack"):
             data = self._pack_rows()
@@ -351,6 +360,7 @@ class _Member:
     def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
         """Run the program on a rank, in its own thread; return its result, None if it fails."""
         task, job = self._task, self._job
+        job.recorder.enter(number)
         extras: dict[str, Any] = {}
         if number == 0:
             extras = {"publish": self._publisher, "given": pickle.loads(task.given)}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.worker.stacks import Recorder
 
 __all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows"]
 
@@ -65,6 +66,8 @@ class JobState:
         What outlives this gang.
     enough : threading.Event
         Set when the program is asked to end early with its present result.
+    recorder : Recorder
+        Where its ranks were when the job stopped.
     """
 
     job_id: str
@@ -75,6 +78,7 @@ class JobState:
     relays: Switchboard = field(default_factory=Switchboard)
     kept: Kept = field(default_factory=Kept)
     enough: threading.Event = field(default_factory=threading.Event)
+    recorder: Recorder = field(default_factory=Recorder)
 
 
 class PackedAs(NamedTuple):
@@ -147,6 +151,7 @@ class JobStore:
         kept = before.kept.next() if before is not None and hmac.compare_digest(before.token, token) else Kept()
         self.close(job_id, "a new epoch of the job began")
         job = self._jobs[job_id] = JobState(job_id, epoch, token, kept=kept)
+        job.abort.on_set(job.recorder.take)
         job.abort.on_set(job.relays.close)
 
     def find(self, job_id: str, epoch: int, token: bytes) -> JobState | None:
