@@ -15,7 +15,7 @@ __all__ = ["EXAMPLES", "msf"]
 
 EXAMPLES: Final = examples(
     "dsgd study msf --demo --out demo/",
-    "dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,1024,4096 --out study/",
+    "dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,512,1024,4096 --out study/",
     "dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/",
 )
 _Ranks: TypeAlias = Annotated[str | None, grid_option(help="Worker processes, as 1,2,4.", callback=numbers)]

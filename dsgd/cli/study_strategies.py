@@ -43,7 +43,7 @@ _Target: TypeAlias = Annotated[
     float | None, model_option("--target", help="The target: objective above the sequential run's, as 0.02.")
 ]
 _Demo: TypeAlias = Annotated[
-    bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
+    bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in about a minute.")
 ]
 
 

@@ -30,7 +30,7 @@ grounds. All three libraries are loaded when something is written; `check_extras
 from dsgd.report.claims import Claim, claims_table
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
 from dsgd.report.page import Page, check_extras
-from dsgd.report.provenance import load_doubts, origin, origin_doubts, ran
+from dsgd.report.provenance import is_busy, load_doubts, origin, origin_doubts, ran
 from dsgd.report.tables import Table, byte_text, figure_text, seconds_text, span_of
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "check_extras",
     "claims_table",
     "figure_text",
+    "is_busy",
     "load_doubts",
     "origin",
     "origin_doubts",

@@ -25,13 +25,16 @@ class Claim:
     ours : str
         The figure of this study.
     holds : bool or None
-        Whether the claim holds here; None if the study did not run what would decide it, or it is undecided.
+        Whether the claim holds here, that is within the published range; None if the study did not run what would
+        decide it, it is undecided, or the model is trivial.
     note : str
         What to know before believing either figure.
     trivial : bool
-        Whether the model is no better than always predicting the commonest label.
+        Whether the model is no better than always predicting the commonest label: it makes no claim.
     undecided : bool, default False
-        Whether it was run, and the noise between seeds is too large to tell.
+        Whether it was run, and the noise between runs is too large to tell.
+    exceeds : bool, default False
+        Whether it does not hold because the figure here is beyond the published range, on its better side.
     """
 
     name: str
@@ -42,11 +45,16 @@ class Claim:
     note: str
     trivial: bool = False
     undecided: bool = False
+    exceeds: bool = False
 
     @property
     def verdict(self) -> str:
-        """The outcome in words."""
-        return {True: "holds", False: "does not hold", None: "undecided" if self.undecided else "not run"}[self.holds]
+        """The outcome in a word or two: holds, exceeds, fails, undecided, no claim, not run."""
+        if self.trivial:
+            return "no claim"
+        if self.holds is None:
+            return "undecided" if self.undecided else "not run"
+        return "holds" if self.holds else "exceeds" if self.exceeds else "fails"
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
@@ -63,11 +71,11 @@ def claims_table(claims: Sequence[Claim]) -> Table:
             claim.dataset,
             claim.published,
             claim.ours,
-            claim.verdict + (" (trivial)" if claim.trivial else ""),
+            claim.verdict,
         )
         for claim in claims
     ]
-    note = "trivial: the model is no better than always predicting the commonest label."
+    note = "no claim: the model is no better than always predicting the commonest label."
     return Table(
         "Claims", ("claim", "data", "claimed", "ours", "verdict"), rows,
         note if any(claim.trivial for claim in claims) else "", n_text=5,

@@ -14,7 +14,18 @@ from typing import Any, Final
 
 from dsgd.runtime.pools import count_cores
 
-__all__ = ["command_line", "commit", "load", "load_doubts", "machine", "origin", "origin_doubts", "ran", "versions"]
+__all__ = [
+    "command_line",
+    "commit",
+    "is_busy",
+    "load",
+    "load_doubts",
+    "machine",
+    "origin",
+    "origin_doubts",
+    "ran",
+    "versions",
+]
 
 # Other work that wants more than this share of the cores is felt.
 _BUSY: Final = 0.75
@@ -141,6 +152,11 @@ def origin_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
+def is_busy(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a machine was busy with other work when runs on it began: rows as for `load_doubts`."""
+    return any((row["load_at_start"] or 0.0) > _BUSY * row["machine"]["cores"] for row in rows)
+
+
 def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what makes times too long: a busy machine, or more ranks than cores.
 
@@ -151,11 +167,11 @@ def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     cores = rows[-1]["machine"]["cores"]
     ranks = max(row.get("ranks") or 1 for row in rows)
-    load = max(row["load_at_start"] or 0.0 for row in rows)
     found = []
     if ranks > cores:
         found.append(f"{ranks} ranks ran on {cores} cores: they took turns, and waiting includes waiting for a core.")
-    if load > _BUSY * cores:
+    if is_busy(rows):
+        load = max(row["load_at_start"] or 0.0 for row in rows)
         found.append(
             f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
             "too long and vary, waiting for others most of all. Counts do not depend on it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,7 +132,10 @@ def contrast(one: str, other: str) -> float:
 def test_claims_say_what_they_came_to() -> None:
     """A claim holds, does not, or was not run; tables have as many cells as columns."""
     said = [Claim("c", "d", "1", "2", holds, "").verdict for holds in (True, False, None)]
-    assert said == ["holds", "does not hold", "not run"]
+    assert said == ["holds", "fails", "not run"]
+    marks = [{"exceeds": True}, {"holds": None, "undecided": True}, {"trivial": True}]
+    said = [replace(Claim("c", "d", "1", "2", False, ""), **mark).verdict for mark in marks]
+    assert said == ["exceeds", "undecided", "no claim"]
     assert "b" in str(Table("t", ("a",), [("b",)]).rows)
 
 

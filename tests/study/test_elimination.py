@@ -260,8 +260,14 @@ def test_optimum_claim_fails_for_one_preset_that_ends_elsewhere_or_open():
 def test_promises_of_auto_are_judged_by_values_and_time():
     """Both halves must hold; slower by more than a tenth is seen."""
     fast = made_rows(auto={"seconds": 0.7, "values": 3e7})
+    for row in fast:
+        row["cache_mb"] = 0.01 * 4 * row["rows"] ** 2 / 2**20
     assert claim_on(fast, "auto, small cache").holds is True
-    assert claim_on(made_rows(auto={"seconds": 0.7}), "auto, small cache").holds is False
+    large = [row | {"cache_mb": 10 * row["cache_mb"]} for row in fast]
+    assert claim_on(large, "auto, small cache").verdict == "not run"
+    assert "1/100" in claim_on(large, "auto, small cache").note
+    many = [row | {"cache_mb": 0.0035} for row in made_rows(auto={"seconds": 0.7})]
+    assert claim_on(many, "auto, small cache").holds is False
     assert claim_on(fast, "auto is nowhere").holds is True
     assert claim_on(made_rows(auto={"seconds": 1.2}), "auto is nowhere").holds is False
 
@@ -393,7 +399,14 @@ def test_the_command_runs_reports_and_resumes(tmp_path, capsys):
     first = json.loads(capsys.readouterr().out)
     assert [cell["method"] for cell in first["cells"]] == [*PRESETS, REFERENCE]
     assert first["n_runs"] == len(PRESETS) + 1
-    assert {claim["verdict"] for claim in first["claims"]} <= {"holds", "does not hold", "not run"}
+    assert {claim["verdict"] for claim in first["claims"]} <= {
+        "holds",
+        "exceeds",
+        "fails",
+        "undecided",
+        "no claim",
+        "not run",
+    }
     rows = read_rows(tmp_path / "rows.jsonl")
     assert str(tmp_path) not in json.dumps(rows)
     assert main(command[:-1]) == 0

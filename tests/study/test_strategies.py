@@ -41,7 +41,7 @@ def made_rows(
     points: dict[str, tuple[float, int, float]], *, excess: float = 0.02, schedule: str = "constant"
 ) -> list[dict[str, Any]]:
     """Return rows of strategies that reach the target after one epoch, at these seconds, bytes and this accuracy."""
-    study = replace(STUDY, strategies=dict.fromkeys(points, 64), seeds=(0,), epochs=2, schedule=schedule)
+    study = replace(STUDY, strategies=dict.fromkeys(points, 64), seeds=(0, 1), epochs=2, schedule=schedule)
     rows = []
     for ranks in study.all_ranks():
         for spec in study.runs("made", 400, 200, ranks):
@@ -117,10 +117,26 @@ def test_target_and_front_follow_from_rows() -> None:
     assert "quick soonest" in strategy_verdict([gang], excess=0.02)
 
 
+def test_where_nothing_was_learnt_nothing_is_claimed() -> None:
+    """Strategies on a set whose sequential run is no better than the commonest label are not judged."""
+    rows = [row | {"majority_accuracy": 0.9} for row in made_rows({"quick": (1.0, 900, 0.9)})]
+    claims = check_strategy_claims(summarise_strategies(rows), excess=0.02)
+    assert [claim.verdict for claim in claims] == ["no claim", "no claim"]
+
+
+def test_one_seed_is_not_called_several() -> None:
+    """A table of one seed says so, and a claim that rests on it is undecided."""
+    rows = [row for row in made_rows({"quick": (1.0, 900, 0.9)}) if row["seed"] == 0]
+    (gang,) = summarise_strategies(rows)
+    assert "One seed." in strategy_table(gang, excess=0.02).note
+    assert "edians over" not in strategy_table(gang, excess=0.02).note
+    assert check_strategy_claims([gang], excess=0.02)[0].verdict == "undecided"
+
+
 def test_without_a_sequential_run_there_is_nothing_to_compare() -> None:
     """Rows that lack the sequential run give no table; where none reaches the target, it is said."""
     rows = made_rows({"never": (0.0, 1, 0.9)})
-    assert summarise_strategies(rows[1:]) == []
+    assert summarise_strategies([row for row in rows if row["ranks"] > 1]) == []
     assert "none of 1 strategies" in strategy_verdict(summarise_strategies(rows), excess=0.02)
 
 

@@ -90,6 +90,22 @@ def test_claims_are_decided_by_the_rows(auto: float, accuracy: float, verdicts: 
     assert "64 on made" in tuning_verdict(sets)
 
 
+def test_a_rule_that_its_figure_shows_behind_does_not_hold() -> None:
+    """With 53 ms against 13 a regret of 0.26, which a stalled run of the best period gives, decides nothing."""
+    rows = made_rows({"16": 13.0, "64": 50.0, "256": 13.5, "auto": 53.0})
+    at_target = {"16": (13.0, 13.0, 200.0), "64": (50.0,) * 3, "256": (200.0, 13.0, 14.0), "auto": (53.0,) * 3}
+    for row in rows:
+        if row["policy"] in at_target:
+            for point in row["curve"]:
+                point["seconds"] = point["epoch"] / 2 * at_target[row["policy"]][row["seed"]] / 1e3
+    (found,) = summarise_tuning(rows)
+    assert found.regret(found.rules[0]) == pytest.approx(0.265)
+    assert found.rules[0].seconds / found.best.seconds > 3.0
+    claims = [claim for claim in check_tuning_claims([found]) if "fast" in claim.name]
+    assert [claim.verdict for claim in claims] == ["undecided", "undecided"]
+    assert "53.00 ms" in claims[0].note
+
+
 def test_time_to_target_is_read_between_two_points() -> None:
     """Seconds are interpolated between two scores; none before the first; a target that is missed takes for ever."""
     row = {"curve": [{"seconds": 1.0, "objective": 0.8}, {"seconds": 3.0, "objective": 0.4}]}

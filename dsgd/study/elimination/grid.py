@@ -209,6 +209,7 @@ def demo_elimination_study() -> EliminationStudy:
     }
     return EliminationStudy(
         problems=tuple(replace(PROBLEMS[name], rows=rows) for name, rows in sizes.items()),
+        cache_share=0.01,
         rank_problems=("clean",),
         repeats=2,
     )

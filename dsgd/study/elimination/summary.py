@@ -47,6 +47,10 @@ class EliminationCell(AbstractCell):
         pairs = [(row.get(name), below.get(row["repeat"])) for row in self.rows]
         return Stat.of(above / under for above, under in pairs if above is not None and under)
 
+    def by_repeat(self, name: str) -> dict[int, float]:
+        """Return a column by repetition, where it is known."""
+        return {row["repeat"]: float(row[name]) for row in self.rows if row.get(name) is not None}
+
     def least_values(self) -> float | None:
         """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
 

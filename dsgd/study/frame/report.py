@@ -53,9 +53,9 @@ def doubts(rows: Sequence[Row], own: Iterable[str] = ()) -> list[str]:
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """Return how many of the claims hold, of those that could be judged, as ``3 of 4``."""
+    """Return how many of the claims hold or are exceeded, of those that could be judged, as ``3 of 4``."""
     judged = [claim for claim in claims if claim.holds is not None]
-    return f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)}"
+    return f"{sum(bool(claim.holds) or claim.exceeds for claim in judged)} of {len(judged)}"
 
 
 def where(network: str | None) -> str:

@@ -61,7 +61,7 @@ class Study:
 
     data: Sequence[DataSource] = (DataSource("ijcnn1"),)
     ranks: Sequence[int] = (1, 2)
-    every: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096)
+    every: Sequence[int] = (1, 4, 16, 64, 256, 512, 1024, 4096)
     seeds: Sequence[int] = (0, 1, 2)
     epochs: int = 5
     alpha: float = 1e-4

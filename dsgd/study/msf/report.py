@@ -66,7 +66,7 @@ def verdict(summary: Summary, claims: Sequence[Claim]) -> str:
     count = f"{tally(claims)} published claims hold here."
     unknown = sum(claim.undecided for claim in claims)
     if unknown:
-        count += f" {unknown} undecided: the seeds differ by more than the margin."
+        count += f" {unknown} undecided."
     if found is None:
         return f"This study did not run both every=1 and every={published.RARE} on two or more processes. {count}"
     falls, speedups, best, losses, ranks = found

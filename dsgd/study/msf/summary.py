@@ -46,6 +46,11 @@ class Cell(AbstractCell):
         """
         return Stat.of(_value(row, name) for row in self.rows)
 
+    def by_seed(self, name: str) -> dict[int, float]:
+        """Return a column by seed, as `stat` has it."""
+        values = {row["seed"]: _value(row, name) for row in self.rows}
+        return {seed: value for seed, value in values.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Summary:

@@ -256,5 +256,9 @@ def family(strategy: AbstractStrategy[Any]) -> str:
 def demo_strategy_study() -> StrategyStudy:
     """Return a study of all strategies on 16 simulated ranks, for one core and a minute."""
     return StrategyStudy(
-        data=(DataSource("ijcnn1", 8_000, 10_000),), ranks=(16,), network="10GbE", seeds=(0,), target_excess=0.05
+        data=(DataSource("webspam-like", 4_000, 4_000),),
+        ranks=(16,),
+        network="10GbE",
+        seeds=(0, 1, 2),
+        target_excess=0.5,
     )
