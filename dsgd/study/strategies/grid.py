@@ -260,5 +260,6 @@ def demo_strategy_study() -> StrategyStudy:
         ranks=(16,),
         network="10GbE",
         seeds=(0, 1, 2),
+        eta0=0.5,
         target_excess=0.5,
     )

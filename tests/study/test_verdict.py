@@ -1,0 +1,62 @@
+"""Verdicts: intervals over runs, and what of a claim lies inside, above, below or across a margin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dsgd.study.frame.verdict import Interval, Margin, difference, exact, judged, ratio
+
+
+def test_intervals_are_those_of_paired_tests(rng: np.random.Generator) -> None:
+    """Differences and logarithms of ratios have the interval of scipy's t-test over the runs that both sides have."""
+    ours, other = rng.lognormal(size=7), rng.lognormal(size=7)
+    pairs = [dict(enumerate(values)) for values in (ours, other)]
+    found = difference(*pairs)
+    expected = stats.ttest_rel(ours, other).confidence_interval()
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    found = ratio(*pairs)
+    expected = stats.ttest_rel(np.log(ours), np.log(other)).confidence_interval()
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    assert found.estimate == pytest.approx(stats.gmean(ours / other))
+    assert difference({0: 1.0, 1: 2.0, 2: 9.0}, {2: 4.0}) == Interval(5.0, -math.inf, math.inf, 1)
+    assert ratio({0: 1.0}, {1: 1.0}) is None
+    assert ratio({0: math.inf}, {0: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (17, 23, "holds"), (16, 24, "holds"), (25, 30, "exceeds"), (23, 25, "undecided"), (15, 17, "undecided"),
+        (10, 15.9, "fails"), (15, 25, "undecided"),
+    ],
+)  # fmt: skip
+def test_a_published_range_is_judged_by_the_whole_interval(low: float, high: float, verdict: str) -> None:
+    """Inside it holds, above it exceeds, below it fails, and across an end it is undecided."""
+    assert Margin(16, 24).verdict(Interval((low + high) / 2, low, high, 3)) == verdict
+
+
+def test_what_should_be_small_fails_above_its_margin() -> None:
+    """Of a promise of at most so much, less holds and is nothing to be exceeded."""
+    found = [Margin(most=1.15).verdict(Interval(low, low, low + 0.1, 3)) for low in (0.3, 1.1, 1.2)]
+    assert found == ["holds", "undecided", "fails"]
+
+
+def test_counts_are_certain_and_one_run_is_not() -> None:
+    """What is the same in every run is judged on any machine, one run is not, nor seconds of a busy machine."""
+    claim = ("c", "d", "at least 2")
+    said = [
+        judged(claim, found, "{:g}".format, Margin(2), "", busy=busy).verdict
+        for found, busy in (
+            (exact(3), True), (Interval(3, -math.inf, math.inf, 1), False), (Interval(3, 2.5, 3.5, 3), True),
+            (Interval(3, 2.5, 3.5, 3), False),
+        )
+    ]  # fmt: skip
+    assert said == ["holds", "undecided", "undecided", "holds"]
+    trivial = judged(claim, exact(3), "{:g}".format, Margin(2), "", trivial=True)
+    assert (trivial.verdict, trivial.holds) == ("no claim", None)
