@@ -196,7 +196,7 @@ def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_s
     """
     q, made, n_rows, size, scale, is_fresh = len(y), 0, 0, 0.0, 1.0, True
     rest, move, change = np.zeros(q), np.zeros(q), np.empty(q)
-    sums, counts = np.empty(n_groups), np.empty(n_groups)
+    sums, counts, means = np.empty(n_groups), np.empty(n_groups), np.empty(n_groups)
     while made < max_steps and n_rows < max_rows:
         sums[:], counts[:] = 0.0, 0.0
         for k in range(q):
@@ -204,9 +204,16 @@ def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_s
                 sums[group[k]] += f[k]
                 counts[group[k]] += 1.0
         worst = 0.0
+        for turn in range(2):  # sums to zero, as moves must, to the digits of what is left and not to those of f
+            means[:] = sums / counts
+            sums[:] = 0.0
+            for k in range(q):
+                if 0.0 < alpha[k] < upper[k]:
+                    rest[k] = means[group[k]] - f[k] if turn == 0 else rest[k] + means[group[k]]
+                    sums[group[k]] -= rest[k]
+                else:
+                    rest[k] = 0.0
         for k in range(q):
-            is_free = 0.0 < alpha[k] < upper[k]
-            rest[k] = sums[group[k]] / counts[group[k]] - f[k] if is_free else 0.0  # sums to zero, as moves must
             worst = max(worst, abs(rest[k]))
         if not tol < 2.0 * worst < np.inf:
             break

@@ -117,6 +117,19 @@ def test_few_dimensions_and_large_bounds_do_not_creep(n_columns, groups, C):
     np.testing.assert_allclose(block.sums, sums, atol=1e-13 * 30 * C)
 
 
+@pytest.mark.parametrize("offset", [1e2, 1e4, 1e8])
+def test_sums_stay_where_indicators_share_all_but_their_last_digits(offset):
+    """What all indicators of a sign have in common is large, yet the sum of its variables keeps all its digits."""
+    rng = np.random.default_rng(0)
+    A, y = rng.normal(size=(30, 3)), rng.choice([-1.0, 1.0], 30)
+    K = A @ A.T + offset * np.outer(y > 0, y > 0)
+    upper, alpha, group = np.full(30, 100.0), np.full(30, 0.3), (y < 0).astype(np.int64)
+    block = _Block(K, y, 1e-3 * rng.normal(size=30), upper, alpha, group)
+    sums = block.sums
+    assert block.run(1e-13 * offset, 3000) > 4 * 30
+    np.testing.assert_allclose(block.sums, sums, rtol=1e-13)
+
+
 def test_values_of_hundreds_of_orders_do_not_overflow_on_the_way():
     """Squares of indicators that overflow leave variables finite."""
     rng = np.random.default_rng(0)

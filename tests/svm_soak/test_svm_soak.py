@@ -58,7 +58,7 @@ def test_pairs_that_take_turns_and_starts_that_say_nothing_do_not_hold_a_run_up(
     assert not judge(draw(0, number)).failures
 
 
-@pytest.mark.parametrize("number", [27, 11995, 34040, 51295, 69942])
+@pytest.mark.parametrize("number", [27, 11995, 34040, 51295, 69942, 81842])
 def test_variables_that_only_move_together_do_not_hold_a_run_up(number) -> None:
     """Where no pair gets far, or sums have been much larger, the end is near and what is said of it true."""
     assert not judge(draw(20, number)).failures
