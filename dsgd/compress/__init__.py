@@ -1,4 +1,7 @@
-"""Compressors of the vectors that ranks exchange: one file each."""
+"""Compressors of the vectors that ranks exchange: one file each.
+
+Collectives and strategies call them. Begin with `base`, then `half`; `feedback` sends later what another leaves out.
+"""
 
 from dsgd.compress.adacomp import AdaComp, ResidualMemory
 from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory

@@ -82,6 +82,7 @@ STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
+# How often a rank looks at the counters of its peers before it sleeps in `Window.wait`.
 _POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
 

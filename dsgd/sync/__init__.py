@@ -1,4 +1,8 @@
-"""Synchronisation strategies, which decide when ranks exchange and what: one file each."""
+"""Synchronisation strategies, which decide when ranks exchange and what: one file each.
+
+The rank loop (`dsgd.runtime.train`) calls them, and servers those in which ranks do not wait. Begin with `base`, then
+`local_sgd`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
+"""
 
 from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD

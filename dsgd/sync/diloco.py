@@ -2,7 +2,7 @@
 
 Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
 
-Update: the Nesterov outer step of `dsgd.sync.outer`, after every `every` rows::
+Update: the Nesterov step of `dsgd.sync.outer.outer_step`, after every `every` rows::
 
     u <- beta u + (x - mean of models);  x <- x - rate ((x - mean of models) + beta u)
 

@@ -1,4 +1,7 @@
-"""Joining over TCP: who gets in, who does not, and what happens to processes that die or hang."""
+"""Joining over TCP: who gets in, who does not, and what happens to processes that die or hang.
+
+Exchanges and waits over TCP are in `test_transports`.
+"""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ STREAM_SEGMENT_BYTES: Final = 16 * 1024
 # To fall asleep and be woken costs more than a few looks, and a peer at the same point of its work is there by then: an
 # all-reduce of 1 KB took 34 us over TCP without looks and 15 us with them. Where a third program wanted one of the two
 # cores the looks were in vain, and it took 33 us without and 51 us with them; hence the rests, with which it took 35.
+# `FrameExchange.run` looks as often for the header of an array that comes through shared memory.
 LOOKS: Final = 6
 # A look at a local socket costs half a microsecond and takes nobody's lock: a round of one row on two Dask workers took
 # 26 us with six of them and 18 us with 24.
