@@ -155,10 +155,15 @@ def fit(
         # The model outlives the cluster it was trained on.
         estimator.set_params(client=None)
     save_model(estimator, model)
+    _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
+
+
+def _tell(estimator: Any, report: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
+    """Print what came of the fit."""
     if as_json:
-        typer.echo(json.dumps(_report(estimator, model)))
+        typer.echo(json.dumps(report))
     elif not quiet:
-        _show(estimator, _report(estimator, model))
+        _show(estimator, report)
 
 
 def _timeouts(texts: list[str] | None) -> Any:

@@ -129,7 +129,7 @@ def test_without_room_ranks_warn_once_and_talk_over_tcp(
         assert (swap(transports[:2])[1] == 0.0).all()
         assert {t.hosts for t in transports} == {(0, 0, 0)}
     assert len(caplog.records) == 3
-    assert all("over TCP" in record.getMessage() for record in caplog.records)
+    assert all("uses TCP" in record.getMessage() for record in caplog.records)
     assert not names()
 
 

@@ -180,7 +180,8 @@ def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     leaves = importlib.import_module("leaves")
     assert leaves.total(np.ones(3)) == 3.0
-    with pytest.raises(numba.TypingError):
+    # Which of its errors depends on what has been compiled before.
+    with pytest.raises(numba.core.errors.NumbaError):
         leaves.doubled(np.ones(3))
 
 

@@ -210,10 +210,15 @@ def run_on_cluster(
             # KeyboardInterrupt above all: the ranks must not train on for nobody.
             handle.break_off(f"the client stopped it ({type(error).__name__})")
             raise
+    return _result(outcomes, recovery, time.perf_counter() - began)
+
+
+def _result(outcomes: Sequence[MemberOutcome], recovery: Recovery, elapsed_s: float) -> GangResult:
+    """Return what the members bring home."""
     stats = [stats for o in outcomes for stats in o.stats]
     ledger = Ledger(
         sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
-        elapsed_s=time.perf_counter() - began,
+        elapsed_s=elapsed_s,
         workers=[str(entry["worker"]) for entry in stats],
     )
     stages = [found for o in outcomes for found in o.stages]
