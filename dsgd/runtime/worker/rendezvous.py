@@ -44,6 +44,7 @@ __all__ = ["GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_
 _log: Final = logging.getLogger("dsgd.runtime")
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
+_CLIENT_FIRST_S: Final = 5.0
 # How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
 _LOOK_S: Final = 0.2
 _CALL_S: Final = 10.0
@@ -276,7 +277,8 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
         listener.look(wrap, code, context.credentials.epoch)
         context.job.abort.check()
 
-    deadline = time.monotonic() + context.timeout_s
+    # The client waits as long for members to start, and knows what to do about those that do not: it speaks first.
+    deadline = time.monotonic() + context.timeout_s + _CLIENT_FIRST_S
     while True:
         context.job.abort.check()
         try:

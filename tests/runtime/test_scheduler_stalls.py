@@ -1,0 +1,89 @@
+"""Schedulers that stand still for seconds, on a cluster of their own: nobody is lost, and no fit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import gang_programs as programs
+from chaos.harness import Cluster
+from dsgd.runtime import run_on_cluster
+from gang_cluster import assert_clean, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@contextlib.contextmanager
+def asleep(cluster: Cluster, seconds: float) -> Iterator[Callable[[], None]]:
+    """Give a function that stops the scheduler for some seconds, once."""
+    pid = cluster.scheduler.pid
+    assert pid is not None
+    waking = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+
+    def sleep() -> None:
+        if not waking.ident:
+            os.kill(pid, signal.SIGSTOP)
+            waking.start()
+
+    try:
+        yield sleep
+    finally:
+        if waking.ident:
+            waking.join()
+
+
+def test_a_scheduler_that_slept_blames_nobody() -> None:
+    """A scheduler that was stopped for longer than a rank may be silent continues the job when it wakes."""
+    with Cluster(n_workers=2) as cluster, cluster.observer() as client, asleep(cluster, 9.0) as sleep:
+        client.wait_for_workers(2, timeout=30)
+
+        def stop(event: Mapping[str, Any]) -> None:
+            if "phase" not in event:
+                sleep()
+
+        # Long enough for a process that gets no core for a while, as on a machine with ten times as much load.
+        result = run_on_cluster(
+            programs.spin, [], client=client, pack=programs.keep, args=(10.0,), hung_after_s=7.0, on_event=stop
+        )
+        assert result.value > 0
+        assert_clean(client)
+
+
+@pytest.mark.parametrize("stage", ["joining", "the end"])
+def test_a_scheduler_that_sleeps_long_costs_no_fit(stage: str) -> None:
+    """What ranks have to say to a scheduler that stands still for 14 s, they say later, and the job is done."""
+    with Cluster(n_workers=2) as cluster, cluster.observer() as client, asleep(cluster, 14.0) as sleep:
+        client.wait_for_workers(2, timeout=30)
+
+        def stop_while_packing() -> None:
+            with Client(cluster.address, set_as_default=False) as other:
+                wait_until(lambda: other.run_on_scheduler(_n_started) < 2, 30.0)
+                sleep()
+
+        watcher = threading.Thread(target=stop_while_packing)
+        if stage == "joining":
+            watcher.start()
+        result = run_on_cluster(
+            programs.count_starts,
+            [],
+            client=client,
+            pack=programs.keep_for_a_while if stage == "joining" else programs.keep,
+            args=(1.0,),
+            on_event=(lambda event: None) if stage == "joining" else (lambda event: "begun" in event and sleep()),
+        )
+        if stage == "joining":
+            watcher.join()
+        assert result.value == 2
+        assert_clean(client)
+
+
+def _n_started(dask_scheduler: Any) -> int:
+    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    return sum(len(job.started) for plugin in plugins for job in plugin.registry.jobs.values())
