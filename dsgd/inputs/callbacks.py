@@ -35,7 +35,7 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
 
     @functools.wraps(method)
     def notifying(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not estimator._reuses_rows and any(isinstance(value, Rows) for value in (*args, *kwargs.values())):
+        if not estimator._reuses_rows and isinstance(kwargs.get("X", args[0] if args else None), Rows):
             args, kwargs = _without_rows(method, estimator, args, kwargs)
         given = getattr(estimator, "_skl_callbacks", [])
         callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]

@@ -174,6 +174,8 @@ def test_what_cannot_be_trained_on_is_refused_at_once() -> None:
         SGDClassifier().fit(rows, y)
     with pytest.raises(InvalidDataError, match="must be None where X is Rows"):
         LinearSVC().fit(rows, y)
+    with pytest.raises(InvalidDataError, match="are no array"):
+        LinearSVC().fit(X, rows)
     with pytest.raises(InvalidDataError, match="predict"):
         SGDClassifier(max_iter=1, tol=None).fit(rows).predict(rows)
     with pytest.raises(TypeError, match="cannot be pickled"):
