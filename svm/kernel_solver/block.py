@@ -291,7 +291,10 @@ class _Run:
             limit = min(100 * len(chosen), self.max_iter - state.counts.n_iter)
             group = np.take(state.group, chosen)
             answer[-2] = solve_block(values, y, group, upper, answer[:-2], f, inner_tol, limit, state.n_groups)
-            answer[-1] = float(np.abs(values[:: 1 + len(chosen) // _SOME_ROWS]).max())
+            # A value that overflows lets no step be taken: of a sample it is the product with itself that
+            # overflows first, unless a callable says otherwise.
+            some = values[:: 1 + len(chosen) // _SOME_ROWS]
+            answer[-1] = max(float(np.abs(some).max()), float(np.abs(np.diagonal(values)).max()))
             if not np.isfinite(answer.sum() + f.sum()):
                 answer[-2] = np.nan
         self.peers.agree(answer)

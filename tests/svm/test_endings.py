@@ -139,6 +139,17 @@ def test_values_that_are_not_finite_are_refused(machine, name, preset):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("preset", ["auto", "aggressive", "average", "libsvm", "none"])
+@pytest.mark.parametrize("machine", [SVC, SVR, NuSVR])
+def test_a_sample_whose_product_with_itself_overflows_is_refused(machine, preset):
+    """One sample far from all others, whose kernel value with itself alone is infinite, is refused: it cannot move."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
+    X[7] *= 1e4 / np.linalg.norm(X[7])
+    with pytest.raises(InvalidDataError, match="degree=60"):
+        machine(kernel="poly", degree=60, gamma=1.0, coef0=0.5, C=1.0, elimination=preset).fit(X, y)
+
+
 @pytest.mark.parametrize("preset", ["auto", "aggressive", "none"])
 def test_sums_of_a_given_kernel_that_overflow_are_refused(preset):
     """Each value is finite, their sums are not: no machine follows."""

@@ -44,6 +44,8 @@ class Summary:
         Problems where rounding may exceed the tolerance.
     worst_ratio, worst_s : float
         Largest share of the allowed steps, longest of our fits, in seconds.
+    slowest : int or None
+        The number of that fit's problem.
     elapsed_s : float
         Wall time.
     """
@@ -54,13 +56,14 @@ class Summary:
     n_loose: int = 0
     worst_ratio: float = 0.0
     worst_s: float = 0.0
+    slowest: int | None = None
     elapsed_s: float = 0.0
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         return (
             f"{self.n_runs} problems, {len(self.failures)} failures; {ends}; rounding above tol in {self.n_loose}; "
-            f"steps {self.worst_ratio:.2f} of the bound at most; slowest fit {self.worst_s:.2f} s; "
+            f"steps {self.worst_ratio:.2f} of the bound at most; slowest fit {self.worst_s:.2f} s, number {self.slowest}; "
             f"{1e3 * self.elapsed_s / max(1, self.n_runs):.1f} ms per problem"
         )
 
@@ -201,7 +204,8 @@ def _note(summary: Summary, seed: int, line: dict[str, Any], say: Callable[[str]
     summary.outcomes[line["outcome"]] += 1
     summary.n_loose += bool(line.get("loose", False))
     summary.worst_ratio = max(summary.worst_ratio, line.get("ratio", 0.0))
-    summary.worst_s = max(summary.worst_s, line.get("seconds", 0.0))
+    if line.get("seconds", 0.0) > summary.worst_s:
+        summary.worst_s, summary.slowest = line["seconds"], line["number"]
     if line["failures"]:
         what = "; ".join(line["failures"])
         text = f"SOAK_SEED={seed} SOAK_FIRST={line['number']} SOAK_RUNS=1  {draw(seed, line['number'])}: {what}"
