@@ -63,7 +63,8 @@ class Summary:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         return (
             f"{self.n_runs} problems, {len(self.failures)} failures; {ends}; rounding above tol in {self.n_loose}; "
-            f"steps {self.worst_ratio:.2f} of the bound at most; slowest fit {self.worst_s:.2f} s, number {self.slowest}; "
+            f"steps {self.worst_ratio:.2f} of the bound at most; slowest fit {self.worst_s:.2f} s "
+            f"(number {self.slowest}), "
             f"{1e3 * self.elapsed_s / max(1, self.n_runs):.1f} ms per problem"
         )
 
