@@ -194,6 +194,20 @@ class RankLedger:
         if self.timing:
             self._seconds[CONTROL if self._is_control else phase] += seconds
 
+    @property
+    def is_control(self) -> bool:
+        """Whether what is charged and sent now is control."""
+        return self._is_control
+
+    def charged(self, phase: int) -> float:
+        """Return what a phase of the present round has been charged so far; with control, that of all phases."""
+        return self._seconds[CONTROL if self._is_control else phase]
+
+    def recharge(self, phase: int, seconds: float) -> None:
+        """Replace what a phase of the present round has been charged so far; left out where it is not timed."""
+        if self.timing:
+            self._seconds[CONTROL if self._is_control else phase] = seconds
+
     def count(self, n_bytes: int, messages: int = 1) -> None:
         """Add bytes and messages sent in the present round."""
         first = 2 * self._is_control

@@ -29,6 +29,7 @@ from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
 from dsgd.sim.event_scheduler import EventScheduler
 from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
+from dsgd.sim.player import Player
 from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.stages import stage
 from dsgd.validation import check_number
@@ -176,7 +177,10 @@ class SimulatedCluster:
 
     def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
         """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
-        parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, gang.abort
+        compute = self.compute or Compute()
+        player = Player(fabric.ports, self.ranks, compute.added_byte_s)
+        fabric.scheduler.attach(player)
+        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort, player
         # That of a server only charges it for work: it takes part in no collective.
         transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
         mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)

@@ -1,0 +1,254 @@
+"""Collectives of simulated ranks, played as a table of messages instead of one call after another.
+
+Problem: a thread that has its turn takes some ten microseconds, and a collective of P ranks P log2 P turns at least.
+
+Method: a rank that begins a collective leaves its moves here (`dsgd.comm.offload`) and sleeps until they are over.
+Moves take their turns in the order of clocks like everything else that ranks do (`dsgd.sim.event_scheduler`), so all
+messages meet the same ports in the same state, whatever other ranks do meanwhile; but those between two turns of
+threads are played in one call of a kernel (`dsgd.sim.kernels`). The last rank to begin makes the result of all: it
+depends on what ranks bring, and not on when.
+
+Cost: a turn for each rank and collective, and some 0.2 us a message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dsgd.comm.frames import Header, check_array, describe_mismatch
+from dsgd.comm.offload import Call, Schedule
+from dsgd.errors import ProtocolError
+from dsgd.ledger import WAIT as WAITED
+from dsgd.ledger import WIRE as WIRED
+from dsgd.ledger import RankLedger
+from dsgd.sim.kernels import (
+    FREE_MESSAGE,
+    FULL,
+    N_ARRIVAL,
+    N_DONE,
+    N_HEAP,
+    N_PLACES,
+    N_SECONDS,
+    NOW,
+    RESUMES,
+    SOURCE,
+    WAIT,
+    WIRE,
+    Plays,
+    play,
+)
+from dsgd.sim.ports import Ports, grown
+from dsgd.types import IntMatrix
+
+__all__ = ["Ended", "Player"]
+
+_CAPACITY: Final = 64
+# Moves of schedules that are kept while no rank is in them: those of some rounds of a training are used again.
+_MOST_MOVES: Final = 1 << 22
+
+
+class Ended(NamedTuple):
+    """A rank whose moves are over.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    turn : float
+        The time of its next turn.
+    now : float
+        What its clock shows then.
+    """
+
+    rank: int
+    turn: float
+    now: float
+
+
+class _Gathering:
+    """A collective that some ranks have begun."""
+
+    def __init__(self, rank: int, call: Call, size: int) -> None:
+        self.rank, self.call = rank, call
+        self.brought: list[Any] = [None] * size
+        self.n_begun = 0
+
+
+class Player:
+    """The ranks that are inside a collective.
+
+    Parameters
+    ----------
+    ports : Ports
+        Shared with all other messages.
+    size : int
+        How many ranks take part in collectives.
+    added_byte_s : float
+        Seconds per byte that is added up.
+
+    Attributes
+    ----------
+    next : tuple of float and int
+        The time of the next move, and whose it is; (inf, size) for none.
+    """
+
+    def __init__(self, ports: Ports, size: int, added_byte_s: float) -> None:
+        self._ports, self._size, self._added_byte_s = ports, size, added_byte_s
+        under_way, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
+        self._plays = Plays(
+            seconds=np.zeros((size, N_SECONDS)),
+            places=np.full((size, N_PLACES), -1),
+            heap=np.zeros(size, np.int64),
+            done=np.zeros(size, np.int64),
+            under_way=under_way,
+            senders=np.stack([np.full(_CAPACITY, -1), after], axis=1),
+            counts=ports.counts,
+        )
+        self._plays.counts[FREE_MESSAGE] = 0
+        self._arrivals: list[tuple[float, ...]] = []
+        self._schedules = _Schedules()
+        self._gatherings: dict[int, _Gathering] = {}
+        self._n_begun = [0] * size
+        self._kinds: list[Hashable] = [None] * size
+        self.next: tuple[float, int] = (inf, size)
+
+    def begin(self, rank: int, now: float, call: Call, ledger: RankLedger) -> None:
+        """Take the moves of a rank; the last one to begin a collective makes the result.
+
+        Parameters
+        ----------
+        rank : int
+            The rank, which sleeps from now on.
+        now : float
+            What its clock shows.
+        call : Call
+            The collective.
+        ledger : RankLedger
+            Its ledger.
+
+        Raises
+        ------
+        ProtocolError
+            The first rank that began this collective began another one.
+        """
+        dtype = check_array(call.array)
+        number = self._n_begun[rank]
+        self._n_begun[rank] = number + 1
+        gathering = self._gatherings.get(number)
+        if gathering is None:
+            gathering = self._gatherings[number] = _Gathering(rank, call, self._size)
+        elif gathering.call.kind != call.kind:
+            raise ProtocolError(_describe(gathering, rank, call, dtype))
+        gathering.brought[rank] = call.own
+        gathering.n_begun += 1
+        if gathering.n_begun == self._size:
+            del self._gatherings[number]
+            call.finish(gathering.brought)
+        schedule, start = self._schedules.enter(call)
+        self._kinds[rank] = call.kind
+        first, stop = schedule.first[rank] + start, schedule.first[rank + 1] + start
+        ledger.count(*schedule.sent[rank].tolist())
+        self._arrivals.append((rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED)))
+        self.next = min(self.next, (now, rank))
+
+    def play(self, until: tuple[float, int]) -> Iterator[Ended]:
+        """Play moves until the turn of a rank that is in no collective, or becomes so.
+
+        Parameters
+        ----------
+        until : tuple of float and int
+            The time of the next turn of another rank, and whose it is.
+
+        Yields
+        ------
+        Ended
+            The ranks whose moves are over.
+        """
+        arrivals = np.array(self._arrivals, np.float64).reshape(-1, N_ARRIVAL)
+        self._arrivals = []
+        while True:
+            self._make_room()
+            self._plays.counts[N_DONE] = 0
+            parts = self._ports.state, self._plays, self._schedules.moves, self._added_byte_s
+            code = play(*parts, arrivals, *until)
+            ended = self._plays.done[: self._plays.counts[N_DONE]].tolist()
+            for rank in ended:
+                self._schedules.leave(self._kinds[rank])
+                seconds = self._plays.seconds[rank]
+                yield Ended(rank, float(seconds[RESUMES]), float(seconds[NOW]))
+                until = min(until, (float(seconds[RESUMES]), rank))
+            if code != FULL:
+                break
+            arrivals = arrivals[:0]
+        heap = self._plays.heap
+        top = int(heap[0]) if self._plays.counts[N_HEAP] else self._size
+        self.next = (float(self._plays.seconds[top, NOW]), top) if top < self._size else (inf, top)
+
+    def charge(self, rank: int, ledger: RankLedger) -> None:
+        """Charge a rank whose moves are over with the seconds that they took."""
+        seconds = self._plays.seconds[rank]
+        ledger.recharge(WIRED, float(seconds[WIRE]))
+        if not ledger.is_control:
+            ledger.recharge(WAITED, float(seconds[WAIT]))
+
+    def waits(self) -> dict[int, int]:
+        """Return whom each rank waits for whose next message has not been sent."""
+        sources = self._plays.places[:, SOURCE]
+        return {rank: int(sources[rank]) for rank in np.flatnonzero(sources >= 0).tolist()}
+
+    def _make_room(self) -> None:
+        self._ports.make_room()
+        if self._plays.counts[FREE_MESSAGE] < 0:
+            n = len(self._plays.senders)
+            senders, after = self._plays.senders.T
+            under_way, after = grown(self._plays.under_way, after, 2 * n)
+            senders = np.concatenate([senders, np.full(n, -1)])
+            self._plays = self._plays._replace(under_way=under_way, senders=np.stack([senders, after], axis=1))
+            self._plays.counts[FREE_MESSAGE] = n
+
+
+class _Schedules:
+    """The schedules of the collectives that ranks are in, one after another in one table of moves.
+
+    Attributes
+    ----------
+    moves : array of int, shape (n, 4)
+        Of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.moves: IntMatrix = np.zeros((0, 4), np.int64)
+        self._known: dict[Hashable, tuple[Schedule, int]] = {}
+        self._n_inside: Counter[Hashable] = Counter()
+
+    def enter(self, call: Call) -> tuple[Schedule, int]:
+        """Return the schedule of a collective that a rank begins, and where its moves begin."""
+        self._n_inside[call.kind] += 1
+        found = self._known.get(call.kind)
+        if found is None:
+            found = self._known[call.kind] = call.schedule(), len(self.moves)
+            self.moves = np.concatenate([self.moves, found[0].moves])
+        return found
+
+    def leave(self, kind: Hashable) -> None:
+        """Take note that a rank has ended one; where all have, and too many moves are known, all are forgotten."""
+        self._n_inside[kind] -= 1
+        if not self._n_inside[kind]:
+            del self._n_inside[kind]
+            if len(self.moves) > _MOST_MOVES and not self._n_inside:
+                self.moves = self.moves[:0]
+                self._known.clear()
+
+
+def _describe(gathering: _Gathering, rank: int, call: Call, dtype: int) -> str:
+    """Return how the collective that a rank begins differs from the one that another has begun."""
+    first = gathering.call
+    expected = Header(0, 0, 0, call.op, dtype, call.array.nbytes)
+    got = Header(0, 0, 0, first.op, check_array(first.array), first.array.nbytes)
+    what = describe_mismatch(expected, got) or f"expected {call.kind}, got {first.kind}"
+    return f"rank {rank} and rank {gathering.rank} are not at the same point: {what}."
