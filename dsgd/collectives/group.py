@@ -40,7 +40,7 @@ from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER, check_array
 from dsgd.comm.mailbox import AbstractMailbox
-from dsgd.comm.offload import Call, Schedule
+from dsgd.comm.offload import Call, Repeats, Schedule
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -235,6 +235,40 @@ class Group:
         plan = PLANS[algorithm](self.rank, size, n, flat.itemsize)
         scratch = self._borrow(flat.dtype, plan.n_scratch)
         self._quietly(run_plan, self.transport, flat, scratch, plan, _COMBINE[op])
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the wire runs `allreduce` as a whole, and `allreduce_rounds` can be called."""
+        return self.size > 1 and self.transport.offload is not None and self._processes is None and self._hosts is None
+
+    def allreduce_rounds(self, vector: AnyArray, step: Callable[[int], None], repeats: Repeats) -> None:
+        """Replace `vector`, shape (n,), by the sum over ranks, each time after ``step(k)`` has been called.
+
+        For a wire that runs collectives (`offloads`). All ranks repeat it as often.
+
+        Parameters
+        ----------
+        vector : array, shape (n,)
+            Summed in place.
+        step : callable
+            Does what comes before the k-th sum, in any thread; its time is that of the work in `repeats`.
+        repeats : Repeats
+            How often, and what the steps cost.
+        """
+        assert self.transport.offload is not None  # asked for before
+        once = self._whole_allreduce(vector, self.algorithm_for(vector.shape[0], vector.itemsize), "sum")
+        n_rounds = len(repeats.work)
+
+        def finish(brought: Sequence[tuple[Callable[[int], None], AnyArray]]) -> None:
+            vectors = [vector for _, vector in brought]
+            for k in range(n_rounds):
+                for walk, _ in brought:
+                    walk(k)
+                once.finish(vectors)
+
+        own = step, vector
+        kind = (n_rounds, once.kind)
+        self.transport.offload(once._replace(kind=kind, own=own, finish=finish, repeats=repeats))
 
     def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dsgd.types import AnyArray, IntMatrix, IntVector
+from dsgd.types import AnyArray, FloatMatrix, IntMatrix, IntVector
 
-__all__ = ["Call", "Offload", "Schedule"]
+__all__ = ["Call", "Offload", "Repeats", "Schedule"]
 
 
 class Schedule(NamedTuple):
@@ -36,6 +36,21 @@ class Schedule(NamedTuple):
     sent: IntMatrix
 
 
+class Repeats(NamedTuple):
+    """What a rank does around a collective that is repeated.
+
+    Parameters
+    ----------
+    work : array of int, shape (n, 3)
+        Of each time the work before it: rows that a kernel visits, entries of these rows, and parameters of the model.
+    seconds : array, shape (n, 4)
+        Filled with the seconds of each time: of work, wire and wait, and from its begin to its end.
+    """
+
+    work: IntMatrix
+    seconds: FloatMatrix
+
+
 class Call(NamedTuple):
     """A collective, as one of the ranks calls it; no rank ends before all have begun.
 
@@ -53,6 +68,8 @@ class Call(NamedTuple):
         Returns the messages.
     finish : callable
         Takes what all ranks bring, in the order of ranks, and does to it what the messages would.
+    repeats : Repeats or None, default None
+        How often the messages are sent, if not once, and what is done between them.
     """
 
     op: int
@@ -61,6 +78,7 @@ class Call(NamedTuple):
     own: Any
     schedule: Callable[[], Schedule]
     finish: Callable[[Sequence[Any]], None]
+    repeats: Repeats | None = None
 
 
 class Offload(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.types import FloatMatrix, FloatVector, IntMatrix, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 
 __all__ = [
     "AT",
@@ -53,14 +53,16 @@ PLAYED: Final = 0
 FULL: Final = 1  # no room for another message: make some and call again
 
 # Columns of the seconds of a rank: its clock, since the present move began; when that message had left and how long it
-# moved; and what was charged so far. The last is when a rank whose schedule is over goes on.
+# moved; and what was charged so far. The last two are when a rank whose schedule is over goes on, and when the present
+# time of a schedule that is repeated began.
 NOW: Final = 0
 END: Final = 1
 BUSY: Final = 2
 WIRE: Final = 3
 WAIT: Final = 4
 RESUMES: Final = 5
-N_SECONDS: Final = 6
+BEGAN: Final = 6
+N_SECONDS: Final = 7
 # Columns of the places of a rank: its present move and the one after its last; whom it waits for, or -1; whether wait
 # is charged to the column of wire; and the first and last of the messages that have come to it.
 AT: Final = 0
@@ -69,15 +71,19 @@ SOURCE: Final = 2
 MERGED: Final = 3
 MESSAGES: Final = 4
 LAST: Final = 5
-N_PLACES: Final = 6
+# Of a schedule that is repeated: its first move, the present time, and how often; 0 for one that is not.
+FIRST: Final = 6
+TIME: Final = 7
+TIMES: Final = 8
+N_PLACES: Final = 9
 # What is counted: ranks in the heap, the first unused message and span, and ranks whose schedules are over.
 N_HEAP: Final = 0
 FREE_MESSAGE: Final = 1
 FREE_SPAN: Final = 2
 N_DONE: Final = 3
 N_COUNTS: Final = 4
-# Columns of an arrival: rank, first move, end of moves, merged; clock, wire and wait so far.
-N_ARRIVAL: Final = 7
+# Columns of an arrival: rank, first move, end of moves, merged; clock, wire and wait so far; how often it is repeated.
+N_ARRIVAL: Final = 8
 
 
 class PortState(NamedTuple):
@@ -132,6 +138,8 @@ class Plays(NamedTuple):
         Its sender, and the message that follows, to the same rank or of those that are unused.
     counts : array of int, shape (N_COUNTS,)
         What is counted; named above.
+    repeats : array, shape (size, capacity, 4)
+        Of each time of a schedule that is repeated: the work before it, then `dsgd.comm.offload.Repeats.seconds`.
     """
 
     seconds: FloatMatrix
@@ -141,6 +149,7 @@ class Plays(NamedTuple):
     under_way: FloatMatrix
     senders: IntMatrix
     counts: IntVector
+    repeats: AnyArray
 
 
 @scalar
@@ -274,6 +283,20 @@ def _pop(plays: Plays) -> Any:
 
 
 @scalar
+def _begin_again(plays: Plays, rank: int) -> None:
+    """Let a rank do its work and then begin its schedule, once more."""
+    seconds, places = plays.seconds, plays.places
+    line = plays.repeats[rank, places[rank, TIME]]
+    now = seconds[rank, NOW]
+    seconds[rank, BEGAN] = now
+    seconds[rank, NOW] = now + line[0]
+    line[0] = seconds[rank, NOW] - now
+    seconds[rank, WIRE] = seconds[rank, WAIT] = 0.0
+    places[rank, AT] = places[rank, FIRST]
+    _push(plays, rank)
+
+
+@scalar
 def _go_on(plays: Plays, rank: int, end: float, busy_s: float, resumes: float, added_s: float) -> Any:
     """End the present move of a rank; return whether it was the last of its schedule."""
     seconds, places = plays.seconds, plays.places
@@ -288,6 +311,15 @@ def _go_on(plays: Plays, rank: int, end: float, busy_s: float, resumes: float, a
     if places[rank, AT] < places[rank, STOP]:
         _push(plays, rank)
         return False
+    if places[rank, TIMES]:
+        line = plays.repeats[rank, places[rank, TIME]]
+        line[1] = seconds[rank, WIRE]
+        line[2] = seconds[rank, WAIT]
+        line[3] = seconds[rank, NOW] - seconds[rank, BEGAN]
+        places[rank, TIME] += 1
+        if places[rank, TIME] < places[rank, TIMES]:
+            _begin_again(plays, rank)
+            return False
     seconds[rank, RESUMES] = resumes
     plays.done[plays.counts[N_DONE]] = rank
     plays.counts[N_DONE] += 1
@@ -366,14 +398,19 @@ def play(
     counts, seconds, places = plays.counts, plays.seconds, plays.places
     for k in range(arrivals.shape[0]):
         rank = int(arrivals[k, 0])
-        places[rank, AT] = int(arrivals[k, 1])
+        places[rank, AT] = places[rank, FIRST] = int(arrivals[k, 1])
         places[rank, STOP] = int(arrivals[k, 2])
         places[rank, SOURCE] = -1
         places[rank, MERGED] = int(arrivals[k, 3])
         seconds[rank, NOW] = arrivals[k, 4]
         seconds[rank, WIRE] = arrivals[k, 5]
         seconds[rank, WAIT] = arrivals[k, 6]
-        _push(plays, rank)
+        places[rank, TIME] = 0
+        places[rank, TIMES] = int(arrivals[k, 7])
+        if places[rank, TIMES]:
+            _begin_again(plays, rank)
+        else:
+            _push(plays, rank)
     while counts[N_HEAP] > 0:
         rank = plays.heap[0]
         at = seconds[rank, NOW]

@@ -14,7 +14,7 @@ Cost: a turn for each rank and collective, and some 0.2 us a message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +48,7 @@ from dsgd.types import IntMatrix
 __all__ = ["Ended", "Player"]
 
 _CAPACITY: Final = 64
+_N_REPEATED: Final = 4
 # Moves of schedules that are kept while no rank is in them: those of some rounds of a training are used again.
 _MOST_MOVES: Final = 1 << 22
 
@@ -108,6 +109,7 @@ class Player:
             under_way=under_way,
             senders=np.stack([np.full(_CAPACITY, -1), after], axis=1),
             counts=ports.counts,
+            repeats=np.zeros((size, 0, _N_REPEATED)),
         )
         self._plays.counts[FREE_MESSAGE] = 0
         self._arrivals: list[tuple[float, ...]] = []
@@ -117,7 +119,7 @@ class Player:
         self._kinds: list[Hashable] = [None] * size
         self.next: tuple[float, int] = (inf, size)
 
-    def begin(self, rank: int, now: float, call: Call, ledger: RankLedger) -> None:
+    def begin(self, rank: int, now: float, call: Call, ledger: RankLedger, work_s: Sequence[float] = ()) -> None:
         """Take the moves of a rank; the last one to begin a collective makes the result.
 
         Parameters
@@ -130,6 +132,8 @@ class Player:
             The collective.
         ledger : RankLedger
             Its ledger.
+        work_s : sequence of float
+            Seconds of work before each time of a collective that is repeated.
 
         Raises
         ------
@@ -152,8 +156,14 @@ class Player:
         schedule, start = self._schedules.enter(call)
         self._kinds[rank] = call.kind
         first, stop = schedule.first[rank] + start, schedule.first[rank + 1] + start
-        ledger.count(*schedule.sent[rank].tolist())
-        self._arrivals.append((rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED)))
+        self._arrivals.append(
+            (rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED), len(work_s))
+        )
+        if work_s:
+            self._make_room_for(len(work_s))
+            self._plays.repeats[rank, : len(work_s), 0] = work_s
+        else:
+            ledger.count(*schedule.sent[rank].tolist())
         self.next = min(self.next, (now, rank))
 
     def play(self, until: tuple[float, int]) -> Iterator[Ended]:
@@ -189,8 +199,11 @@ class Player:
         top = int(heap[0]) if self._plays.counts[N_HEAP] else self._size
         self.next = (float(self._plays.seconds[top, NOW]), top) if top < self._size else (inf, top)
 
-    def charge(self, rank: int, ledger: RankLedger) -> None:
-        """Charge a rank whose moves are over with the seconds that they took."""
+    def charge(self, rank: int, call: Call, ledger: RankLedger) -> None:
+        """Charge a rank whose moves are over with the seconds that they took; or write down those of each time."""
+        if call.repeats is not None:
+            call.repeats.seconds[:] = self._plays.repeats[rank, : len(call.repeats.seconds)]
+            return
         seconds = self._plays.seconds[rank]
         ledger.recharge(WIRED, float(seconds[WIRE]))
         if not ledger.is_control:
@@ -200,6 +213,13 @@ class Player:
         """Return whom each rank waits for whose next message has not been sent."""
         sources = self._plays.places[:, SOURCE]
         return {rank: int(sources[rank]) for rank in np.flatnonzero(sources >= 0).tolist()}
+
+    def _make_room_for(self, n: int) -> None:
+        """Make room for collectives that are repeated n times."""
+        repeats = self._plays.repeats
+        if repeats.shape[1] < n:
+            room = np.zeros((self._size, n - repeats.shape[1], _N_REPEATED))
+            self._plays = self._plays._replace(repeats=np.concatenate([repeats, room], axis=1))
 
     def _make_room(self) -> None:
         self._ports.make_room()

@@ -31,7 +31,7 @@ from dsgd.sim.event_scheduler import EventScheduler, VirtualClock
 from dsgd.sim.network import Network
 from dsgd.sim.player import Player
 from dsgd.sim.ports import Ports
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, IntMatrix
 
 __all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
 
@@ -212,9 +212,18 @@ class SimTransport(AbstractTransport):
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         self._abort.check()
-        self._player.begin(self.rank, self.clock.now, call, self.ledger)
+        work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
+        self._player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
         self._scheduler.sleep_while_played(self.rank)
-        self._player.charge(self.rank, self.ledger)
+        self._player.charge(self.rank, call, self.ledger)
+
+    def _work_s(self, work: IntMatrix) -> list[float]:
+        """Return the seconds of the work of rounds that come one after another; see `worked`."""
+        begin, (seconds, factor) = self.ledger.round_number, (self._compute.seconds, self._stragglers.factor)
+        return [
+            seconds(rows, entries, params) * factor(self._seed, self.rank, begin + k) if rows or params else 0.0
+            for k, (rows, entries, params) in enumerate(work.tolist())
+        ]
 
     def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
         """Put a message on its way; return when it has left, and how long its bytes move."""

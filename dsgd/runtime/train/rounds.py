@@ -16,7 +16,6 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
-from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AnytimeSGD, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
@@ -49,10 +48,10 @@ class Rounds:
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
-        # In long rounds a stop would have to wait; and rows in a file wait for the disk in any case.
+        # Rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
-        fuses = run.fused is not None and run.visits.is_in_memory
-        self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
+        fused = run.fused if run.visits.is_in_memory else None
+        self._least_fused = math.inf if fused is None else longest / fused.most_entries
 
     @property
     def can_be_kept(self) -> bool:
