@@ -159,13 +159,14 @@ class SimulatedCluster:
         with limit_pools(1), stage("train"):
             run_threads(work, range(gang.n_ends), gang.abort)
         gang.raise_first()
+        peak_bytes = peak_rss_bytes()
         stats = [
             {
                 "rank": r,
                 "worker": f"simulated rank {r}",
                 "host": f"simulated host {network.host_of(r)}",
                 "rows": getattr(data[r], "n_rows", None),
-                "peak_rss_bytes": peak_rss_bytes(),
+                "peak_rss_bytes": peak_bytes,
                 "transport": transports[r].wire,
                 "virtual_s": transports[r].clock.now,
                 "real_s": time.perf_counter() - began,

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dsgd.comm.frames import Header, check_array, describe_mismatch
-from dsgd.comm.offload import Call, Schedule
+from dsgd.comm.offload import Call
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT as WAITED
 from dsgd.ledger import WIRE as WIRED
@@ -153,9 +153,9 @@ class Player:
         if gathering.n_begun == self._size:
             del self._gatherings[number]
             call.finish(gathering.brought)
-        schedule, start = self._schedules.enter(call)
+        known = self._schedules.enter(call)
         self._kinds[rank] = call.kind
-        first, stop = schedule.first[rank] + start, schedule.first[rank + 1] + start
+        first, stop = known.ends[rank], known.ends[rank + 1]
         self._arrivals.append(
             (rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED), len(work_s))
         )
@@ -163,7 +163,7 @@ class Player:
             self._make_room_for(len(work_s))
             self._plays.repeats[rank, : len(work_s), 0] = work_s
         else:
-            ledger.count(*schedule.sent[rank].tolist())
+            ledger.count(*known.sent[rank])
         self.next = min(self.next, (now, rank))
 
     def play(self, until: tuple[float, int]) -> Iterator[Ended]:
@@ -232,6 +232,13 @@ class Player:
             self._plays.counts[FREE_MESSAGE] = n
 
 
+class _Known(NamedTuple):
+    """Where the moves of each rank end in the table, and before them those of the one before; what each sends."""
+
+    ends: list[int]
+    sent: list[list[int]]
+
+
 class _Schedules:
     """The schedules of the collectives that ranks are in, one after another in one table of moves.
 
@@ -243,16 +250,18 @@ class _Schedules:
 
     def __init__(self) -> None:
         self.moves: IntMatrix = np.zeros((0, 4), np.int64)
-        self._known: dict[Hashable, tuple[Schedule, int]] = {}
+        self._known: dict[Hashable, _Known] = {}
         self._n_inside: Counter[Hashable] = Counter()
 
-    def enter(self, call: Call) -> tuple[Schedule, int]:
-        """Return the schedule of a collective that a rank begins, and where its moves begin."""
+    def enter(self, call: Call) -> _Known:
+        """Return the schedule of a collective that a rank begins."""
         self._n_inside[call.kind] += 1
         found = self._known.get(call.kind)
         if found is None:
-            found = self._known[call.kind] = call.schedule(), len(self.moves)
-            self.moves = np.concatenate([self.moves, found[0].moves])
+            schedule = call.schedule()
+            ends = (schedule.first + len(self.moves)).tolist()
+            found = self._known[call.kind] = _Known(ends, schedule.sent.tolist())
+            self.moves = np.concatenate([self.moves, schedule.moves])
         return found
 
     def leave(self, kind: Hashable) -> None:

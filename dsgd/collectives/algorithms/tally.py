@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,14 +34,15 @@ __all__ = ["blocks_of", "gather_sums", "tally_cost"]
 Blocks = Sequence[Sequence[int]]
 
 
-def blocks_of(size: int, processes: Sequence[int] = ()) -> list[list[int]]:
+@lru_cache(maxsize=8)
+def blocks_of(size: int, processes: tuple[int, ...] = ()) -> list[list[int]]:
     """Return the ranks of each block, ascending: those of a process, or about the root of all of them.
 
     Parameters
     ----------
     size : int
         How many ranks.
-    processes : sequence of int, length size, or empty
+    processes : tuple of int, length size, or empty
         The process of each; see `AbstractTransport.processes`.
     """
     width = math.isqrt(size - 1) + 1
@@ -95,7 +97,7 @@ def tally_cost(rank: int, size: int, n_sums: int, n_own: int, itemsize: int, pro
     """
     if size == 1:
         return Cost(0, 0)
-    blocks = blocks_of(size, processes)
+    blocks = blocks_of(size, tuple(processes))
     place, block = next((place, block) for place, block in enumerate(blocks) if rank in block)
     leads = rank == block[0]
     down = [broadcast_cost(rank, size, n_sums, itemsize)]

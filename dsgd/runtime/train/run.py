@@ -136,7 +136,7 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
     held_out = data.validation if job.early_stopping else None
     own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
     counts = rank.group.roll_call(np.array(own[: 1 + job.early_stopping], dtype=np.int64))
-    rows = [int(n) for n in counts[:, 0]]
+    rows: list[int] = counts[:, 0].tolist()
     if job.early_stopping and not counts[:, 1].any():
         raise InvalidDataError(
             f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
