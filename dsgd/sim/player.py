@@ -233,7 +233,7 @@ class Player:
 
 
 class _Known(NamedTuple):
-    """Where the moves of each rank end in the table, and before them those of the one before; what each sends."""
+    """Where the moves of a schedule are in the table: of each rank they end where those of the next begin."""
 
     ends: list[int]
     sent: list[list[int]]
@@ -252,6 +252,7 @@ class _Schedules:
         self.moves: IntMatrix = np.zeros((0, 4), np.int64)
         self._known: dict[Hashable, _Known] = {}
         self._n_inside: Counter[Hashable] = Counter()
+        self._unused: list[tuple[int, int]] = []
 
     def enter(self, call: Call) -> _Known:
         """Return the schedule of a collective that a rank begins."""
@@ -259,19 +260,30 @@ class _Schedules:
         found = self._known.get(call.kind)
         if found is None:
             schedule = call.schedule()
-            ends = (schedule.first + len(self.moves)).tolist()
-            found = self._known[call.kind] = _Known(ends, schedule.sent.tolist())
-            self.moves = np.concatenate([self.moves, schedule.moves])
+            start = self._place(len(schedule.moves))
+            self.moves[start : start + len(schedule.moves)] = schedule.moves
+            found = self._known[call.kind] = _Known((schedule.first + start).tolist(), schedule.sent.tolist())
         return found
 
     def leave(self, kind: Hashable) -> None:
-        """Take note that a rank has ended one; where all have, and too many moves are known, all are forgotten."""
+        """Take note that a rank has ended one."""
         self._n_inside[kind] -= 1
-        if not self._n_inside[kind]:
-            del self._n_inside[kind]
-            if len(self.moves) > _MOST_MOVES and not self._n_inside:
-                self.moves = self.moves[:0]
-                self._known.clear()
+
+    def _place(self, n: int) -> int:
+        """Return where n moves can be written; schedules in which no rank is are forgotten for it if there are many."""
+        if len(self.moves) + n > _MOST_MOVES:
+            for kind in [kind for kind in self._known if not self._n_inside[kind]]:
+                ends = self._known.pop(kind).ends
+                del self._n_inside[kind]
+                self._unused.append((ends[0], ends[-1]))
+            self._unused = [(first, last) for first, last in self._unused if first < last]
+        for k, (first, last) in enumerate(self._unused):
+            if last - first >= n:
+                self._unused[k] = first + n, last
+                return first
+        first = len(self.moves)
+        self.moves = np.concatenate([self.moves, np.zeros((n, 4), np.int64)])
+        return first
 
 
 def _describe(gathering: _Gathering, rank: int, call: Call, dtype: int) -> str:
