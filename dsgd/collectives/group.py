@@ -146,7 +146,7 @@ class Group:
             self._hosts = Hierarchy(
                 transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
             )
-        self._blocks = blocks_of(transport.size, tuple(processes))
+        self._blocks = blocks_of(transport.size, processes)
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.

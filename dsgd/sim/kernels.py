@@ -372,6 +372,7 @@ def play(
     arrivals: FloatMatrix,
     until_s: float,
     until_rank: int,
+    to_the_end: bool,
 ) -> int:
     """Play the moves of ranks until it is the turn of a rank that is in no schedule.
 
@@ -388,7 +389,9 @@ def play(
     arrivals : array, shape (n, N_ARRIVAL)
         Ranks that have begun a schedule since the last call; columns are named above.
     until_s, until_rank : float, int
-        The clock and the number of the next rank that is in no schedule. A rank whose schedule ends may come earlier.
+        The clock and the number of the next rank that is in no schedule.
+    to_the_end : bool
+        Whether to go on where the schedule of a rank is over; else it may be this rank's turn before.
 
     Returns
     -------
@@ -428,8 +431,10 @@ def play(
                 resumes = max(arrives, seconds[to, NOW])
                 added_s = moves[places[to, AT], 3] * added_byte_s
                 last_s, longest_s = max(seconds[to, END], arrives), max(seconds[to, BUSY], busy_s)
-                if _go_on(plays, to, last_s, longest_s, resumes, added_s) and (
-                    resumes < until_s or (resumes == until_s and to < until_rank)
+                if (
+                    _go_on(plays, to, last_s, longest_s, resumes, added_s)
+                    and not to_the_end
+                    and (resumes < until_s or (resumes == until_s and to < until_rank))
                 ):
                     until_s, until_rank = resumes, to
             else:
@@ -444,8 +449,10 @@ def play(
             end = max(end, plays.under_way[found, 0])
             busy_s = max(busy_s, plays.under_way[found, 1])
         # It goes on within its turn: nobody else has one before.
-        if _go_on(plays, rank, end, busy_s, at, move[3] * added_byte_s) and (
-            at < until_s or (at == until_s and rank < until_rank)
+        if (
+            _go_on(plays, rank, end, busy_s, at, move[3] * added_byte_s)
+            and not to_the_end
+            and (at < until_s or (at == until_s and rank < until_rank))
         ):
             until_s, until_rank = at, rank
     return PLAYED

@@ -26,29 +26,13 @@ from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT as WAITED
 from dsgd.ledger import WIRE as WIRED
 from dsgd.ledger import RankLedger
-from dsgd.sim.kernels import (
-    FREE_MESSAGE,
-    FULL,
-    N_ARRIVAL,
-    N_DONE,
-    N_HEAP,
-    N_PLACES,
-    N_SECONDS,
-    NOW,
-    RESUMES,
-    SOURCE,
-    WAIT,
-    WIRE,
-    Plays,
-    play,
-)
-from dsgd.sim.ports import Ports, grown
+from dsgd.sim.kernels import NOW, RESUMES, SOURCE, WAIT, WIRE
+from dsgd.sim.plays import PlayTable
+from dsgd.sim.ports import Ports
 from dsgd.types import IntMatrix
 
 __all__ = ["Ended", "Player"]
 
-_CAPACITY: Final = 64
-_N_REPEATED: Final = 4
 # Moves of schedules that are kept while no rank is in them: those of some rounds of a training are used again.
 _MOST_MOVES: Final = 1 << 22
 
@@ -99,19 +83,8 @@ class Player:
     """
 
     def __init__(self, ports: Ports, size: int, added_byte_s: float) -> None:
-        self._ports, self._size, self._added_byte_s = ports, size, added_byte_s
-        under_way, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
-        self._plays = Plays(
-            seconds=np.zeros((size, N_SECONDS)),
-            places=np.full((size, N_PLACES), -1),
-            heap=np.zeros(size, np.int64),
-            done=np.zeros(size, np.int64),
-            under_way=under_way,
-            senders=np.stack([np.full(_CAPACITY, -1), after], axis=1),
-            counts=ports.counts,
-            repeats=np.zeros((size, 0, _N_REPEATED)),
-        )
-        self._plays.counts[FREE_MESSAGE] = 0
+        self._size = size
+        self._table = PlayTable(ports, size, added_byte_s)
         self._arrivals: list[tuple[float, ...]] = []
         self._schedules = _Schedules()
         self._gatherings: dict[int, _Gathering] = {}
@@ -160,8 +133,7 @@ class Player:
             (rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED), len(work_s))
         )
         if work_s:
-            self._make_room_for(len(work_s))
-            self._plays.repeats[rank, : len(work_s), 0] = work_s
+            self._table.set_work(rank, work_s)
         else:
             ledger.count(*known.sent[rank])
         self.next = min(self.next, (now, rank))
@@ -179,57 +151,27 @@ class Player:
         Ended
             The ranks whose moves are over.
         """
-        arrivals = np.array(self._arrivals, np.float64).reshape(-1, N_ARRIVAL)
-        self._arrivals = []
-        while True:
-            self._make_room()
-            self._plays.counts[N_DONE] = 0
-            parts = self._ports.state, self._plays, self._schedules.moves, self._added_byte_s
-            code = play(*parts, arrivals, *until)
-            ended = self._plays.done[: self._plays.counts[N_DONE]].tolist()
-            for rank in ended:
-                self._schedules.leave(self._kinds[rank])
-                seconds = self._plays.seconds[rank]
-                yield Ended(rank, float(seconds[RESUMES]), float(seconds[NOW]))
-                until = min(until, (float(seconds[RESUMES]), rank))
-            if code != FULL:
-                break
-            arrivals = arrivals[:0]
-        heap = self._plays.heap
-        top = int(heap[0]) if self._plays.counts[N_HEAP] else self._size
-        self.next = (float(self._plays.seconds[top, NOW]), top) if top < self._size else (inf, top)
+        arrivals, self._arrivals = self._arrivals, []
+        for rank in self._table.play(self._schedules.moves, arrivals, until):
+            self._schedules.leave(self._kinds[rank])
+            seconds = self._table.plays.seconds[rank]
+            yield Ended(rank, float(seconds[RESUMES]), float(seconds[NOW]))
+        self.next = self._table.next
 
     def charge(self, rank: int, call: Call, ledger: RankLedger) -> None:
         """Charge a rank whose moves are over with the seconds that they took; or write down those of each time."""
         if call.repeats is not None:
-            call.repeats.seconds[:] = self._plays.repeats[rank, : len(call.repeats.seconds)]
+            call.repeats.seconds[:] = self._table.plays.repeats[rank, : len(call.repeats.seconds)]
             return
-        seconds = self._plays.seconds[rank]
+        seconds = self._table.plays.seconds[rank]
         ledger.recharge(WIRED, float(seconds[WIRE]))
         if not ledger.is_control:
             ledger.recharge(WAITED, float(seconds[WAIT]))
 
     def waits(self) -> dict[int, int]:
         """Return whom each rank waits for whose next message has not been sent."""
-        sources = self._plays.places[:, SOURCE]
+        sources = self._table.plays.places[:, SOURCE]
         return {rank: int(sources[rank]) for rank in np.flatnonzero(sources >= 0).tolist()}
-
-    def _make_room_for(self, n: int) -> None:
-        """Make room for collectives that are repeated n times."""
-        repeats = self._plays.repeats
-        if repeats.shape[1] < n:
-            room = np.zeros((self._size, n - repeats.shape[1], _N_REPEATED))
-            self._plays = self._plays._replace(repeats=np.concatenate([repeats, room], axis=1))
-
-    def _make_room(self) -> None:
-        self._ports.make_room()
-        if self._plays.counts[FREE_MESSAGE] < 0:
-            n = len(self._plays.senders)
-            senders, after = self._plays.senders.T
-            under_way, after = grown(self._plays.under_way, after, 2 * n)
-            senders = np.concatenate([senders, np.full(n, -1)])
-            self._plays = self._plays._replace(under_way=under_way, senders=np.stack([senders, after], axis=1))
-            self._plays.counts[FREE_MESSAGE] = n
 
 
 class _Known(NamedTuple):

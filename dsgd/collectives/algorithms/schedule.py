@@ -15,9 +15,17 @@ from dsgd.collectives.cost import ring_bounds
 from dsgd.collectives.model import n_levels
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
+from dsgd.comm.topology.matching import Step
 from dsgd.types import IntMatrix, IntVector
 
-__all__ = ["barrier_schedule", "plan_schedule", "ring_allgather_schedule", "ring_schedule", "tally_schedule"]
+__all__ = [
+    "barrier_schedule",
+    "plan_schedule",
+    "ring_allgather_schedule",
+    "ring_schedule",
+    "steps_schedule",
+    "tally_schedule",
+]
 
 #: To, bytes, source and bytes added up; see `Schedule`.
 Line = tuple[int, int, int, int]
@@ -41,6 +49,28 @@ def plan_schedule(plan_of: Callable[[int], Plan], size: int, itemsize: int) -> S
             yield -1 if to is None else to, sent, -1 if source is None else source, added
 
     return _schedule(lines(rank) for rank in range(size))
+
+
+def steps_schedule(steps: Sequence[Sequence[Step]], n_bytes: int, *, adds: bool) -> Schedule:
+    """Return the messages of a round of gossip (`dsgd.collectives.gossip`) about vectors of so many bytes.
+
+    Parameters
+    ----------
+    steps : sequence of sequence of Step
+        Of each rank, in order.
+    n_bytes : int
+        Bytes of a vector.
+    adds : bool
+        Whether what has arrived is added up.
+    """
+
+    def lines(rank: int) -> Iterator[Line]:
+        for to, source in steps[rank]:
+            sent = 0 if to is None else HEADER_BYTES + n_bytes
+            added = n_bytes if adds and source is not None else 0
+            yield -1 if to is None else to, sent, -1 if source is None else source, added
+
+    return _schedule(lines(rank) for rank in range(len(steps)))
 
 
 def ring_schedule(size: int, n: int, itemsize: int) -> Schedule:

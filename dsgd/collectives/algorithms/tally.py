@@ -34,19 +34,23 @@ __all__ = ["blocks_of", "gather_sums", "tally_cost"]
 Blocks = Sequence[Sequence[int]]
 
 
-@lru_cache(maxsize=8)
-def blocks_of(size: int, processes: tuple[int, ...] = ()) -> list[list[int]]:
+def blocks_of(size: int, processes: Sequence[int] = ()) -> list[list[int]]:
     """Return the ranks of each block, ascending: those of a process, or about the root of all of them.
 
     Parameters
     ----------
     size : int
         How many ranks.
-    processes : tuple of int, length size, or empty
+    processes : sequence of int, length size, or empty
         The process of each; see `AbstractTransport.processes`.
     """
+    return groups_of(processes) if processes else _even_blocks(size)
+
+
+@lru_cache(maxsize=8)
+def _even_blocks(size: int) -> list[list[int]]:
     width = math.isqrt(size - 1) + 1
-    return groups_of(processes or [rank // width for rank in range(size)])
+    return groups_of([rank // width for rank in range(size)])
 
 
 def gather_sums(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:
@@ -97,7 +101,7 @@ def tally_cost(rank: int, size: int, n_sums: int, n_own: int, itemsize: int, pro
     """
     if size == 1:
         return Cost(0, 0)
-    blocks = blocks_of(size, tuple(processes))
+    blocks = blocks_of(size, processes)
     place, block = next((place, block) for place, block in enumerate(blocks) if rank in block)
     leads = rank == block[0]
     down = [broadcast_cost(rank, size, n_sums, itemsize)]
