@@ -16,9 +16,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
+from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.shared_array import SharedArray
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
@@ -35,6 +36,9 @@ from dsgd.stages import stage
 from dsgd.validation import check_number
 
 __all__ = ["SimulatedCluster"]
+
+# Of so many threads, which take turns, the time goes to waking the next one.
+_MANY: Final = 32
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class SimulatedCluster:
 
         began = time.perf_counter()
         # A simulated rank has one core of its own, however many this machine has.
-        with limit_pools(1), stage("train"):
+        with limit_pools(1), stage("train"), staying(current_core() if gang.n_ends >= _MANY else -1):
             run_threads(work, range(gang.n_ends), gang.abort)
         gang.raise_first()
         peak_bytes = peak_rss_bytes()

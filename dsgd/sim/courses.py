@@ -44,6 +44,8 @@ __all__ = ["AbstractCourse", "Visits", "course_of"]
 
 # Rounds of a topology that changes; and of a server, until they are alike.
 _MOST_GRAPHS: Final = 32
+# Of what a rank says when an epoch ends.
+_CONTROL_BYTES: Final = 112
 _MOST_SERVED: Final = 200_000
 
 
@@ -86,6 +88,10 @@ class AbstractCourse(ABC):
     @abstractmethod
     def seconds(self, work_s: FloatMatrix) -> float:
         """Return when the last rank has ended rounds with this work, shape (size, n_rounds)."""
+
+    def hides_s(self, work_s: FloatMatrix, epochs: int) -> float:
+        """Return how much less the ends of epochs take because of ranks that are late; nothing unless told else."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,12 @@ class _Delayed(AbstractCourse):
                 now = np.maximum(np.maximum(now, arrived), posted[k - 1] + self.busy_s)
         return float(now.max())
 
+    def hides_s(self, work_s: FloatMatrix, epochs: int) -> float:
+        """Return what the slowest rank need not wait for, because the others have said it before."""
+        spent = work_s.sum(axis=1)
+        hidden_s = self.at_epoch.seconds + self.exchanges.message_s(_CONTROL_BYTES)
+        return min(epochs * hidden_s, float(spent.max() - np.median(spent)))
+
 
 @dataclass(frozen=True)
 class _Served(AbstractCourse):
@@ -169,13 +181,22 @@ class _Served(AbstractCourse):
 
 @dataclass(frozen=True)
 class _Apart(AbstractCourse):
-    """Ranks wait for nobody, but for a message that takes longer than so many rounds of work."""
+    """Ranks wait for nobody, but for a message that takes longer than some rounds of work, `wait_s` for each.
+
+    Of what they say when an epoch ends the slowest rank need not hear `hidden_s` any more.
+    """
 
     wait_s: float = 0.0
+    hidden_s: float = 0.0
 
     def seconds(self, work_s: FloatMatrix) -> float:
         """Return when the rank with the most work ends."""
         return float(np.maximum(work_s, self.wait_s).sum(axis=1).max())
+
+    def hides_s(self, work_s: FloatMatrix, epochs: int) -> float:
+        """Return what of the meetings of others takes place while the rank with the most work still works."""
+        spent = np.maximum(work_s, self.wait_s).sum(axis=1)
+        return min(epochs * self.hidden_s, float(spent.max() - np.median(spent)))
 
 
 def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int, visits: Visits) -> AbstractCourse:
@@ -194,8 +215,7 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
     """
     work_s = _work_s(strategy, exchanges, n, visits)
     if strategy is None or exchanges.size == 1:
-        alone = exchanges.size == 1
-        return _Together(exchanges, work_s, exchanges.sum_of(n), None if alone else _played(exchanges, n))
+        return _Together(exchanges, work_s, exchanges.sum_of(n), exchanges.schedule_of_mean(n, None))
     if strategy.n_servers:
         return _served(strategy, exchanges, n, work_s)
     if isinstance(strategy, OverlapSGP):
@@ -203,7 +223,8 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
     if isinstance(strategy, Hogwild):
         # Before the first step ranks share the model, and count their columns.
         begin = 4 * n_levels(exchanges.size) * exchanges.message_s(0) + exchanges.sum_of(n, 8).seconds
-        return _Apart(exchanges, work_s, Exchange(), at_end=Exchange(begin))
+        hidden_s = exchanges.message_s(_CONTROL_BYTES)
+        return _Apart(exchanges, work_s, Exchange(), 0.0, hidden_s, at_end=Exchange(begin))
     if isinstance(strategy, ADPSGD) or strategy.talks == "by mailbox":
         return _in_pairs(strategy, exchanges, n, work_s)
     if strategy.talks == "in pairs":
@@ -222,13 +243,6 @@ def _work_s(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int
     if strategy is not None and strategy.exchanges == "gradient" and not strategy.n_servers:
         work_s += compute.seconds(0, 0, n)
     return work_s
-
-
-def _played(exchanges: Exchanges, n: int) -> Schedule | None:
-    """Return the messages of a sum, where they are few enough to be played."""
-    if exchanges.size > MOST_PLAYED or exchanges.in_levels:
-        return None
-    return exchanges.schedule(n, exchanges.itemsize)
 
 
 def _together(
@@ -251,11 +265,13 @@ def _together(
         work_s = min(work_s, strategy.seconds)
         return _Together(exchanges, work_s, exchanges.sum_of(n) + exchanges.sum_of(1, 8), at_end=at_end)
     if isinstance(strategy, SCAFFOLD):
-        return _Together(exchanges, work_s, exchanges.sum_of(2 * n), _played(exchanges, 2 * n), at_end=at_end)
+        return _Together(
+            exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
+        )
     compressor = meant_compressor(strategy)
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params
-    schedule = _played(exchanges, n) if compressor is None and not strategy.overlap else None
+    schedule = None if strategy.overlap else exchanges.schedule_of_mean(n, compressor)
     return _Together(exchanges, work_s, found, schedule, strategy.overlap, at_end=at_end)
 
 
@@ -308,7 +324,9 @@ def _delayed(strategy: OverlapSGP, exchanges: Exchanges, n: int, work_s: float) 
     sent = Exchange(0.0, exchanges.size * degree * (HEADER_BYTES + n_bytes), exchanges.size * degree)
     busy_s = degree * exchanges.busy_s(n_bytes)
     message_s = exchanges.link.latency_s + busy_s
-    return _Delayed(exchanges, work_s, sent, graphs, strategy.delay, message_s, busy_s, at_end=exchanges.sum_of(n + 1))
+    # What was sent last occupies the port when ranks speak of the epoch.
+    late, end = Exchange(busy_s), exchanges.sum_of(n + 1)
+    return _Delayed(exchanges, work_s, sent, graphs, strategy.delay, message_s, busy_s, at_epoch=late, at_end=end)
 
 
 def _served(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
@@ -340,5 +358,7 @@ def _in_pairs(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> Abs
     # The last one that is asked answers at the end of its round. Then half of the ranks tell one that they are done,
     # and this one tells the other half.
     half = exchanges.size // 2
-    meeting = Exchange(both_ways_s + work_s + half * (exchanges.busy_s(n_bytes) + exchanges.busy_s(1)))
-    return _Apart(exchanges, work_s, sent, both_ways_s / patience, at_epoch=meeting, at_end=exchanges.sum_of(n))
+    told_s = half * exchanges.busy_s(n_bytes)
+    meeting = Exchange((both_ways_s + work_s) / 2 + told_s + half * exchanges.busy_s(1))
+    wait_s = both_ways_s / patience
+    return _Apart(exchanges, work_s, sent, wait_s, told_s, at_epoch=meeting, at_end=exchanges.sum_of(n))

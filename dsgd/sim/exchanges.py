@@ -60,6 +60,8 @@ __all__ = ["MOST_PLAYED", "Exchange", "Exchanges"]
 #: All-reduces of more ranks are taken from their closed forms.
 MOST_PLAYED: Final = 256
 _IN_PARTS: Final = (Half, MajorityVote, TernGrad)
+# Frames that are merged go where sums do: up and down a tree, or by recursive doubling.
+_ROUTES: Final[dict[str, FlatAlgorithm]] = {"tree": "binomial", "butterfly": "recursive_doubling"}
 # How often an element is passed over beside its coding: bounds, digits and codes; both factors of a matrix.
 _PASSES: Final[dict[type, float]] = {TernGrad: 5.0, PowerSGD: 6.0, Half: 3.0, MajorityVote: 3.0}
 
@@ -203,6 +205,26 @@ class Exchanges:
             return passes + self._in_parts(n, inner)
         return passes + self._gathered(n, inner)
 
+    def schedule_of_mean(self, n: int, compressor: AbstractCompressor[Any] | None) -> Schedule | None:
+        """Return the messages of `mean_of`; None unless they are those of one sum, few enough to be played."""
+        inner = compressor.compressor if isinstance(compressor, ErrorFeedback) else compressor
+        if not 1 < self.size <= MOST_PLAYED or self.in_levels:
+            return None
+        if isinstance(inner, GTopK):
+            return self._schedule_of_merges(inner.payload_bytes(n, self.itemsize), inner)
+        if isinstance(inner, RandomK):
+            n = n_entries(n, inner.density)
+        elif not (inner is None or isinstance(inner, Identity)) and not outweighs(self.size, n, self.itemsize, inner):
+            return None
+        return self.schedule(n, self.itemsize)
+
+    def _schedule_of_merges(self, frame: int, compressor: GTopK) -> Schedule:
+        plan = PLANS[_ROUTES[compressor.route]]
+        schedule = plan_schedule(lambda rank: plan(rank, self.size, frame, 1), self.size, 1)
+        # Merging is coding, not adding up.
+        schedule.moves[:, 3] = 0
+        return schedule
+
     def _sum(self, n: int, itemsize: int) -> Exchange:
         algorithm = self.algorithm_for(n, itemsize)
         costs = [allreduce_cost(rank, self.size, n, itemsize, algorithm) for rank in range(self.size)]
@@ -230,15 +252,11 @@ class Exchanges:
     def _merged(self, frame: int, compressor: GTopK) -> Exchange:
         """Return the cost of frames of the largest entries that are merged pair by pair."""
         entries = 4.0 * frame / self.itemsize * n_levels(self.size)
-        # Frames go where sums up and down a tree do, or those of recursive doubling.
-        algorithm: FlatAlgorithm = "binomial" if compressor.route == "tree" else "recursive_doubling"
+        algorithm = _ROUTES[compressor.route]
         costs = [allreduce_cost(rank, self.size, frame, 1, algorithm) for rank in range(self.size)]
         seconds = allreduce_seconds(algorithm, frame, self.size, replace(self._cost(self.link), added_byte_s=0.0))
         if self.size <= MOST_PLAYED:
-            plan = PLANS[algorithm]
-            schedule = plan_schedule(lambda rank: plan(rank, self.size, frame, 1), self.size, 1)
-            schedule.moves[:, 3] = 0
-            seconds = self._play(schedule)
+            seconds = self._play(self._schedule_of_merges(frame, compressor))
         return Exchange(seconds, sum(c.n_bytes for c in costs), sum(c.messages for c in costs), entries)
 
     def _play(self, schedule: Schedule) -> float:

@@ -141,6 +141,7 @@ def predict(
     if epochs:
         end_s = exchanges.tally(_N_SUMS, _N_OWN, _N_SUMS) + exchanges.compute.end_s + course.at_epoch.seconds
         seconds += exchanges.tally(0, 1, cluster.ranks) + epochs * end_s + course.at_end.seconds
+        seconds -= course.hides_s(share * work_s, epochs)
         sent += course.at_end
     return Prediction(seconds, compute_s, round(sent.n_bytes), round(sent.messages))
 
