@@ -102,6 +102,6 @@ def test_thousands_of_ranks_need_no_more_than_their_number():
     load = {"n_params": 500, "rows": 4, "entries": 40, "rounds": 3, "epochs": 1}
     for sync in ("local", "sgp", "leader", LocalSGD(4, compressor=TopK(0.01)), MinibatchSGD(4, compressor=TernGrad())):
         few, many = (predict(SimulatedCluster(size, "10GbE"), sync=sync, **load) for size in (100, 10_000))
-        assert 0.0 < few.seconds
+        assert few.seconds > 0.0
         assert 0.0 < many.seconds < 10.0
         assert few.n_bytes < many.n_bytes
