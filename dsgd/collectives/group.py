@@ -452,7 +452,10 @@ class Group:
         assert self.transport.offload is not None  # asked for before
         brought = Tallied(sums, own)
         schedule = partial(tally_schedule, self._blocks, sums.nbytes, own.nbytes, n_down, sums.nbytes)
-        finish = partial(self._quietly, tally_all, blocks=self._blocks)
+
+        def finish(every: Sequence[Tallied]) -> None:
+            self._quietly(tally_all, every, self._blocks)
+
         kind = ("tally", sums.dtype, sums.shape[0], own.shape[0], n_down)
         self.transport.offload(Call(OP_GATHER, kind, sums, brought, schedule, finish))
         assert brought.table is not None  # all ranks have begun

@@ -106,10 +106,8 @@ class _Together(AbstractCourse):
         if self.schedule is not None:
             parts = self.exchanges.network, [self.schedule], work_s, self.exchanges.compute.added_byte_s
             return float(play_rounds(*parts).max())
-        slowest = work_s.max(axis=0)
-        if self.overlaps:
-            return float(np.maximum(slowest, self.exchange.seconds).sum())
-        return float(slowest.sum()) + work_s.shape[1] * self.exchange.seconds
+        slowest, exchange_s = work_s.max(axis=0), self.exchange.seconds
+        return float((np.maximum(slowest, exchange_s) if self.overlaps else slowest + exchange_s).sum())
 
 
 @dataclass(frozen=True)
@@ -232,14 +230,14 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
     return _together(strategy, exchanges, n, work_s, visits)
 
 
-def _work_s(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int, visits: Visits) -> float:
+def _work_s(strategy: Any, exchanges: Exchanges, n: int, visits: Visits) -> float:
     """Return the seconds of a rank's steps, or of its gradient and the step that follows."""
     compute, rows = exchanges.compute, visits.rows
     work_s = compute.seconds(rows, visits.entries, n)
     if isinstance(strategy, AbstractLocalTerm) and strategy.stretch is not None:
         # Each stretch is a call of the kernel.
-        work_s += (max(1, -(-rows // strategy.stretch)) - 1) * compute.seconds(1, 0, n)
-        work_s -= (max(1, -(-rows // strategy.stretch)) - 1) * compute.row_s
+        n_more = max(1, -(-rows // strategy.stretch)) - 1
+        work_s += n_more * (compute.call_s + n * compute.param_s)
     if strategy is not None and strategy.exchanges == "gradient" and not strategy.n_servers:
         work_s += compute.seconds(0, 0, n)
     return work_s

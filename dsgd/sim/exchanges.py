@@ -54,6 +54,7 @@ from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
 from dsgd.sim.network import Link, network_for
 from dsgd.sim.plays import play_rounds
+from dsgd.types import FloatVector
 
 __all__ = ["MOST_PLAYED", "Exchange", "Exchanges"]
 
@@ -285,5 +286,5 @@ class Exchanges:
     def _payload(self, n: int, compressor: AbstractCompressor[Any]) -> int:
         """Return the bytes of the payload of a vector of normal numbers."""
         dtype = np.float32 if self.itemsize == 4 else np.float64
-        vector = np.random.default_rng(0).standard_normal(n).astype(dtype)
+        vector: FloatVector = np.random.default_rng(0).standard_normal(n).astype(dtype)
         return int(compressor.encode(vector, compressor.init(n, dtype, 0)).nbytes)

@@ -37,8 +37,8 @@ class Ports:
     def __init__(self, network: Network, size: int) -> None:
         n_ports = network.n_ports(size)
         lane = network.lane or network.inside
-        odd = [(*sorted(hosts), link) for *hosts, link in network.odd]
-        links = [network.between, network.inside, lane, *(link for *_, link in odd)]
+        odd = [sorted((a, b)) for a, b, _ in network.odd]
+        links = [network.between, network.inside, lane, *(link for _, _, link in network.odd)]
         spans, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
         self.counts: IntVector = np.zeros(N_COUNTS, np.int64)
         self.counts[FREE_MESSAGE] = -1
@@ -49,7 +49,7 @@ class Ports:
             after=after,
             links=np.array([(link.latency_s, link.overhead_s, link.byte_s) for link in links]),
             lanes=np.array(network.lanes, np.int64).reshape((len(network.lanes),) * 2),
-            odd=np.array([hosts for *hosts, _ in odd], np.int64).reshape(len(odd), 2),
+            odd=np.array(odd, np.int64).reshape(len(odd), 2),
             shape=np.array([network.ranks_per_host, -(-size // network.ranks_per_host), size]),
         )
 
