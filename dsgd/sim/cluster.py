@@ -183,9 +183,9 @@ class SimulatedCluster:
     def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
         """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
         compute = self.compute or Compute()
-        player = Player(fabric.ports, self.ranks, compute.added_byte_s)
-        fabric.scheduler.attach(player)
-        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort, player
+        fabric.player = Player(fabric.ports, self.ranks, compute.added_byte_s)
+        fabric.scheduler.attach(fabric.player)
+        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort
         # That of a server only charges it for work: it takes part in no collective.
         transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
         mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)

@@ -89,12 +89,15 @@ class Fabric:
         The ports of the network.
     hosts : tuple of int
         The host of each rank.
+    player : Player or None
+        Plays whole collectives, if there is one; set before there are transports.
     """
 
     def __init__(self, network: Network, scheduler: EventScheduler) -> None:
         self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
         self.ports = Ports(network, self.size)
         self.hosts = tuple(network.host_of(rank) for rank in range(self.size))
+        self.player: Player | None = None
         self._queues: dict[tuple[int, int], deque[Message]] = {}
 
     def queue(self, source: int, to: int) -> deque[Message]:
@@ -129,8 +132,6 @@ class SimTransport(AbstractTransport):
         Seed of the stragglers.
     abort : AbortFlag
         Tells it that the job has stopped.
-    player : Player or None, default None
-        Plays whole collectives, if there is one.
     """
 
     is_virtual = True
@@ -145,7 +146,6 @@ class SimTransport(AbstractTransport):
         stragglers: AbstractStragglers,
         seed: int,
         abort: AbortFlag,
-        player: Player | None = None,
     ) -> None:
         self.rank, self.size, self.ledger = rank, size, ledger
         self.clock = fabric.scheduler.clocks[rank]
@@ -157,8 +157,7 @@ class SimTransport(AbstractTransport):
         self._compute, self._stragglers, self._seed = compute, stragglers, seed
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
         self._closed = False
-        self._player = player
-        if player is not None:
+        if fabric.player is not None:
             self.offload = self._run_whole
 
     def exchange(
@@ -208,14 +207,15 @@ class SimTransport(AbstractTransport):
 
     def _run_whole(self, call: Call) -> None:
         """Run a collective; see `dsgd.comm.offload.Offload`."""
-        assert self._player is not None  # only then is there an offload
+        player = self._fabric.player
+        assert player is not None  # only then is there an offload
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         self._abort.check()
         work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
-        self._player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
+        player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
         self._scheduler.sleep_while_played(self.rank)
-        self._player.charge(self.rank, call, self.ledger)
+        player.charge(self.rank, call, self.ledger)
 
     def _work_s(self, work: IntMatrix) -> list[float]:
         """Return the seconds of the work of rounds that come one after another; see `worked`."""

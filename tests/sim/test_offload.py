@@ -159,7 +159,7 @@ def test_schedules_that_are_never_the_same_are_forgotten(monkeypatch):
             total = np.ones(n)
             rank.group.allreduce(total)
             assert (total == 4.0).all()
-        known = rank.group.transport._player._schedules
+        known = rank.group.transport._fabric.player._schedules
         assert len(known.moves) < 100
 
     seconds(partial(program), 4, compute=IDLE)
