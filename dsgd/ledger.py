@@ -194,6 +194,20 @@ class RankLedger:
         if self.timing:
             self._seconds[CONTROL if self._is_control else phase] += seconds
 
+    @property
+    def is_control(self) -> bool:
+        """Whether what is charged and sent now is control."""
+        return self._is_control
+
+    def charged(self, phase: int) -> float:
+        """Return what a phase of the present round has been charged so far; with control, that of all phases."""
+        return self._seconds[CONTROL if self._is_control else phase]
+
+    def recharge(self, phase: int, seconds: float) -> None:
+        """Replace what a phase of the present round has been charged so far; left out where it is not timed."""
+        if self.timing:
+            self._seconds[CONTROL if self._is_control else phase] = seconds
+
     def count(self, n_bytes: int, messages: int = 1) -> None:
         """Add bytes and messages sent in the present round."""
         first = 2 * self._is_control
@@ -212,6 +226,10 @@ class RankLedger:
     def end_round(self) -> None:
         """Close the present round and add it to the totals."""
         is_sync = self._op == "sync"
+        self._end_round(self.clock() - self._begin if self.timing and is_sync else 0.0, is_sync=is_sync)
+
+    def _end_round(self, round_s: float, *, is_sync: bool) -> None:
+        """Close the present round; if it is a timed synchronisation, it took so many seconds."""
         self._total_sent = [total + sent for total, sent in zip(self._total_sent, self._sent, strict=True)]
         if self.timing:
             # A timed synchronisation stands for those up to the next timed one.
@@ -224,7 +242,6 @@ class RankLedger:
             if is_sync:
                 self._last_seconds = self._seconds
                 self._next_timed = self.rounds + scale
-                round_s = self.clock() - self._begin
                 compute_s, encode_s, wire_s, wait_s, _ = self._seconds
                 self.recent.append((compute_s, encode_s, wire_s, wait_s, round_s))
                 self._choose_stride(round_s)
@@ -253,6 +270,23 @@ class RankLedger:
             max(total - last * surplus, 0.0)
             for total, last in zip(self._total_seconds, self._last_seconds, strict=True)
         ]
+
+    def add_timed_rounds(self, n_bytes: int, messages: int, seconds: FloatMatrix) -> None:
+        """Add synchronisations that were all timed, as if each had been opened, charged and ended.
+
+        Parameters
+        ----------
+        n_bytes, messages : int
+            What was sent in each.
+        seconds : array, shape (n, 4)
+            Of each compute, wire, wait and the whole round.
+        """
+        for compute_s, wire_s, wait_s, round_s in seconds.tolist():
+            self.begin_round("sync")
+            self.count(n_bytes, messages)
+            if self.timing:
+                self._seconds[COMPUTE], self._seconds[WIRE], self._seconds[WAIT] = compute_s, wire_s, wait_s
+            self._end_round(round_s, is_sync=True)
 
     def add_rounds(
         self, n: int, n_bytes: int, messages: int, elapsed_s: float, offsets: IntVector, seconds: FloatMatrix

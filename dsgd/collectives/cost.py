@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, n_levels, tree_pieces
@@ -89,9 +90,10 @@ def fold_of(size: int) -> tuple[int, int]:
     return core, size - core
 
 
-def ring_bounds(n: int, size: int) -> list[int]:
+@lru_cache(maxsize=16)
+def ring_bounds(n: int, size: int) -> tuple[int, ...]:
     """Return where the chunks of a ring over n elements begin; size + 1 numbers."""
-    return [n * chunk // size for chunk in range(size + 1)]
+    return tuple(n * chunk // size for chunk in range(size + 1))
 
 
 def groups_of(units: Sequence[int]) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, Literal, get_args
 
@@ -16,14 +17,30 @@ from dsgd.collectives.algorithms.plan import Plan, run_plan
 from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
 from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
+from dsgd.collectives.algorithms.schedule import (
+    barrier_schedule,
+    plan_schedule,
+    ring_allgather_schedule,
+    ring_schedule,
+    tally_schedule,
+)
 from dsgd.collectives.algorithms.tally import blocks_of, gather_sums
 from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
+from dsgd.collectives.algorithms.whole import (
+    Tallied,
+    fill_all,
+    reduce_by_doubling,
+    reduce_by_plans,
+    reduce_round_ring,
+    tally_all,
+)
 from dsgd.collectives.cost import Algorithm, is_hierarchical
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import check_array
+from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER, check_array
 from dsgd.comm.mailbox import AbstractMailbox
+from dsgd.comm.offload import Call, Repeats, Schedule
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -212,9 +229,46 @@ class Group:
             self._quietly(levels.allreduce, flat, self._borrow(flat.dtype, n), _COMBINE[op], op)
             return
         algorithm = self.algorithm_for(n, flat.itemsize) if op == "sum" else "recursive_doubling"
+        if self.transport.offload is not None:
+            self.transport.offload(self._whole_allreduce(flat, algorithm, op))
+            return
         plan = PLANS[algorithm](self.rank, size, n, flat.itemsize)
         scratch = self._borrow(flat.dtype, plan.n_scratch)
         self._quietly(run_plan, self.transport, flat, scratch, plan, _COMBINE[op])
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the wire runs `allreduce` as a whole, and `allreduce_rounds` can be called."""
+        return self.size > 1 and self.transport.offload is not None and self._processes is None and self._hosts is None
+
+    def allreduce_rounds(self, vector: AnyArray, step: Callable[[int], None], repeats: Repeats) -> None:
+        """Replace `vector`, shape (n,), by the sum over ranks, each time after ``step(k)`` has been called.
+
+        For a wire that runs collectives (`offloads`). All ranks repeat it as often.
+
+        Parameters
+        ----------
+        vector : array, shape (n,)
+            Summed in place.
+        step : callable
+            Does what comes before the k-th sum, in any thread; its time is that of the work in `repeats`.
+        repeats : Repeats
+            How often, and what the steps cost.
+        """
+        assert self.transport.offload is not None  # asked for before
+        once = self._whole_allreduce(vector, self.algorithm_for(vector.shape[0], vector.itemsize), "sum")
+        n_rounds = len(repeats.work)
+
+        def finish(brought: Sequence[tuple[Callable[[int], None], AnyArray]]) -> None:
+            vectors = [vector for _, vector in brought]
+            for k in range(n_rounds):
+                for walk, _ in brought:
+                    walk(k)
+                once.finish(vectors)
+
+        own = step, vector
+        kind = (n_rounds, once.kind)
+        self.transport.offload(once._replace(kind=kind, own=own, finish=finish, repeats=repeats))
 
     def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
@@ -254,6 +308,12 @@ class Group:
         """
         if self._processes is not None:
             self._processes.fill(whole, ends)
+        elif self.size > 1 and self.transport.offload is not None:
+            n_bytes = [whole.itemsize * (b - a) for a, b in pairwise(ends)]
+            schedule = partial(ring_allgather_schedule, n_bytes)
+            finish = partial(fill_all, ends=ends)
+            kind = ("fill", whole.dtype, *ends)
+            self.transport.offload(Call(OP_ALLGATHER, kind, whole, whole, schedule, finish))
         elif self.size > 1:
             ring_allgather(self.transport, [whole[a:b] for a, b in pairwise(ends)])
 
@@ -331,6 +391,9 @@ class Group:
         """
         if self.size == 1:
             return own[None].copy()
+        if self.transport.offload is not None:
+            table = self._whole_tally(sums, own, sums.nbytes)
+            return table if self.rank == 0 else None
         found: AnyArray | None = self._quietly(gather_sums, self.transport, self._blocks, sums, own)
         self.broadcast(sums)
         return found
@@ -339,6 +402,8 @@ class Group:
         """Return the vectors of all ranks, shape (size, k), as `allgather` does; with 2 messages a rank, not P."""
         if self.size == 1:
             return own[None].copy()
+        if self.transport.offload is not None:
+            return self._whole_tally(own[:0].copy(), own, self.size * own.nbytes).copy()
         found = gather_sums(self.transport, self._blocks, own[:0].copy(), own)
         table = np.empty((self.size, own.shape[0]), dtype=own.dtype) if found is None else found
         self.broadcast(table)
@@ -363,8 +428,38 @@ class Group:
         """Return once every rank has called it."""
         if self._processes is not None:
             self._processes.barrier()
+        elif self.transport.offload is not None and self.size > 1:
+            schedule = partial(barrier_schedule, self.size)
+            self.transport.offload(Call(OP_BARRIER, "barrier", self._nothing[0], None, schedule, _do_nothing))
         else:
             dissemination_barrier(self.transport, *self._nothing)
+
+    def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: str) -> Call:
+        """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
+        size, n, itemsize, combine = self.size, flat.shape[0], flat.itemsize, _COMBINE[op]
+        plan_of = partial(_plan_of, algorithm, size, n, itemsize)
+        schedule: Callable[[], Schedule] = partial(plan_schedule, plan_of, size, itemsize)
+        reduce: Callable[..., None] = partial(reduce_by_plans, plan_of=plan_of, combine=combine)
+        if algorithm == "recursive_doubling":
+            reduce = partial(reduce_by_doubling, combine=combine)
+        elif algorithm == "ring":
+            schedule, reduce = partial(ring_schedule, size, n, itemsize), reduce_round_ring
+        kind = (op, algorithm, n, flat.dtype)
+        return Call(OP_ALLREDUCE, kind, flat, flat, schedule, partial(self._quietly, reduce))
+
+    def _whole_tally(self, sums: AnyArray, own: AnyArray, n_down: int) -> AnyArray:
+        """Return the vectors `own` of all ranks, after their sums have come down in a message of `n_down` bytes."""
+        assert self.transport.offload is not None  # asked for before
+        brought = Tallied(sums, own)
+        schedule = partial(tally_schedule, self._blocks, sums.nbytes, own.nbytes, n_down, sums.nbytes)
+
+        def finish(every: Sequence[Tallied]) -> None:
+            self._quietly(tally_all, every, self._blocks)
+
+        kind = ("tally", sums.dtype, sums.shape[0], own.shape[0], n_down)
+        self.transport.offload(Call(OP_GATHER, kind, sums, brought, schedule, finish))
+        assert brought.table is not None  # all ranks have begun
+        return brought.table
 
     def _check_root(self, name: str, root: int) -> None:
         if not 0 <= root < self.size:
@@ -375,6 +470,14 @@ class Group:
         if scratch is None or scratch.shape[0] < n:
             scratch = self._scratch[dtype] = np.empty(n, dtype=dtype)
         return scratch[:n]
+
+
+def _plan_of(algorithm: Algorithm, size: int, n: int, itemsize: int, rank: int) -> Plan:
+    return PLANS[algorithm](rank, size, n, itemsize)
+
+
+def _do_nothing(brought: Sequence[Any]) -> None:
+    """Make nothing of what ranks bring to a barrier."""
 
 
 def _flat(vector: AnyArray) -> AnyArray:

@@ -32,6 +32,7 @@ and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -160,7 +161,7 @@ def hierarchical_seconds(
     chosen_by : LinkCost
         What the leaders choose their algorithm by.
     """
-    counts = [hosts.count(host) for host in set(hosts)]
+    counts = list(Counter(hosts).values())
     across = choose_algorithm(n_bytes, len(counts), chosen_by)
     levels = n_levels(max(counts))
     down = levels * (inside.latency_s + n_bytes * inside.byte_s)

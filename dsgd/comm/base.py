@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dsgd.comm.mailbox import AbstractMailbox
     from dsgd.comm.memory.shared_array import SharedArray
     from dsgd.comm.memory.window import Window
+    from dsgd.comm.offload import Offload
 
 __all__ = ["AbstractTransport", "TransportName"]
 
@@ -59,6 +60,8 @@ class AbstractTransport(ABC):
     adder : callable or None
         Set if the wire can add up data as it arrives: takes the arguments of `exchange`, adds to `incoming` instead of
         overwriting it, and returns True; or does nothing and returns False if it cannot.
+    offload : Offload or None
+        Runs whole collectives of all ranks, if the wire can.
     """
 
     rank: int
@@ -73,6 +76,7 @@ class AbstractTransport(ABC):
     mailbox: AbstractMailbox | None = None
     window: Window | None = None
     adder: Callable[[int, AnyArray, int, AnyArray, int], bool] | None = None
+    offload: Offload | None = None
 
     @abstractmethod
     def exchange(

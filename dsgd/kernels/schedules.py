@@ -176,6 +176,10 @@ def relative_sums(code: int, starts: FloatVector, counts: FloatVector, power_t: 
 def _add_powers(sums: FloatVector, starts: FloatVector, counts: FloatVector, offset: float, power: float) -> None:
     """Add to each sum those of ``(offset + t)^-power`` over as many t from the start on as its count says."""
     for i in range(np.uint64(sums.shape[0])):
+        if i > 0 and starts[i] == starts[i - 1] and counts[i] == counts[i - 1]:
+            # As of most of a thousand ranks.
+            sums[i] += sums[i - 1]
+            continue
         first, count = starts[i] + offset, counts[i]
         for j in range(int(min(count, _N_FIRST))):
             sums[i] += 1.0 / (first + j) if power == 1.0 else (first + j) ** -power

@@ -8,7 +8,7 @@ epochs. A `Notice` is anything else worth a line: a place in the queue, a slow r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 __all__ = ["Notice", "ProgressEvent", "read_event"]
@@ -75,7 +75,7 @@ class ProgressEvent:
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the fields as plain values, to be sent."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)

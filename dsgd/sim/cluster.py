@@ -16,9 +16,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
+from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.shared_array import SharedArray
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
@@ -29,11 +30,15 @@ from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
 from dsgd.sim.event_scheduler import EventScheduler
 from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
+from dsgd.sim.player import Player
 from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.stages import stage
 from dsgd.validation import check_number
 
 __all__ = ["SimulatedCluster"]
+
+# Of so many threads, which take turns, the time goes to waking the next one.
+_MANY: Final = 32
 
 
 @dataclass(frozen=True)
@@ -155,16 +160,17 @@ class SimulatedCluster:
 
         began = time.perf_counter()
         # A simulated rank has one core of its own, however many this machine has.
-        with limit_pools(1), stage("train"):
+        with limit_pools(1), stage("train"), staying(current_core() if gang.n_ends >= _MANY else -1):
             run_threads(work, range(gang.n_ends), gang.abort)
         gang.raise_first()
+        peak_bytes = peak_rss_bytes()
         stats = [
             {
                 "rank": r,
                 "worker": f"simulated rank {r}",
                 "host": f"simulated host {network.host_of(r)}",
                 "rows": getattr(data[r], "n_rows", None),
-                "peak_rss_bytes": peak_rss_bytes(),
+                "peak_rss_bytes": peak_bytes,
                 "transport": transports[r].wire,
                 "virtual_s": transports[r].clock.now,
                 "real_s": time.perf_counter() - began,
@@ -176,7 +182,10 @@ class SimulatedCluster:
 
     def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
         """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
-        parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, gang.abort
+        compute = self.compute or Compute()
+        fabric.player = Player(fabric.ports, self.ranks, compute.added_byte_s)
+        fabric.scheduler.attach(fabric.player)
+        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort
         # That of a server only charges it for work: it takes part in no collective.
         transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
         mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)

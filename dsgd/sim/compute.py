@@ -20,7 +20,8 @@ from typing import Final
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels.rng import draw
+from dsgd.kernels.rng import draw, draw_each
+from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 
 __all__ = ["AbstractStragglers", "Compute", "Exponential", "HeavyTail", "NoStragglers", "SlowRank", "stragglers_for"]
@@ -116,6 +117,10 @@ class Exponential(AbstractStragglers):
         """Return ``1 - mean log(u)``, u uniform on (0, 1]."""
         return 1.0 - self.mean * math.log(_uniform(seed, rank, number))
 
+    def factors(self, seed: int, size: int, n_rounds: int) -> FloatMatrix:
+        """Return the factors of many ranks and rounds, shape (size, n_rounds), to rounding."""
+        return 1.0 - self.mean * np.log(_uniforms(seed, size, n_rounds))
+
 
 @dataclass(frozen=True)
 class SlowRank(AbstractStragglers):
@@ -172,6 +177,11 @@ class HeavyTail(AbstractStragglers):
         """Return ``u ** (-1 / shape)``, u uniform on (0, 1]."""
         return float(_uniform(seed, rank, number) ** (-1.0 / self.shape))
 
+    def factors(self, seed: int, size: int, n_rounds: int) -> FloatMatrix:
+        """Return the factors of many ranks and rounds, shape (size, n_rounds), to rounding."""
+        drawn: FloatMatrix = _uniforms(seed, size, n_rounds) ** (-1.0 / self.shape)
+        return drawn
+
 
 _NAMED: Final = {
     "none": NoStragglers(),
@@ -203,3 +213,11 @@ def _uniform(seed: int, rank: int, number: int) -> float:
     """Return the number of a round of a rank in (0, 1]; it depends on nothing drawn before."""
     key = draw(np.uint64(seed % 2**64), np.uint64(rank))
     return (float(draw(np.uint64(key), np.uint64(number)) >> np.uint64(11)) + 1.0) * 2.0**-53
+
+
+def _uniforms(seed: int, size: int, n_rounds: int) -> FloatMatrix:
+    """Return `_uniform` of the first ranks and rounds, shape (size, n_rounds)."""
+    keys = draw_each(np.array([seed % 2**64], np.uint64), np.arange(size, dtype=np.uint64))
+    drawn = draw_each(keys[:, None], np.arange(n_rounds, dtype=np.uint64)[None])
+    uniforms: FloatMatrix = ((drawn >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    return uniforms

@@ -22,10 +22,12 @@ from typing import Final, Literal, NamedTuple
 
 from dsgd.comm.abort import AbortFlag
 from dsgd.errors import ProtocolError
+from dsgd.sim.player import Player
 
 __all__ = ["Channel", "EventScheduler", "VirtualClock"]
 
 _DEAF_S: Final = 0.25
+_NEVER: Final = inf, 1 << 62
 
 
 class VirtualClock:
@@ -82,6 +84,7 @@ class EventScheduler:
         self._waits: dict[int, _Wait] = {}
         self._ended: set[int] = set()
         self._deadlock = ""
+        self._player: Player | None = None
         for lock in self._locks:
             lock.acquire()
         self._next()
@@ -90,6 +93,20 @@ class EventScheduler:
     def begin(self, rank: int) -> None:
         """Wait for the first turn of a rank."""
         self._sleep(rank)
+
+    def attach(self, player: Player) -> None:
+        """Let a player take its turns among those of ranks; called before any of them begins."""
+        self._player = player
+
+    def sleep_while_played(self, rank: int) -> None:
+        """Return at the turn that comes after the moves of a rank which the player has been given.
+
+        Raises
+        ------
+        AbortedError, ProtocolError
+            See `wait`.
+        """
+        self._switch(rank)
 
     def take(self, rank: int) -> None:
         """Return once no other rank that can run has an earlier clock."""
@@ -146,16 +163,27 @@ class EventScheduler:
         heapq.heappush(self._ready, (at, rank))
 
     def _earliest(self) -> tuple[float, int]:
-        """Return the earliest time at which a rank can run, and that rank."""
+        """Return the earliest time at which a rank can run or is played, and that rank."""
         while self._ready and self._ready[0][0] != self._due[self._ready[0][1]]:
             heapq.heappop(self._ready)
-        return self._ready[0] if self._ready else (inf, -1)
+        first = self._ready[0] if self._ready else _NEVER
+        return first if self._player is None else min(first, self._player.next)
+
+    def _play(self) -> None:
+        """Play what comes before the turn of a rank."""
+        player = self._player
+        while player is not None and player.next[0] < inf and player.next == self._earliest():
+            first = self._ready[0] if self._ready else _NEVER
+            for ended in player.play(first):
+                self.clocks[ended.rank].now = ended.now
+                self._enter(ended.turn, ended.rank)
 
     def _switch(self, rank: int) -> None:
         self._next()
         self._sleep(rank)
 
     def _next(self) -> None:
+        self._play()
         at, rank = self._earliest()
         if at < inf:
             heapq.heappop(self._ready)
@@ -163,15 +191,20 @@ class EventScheduler:
             clock = self.clocks[rank]
             clock.now = max(clock.now, at)
             _release(self._locks[rank])
-        elif self._waits:
+            return
+        inside = {} if self._player is None else self._player.waits()
+        self._waits |= {rank: _Wait("exchange", (source,)) for rank, source in inside.items()}
+        if self._waits:
             ended = f" Ranks that have ended: {sorted(self._ended)}." if self._ended else ""
             waits = "; ".join(_describe(rank, wait) for rank, wait in sorted(self._waits.items()))
             self._deadlock = f"deadlock, all remaining ranks wait: {waits}.{ended}"
             self._release_all()
 
     def _sleep(self, rank: int) -> None:
-        while not self._locks[rank].acquire(timeout=_DEAF_S):
-            # An interrupt that came to another thread is raised in the main one when it looks up.
+        # An interrupt that came to another thread is raised in the main one when it looks up. The others are woken:
+        # thousands of threads that look up now and then would take the time of those that work.
+        limit = _DEAF_S if threading.current_thread() is threading.main_thread() else -1
+        while not self._locks[rank].acquire(timeout=limit):
             continue
         if self._deadlock:
             raise ProtocolError(self._deadlock)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
+import numpy as np
+
+from dsgd.sim.kernels import FREE_MESSAGE, FREE_SPAN, N_COUNTS, PortState, reserve
 from dsgd.sim.network import Network
+from dsgd.types import FloatMatrix, IntVector
 
-__all__ = ["Ports"]
+__all__ = ["Ports", "grown"]
 
-
-class _Way(NamedTuple):
-    """What a pair of ranks has between it."""
-
-    latency_s: float
-    overhead_s: float
-    byte_s: float
-    port_out: int
-    port_in: int
+# Of messages that are under way at the same time; there is room for more when there are more.
+_CAPACITY: Final = 64
 
 
 class Ports:
@@ -28,40 +25,63 @@ class Ports:
         The links between ranks.
     size : int
         How many ranks.
+
+    Attributes
+    ----------
+    state : PortState
+        What kernels work on.
+    counts : array of int, shape (N_COUNTS,)
+        What kernels count.
     """
 
     def __init__(self, network: Network, size: int) -> None:
-        self._network, self._size = network, size
         n_ports = network.n_ports(size)
-        self._out_free = [0.0] * n_ports
-        self._arriving: list[list[tuple[float, float]]] = [[] for _ in range(n_ports)]
-        self._ways: dict[tuple[int, int], _Way] = {}
+        lane = network.lane or network.inside
+        odd = [sorted((a, b)) for a, b, _ in network.odd]
+        links = [network.between, network.inside, lane, *(link for _, _, link in network.odd)]
+        spans, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
+        self.counts: IntVector = np.zeros(N_COUNTS, np.int64)
+        self.counts[FREE_MESSAGE] = -1
+        self.state = PortState(
+            out_free=np.zeros(n_ports),
+            first=np.full(n_ports, -1),
+            spans=spans,
+            after=after,
+            links=np.array([(link.latency_s, link.overhead_s, link.byte_s) for link in links]),
+            lanes=np.array(network.lanes, np.int64).reshape((len(network.lanes),) * 2),
+            odd=np.array(odd, np.int64).reshape(len(odd), 2),
+            shape=np.array([network.ranks_per_host, -(-size // network.ranks_per_host), size]),
+        )
 
     def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
         """Reserve the ports for a message; return when it has left, when it arrives, and how long its bytes move."""
-        way = self._ways.get((source, to))
-        if way is None:
-            link, ports = self._network.link(source, to), self._network.ports(source, to, self._size)
-            way = self._ways[source, to] = _Way(link.latency_s, link.overhead_s, link.byte_s, *ports)
-        busy_s = way.overhead_s + way.byte_s * n_bytes
-        begin = max(at, self._out_free[way.port_out])
-        sent = self._out_free[way.port_out] = begin + busy_s
-        return sent, _reserve(self._arriving[way.port_in], begin + way.latency_s, busy_s, at), busy_s
+        self.make_room()
+        found: tuple[float, float, float] = reserve(self.state, self.counts, source, to, n_bytes, at)
+        return found
+
+    def make_room(self) -> None:
+        """Make room for the spans of more messages, where there is none."""
+        if self.counts[FREE_SPAN] < 0:
+            n = len(self.state.after)
+            spans, after = grown(self.state.spans, self.state.after, 2 * n)
+            self.state = self.state._replace(spans=spans, after=after)
+            self.counts[FREE_SPAN] = n
 
 
-def _reserve(spans: list[tuple[float, float]], begin: float, busy_s: float, now: float) -> float:
-    """Take a port for a while, from `begin` or the first time later at which it is free; return the end.
+def grown(rows: FloatMatrix, after: IntVector, capacity: int) -> tuple[FloatMatrix, IntVector]:
+    """Return rows, and which follows each, with room for more; the new ones follow each other, from the old length on.
 
-    `spans` are the times at which it is busy, in order; those before `now` are dropped, since no rank sends earlier.
-    Messages may use the port in another order than they were sent, because some have a longer latency.
+    Parameters
+    ----------
+    rows : array, shape (n, 2)
+        All in use.
+    after : array of int, shape (n,)
+        The row after each; -1 for none.
+    capacity : int
+        How many there are to be.
     """
-    while spans and spans[0][1] <= now:
-        del spans[0]
-    place = 0
-    for first, last in spans:
-        if begin + busy_s <= first:
-            break
-        begin = max(begin, last)
-        place += 1
-    spans.insert(place, (begin, begin + busy_s))
-    return begin + busy_s
+    n = len(after)
+    room = np.concatenate([rows, np.zeros((capacity - n, 2))])
+    following = np.concatenate([after, np.arange(n + 1, capacity + 1)])
+    following[-1] = -1
+    return room, following

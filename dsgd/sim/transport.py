@@ -23,13 +23,15 @@ import numpy as np
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.offload import Call
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute
 from dsgd.sim.event_scheduler import EventScheduler, VirtualClock
 from dsgd.sim.network import Network
+from dsgd.sim.player import Player
 from dsgd.sim.ports import Ports
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, IntMatrix
 
 __all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
 
@@ -80,11 +82,22 @@ class Fabric:
         The links between ranks.
     scheduler : EventScheduler
         Their clocks.
+
+    Attributes
+    ----------
+    ports : Ports
+        The ports of the network.
+    hosts : tuple of int
+        The host of each rank.
+    player : Player or None
+        Plays whole collectives, if there is one; set before there are transports.
     """
 
     def __init__(self, network: Network, scheduler: EventScheduler) -> None:
         self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
-        self._ports = Ports(network, self.size)
+        self.ports = Ports(network, self.size)
+        self.hosts = tuple(network.host_of(rank) for rank in range(self.size))
+        self.player: Player | None = None
         self._queues: dict[tuple[int, int], deque[Message]] = {}
 
     def queue(self, source: int, to: int) -> deque[Message]:
@@ -94,7 +107,7 @@ class Fabric:
     def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
         """Put a copy of an array on its way; return when it has left, and the message."""
         dtype = check_array(array)
-        sent, arrives, busy_s = self._ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        sent, arrives, busy_s = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
         return sent, Message(arrives, busy_s, array.copy(), dtype, op)
 
 
@@ -136,13 +149,16 @@ class SimTransport(AbstractTransport):
     ) -> None:
         self.rank, self.size, self.ledger = rank, size, ledger
         self.clock = fabric.scheduler.clocks[rank]
-        self.hosts = tuple(fabric.network.host_of(r) for r in range(size))
+        # The same object for all, where no server comes after them.
+        self.hosts = fabric.hosts[:size]
         self.wire = f"simulated {fabric.network.name}"
         self.deadline_s = DEADLINE_S
         self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
         self._compute, self._stragglers, self._seed = compute, stragglers, seed
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
         self._closed = False
+        if fabric.player is not None:
+            self.offload = self._run_whole
 
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
@@ -188,6 +204,26 @@ class SimTransport(AbstractTransport):
     def close(self) -> None:
         """Leave; a peer that waits for this rank gets an error once no other rank can run."""
         self._closed = True
+
+    def _run_whole(self, call: Call) -> None:
+        """Run a collective; see `dsgd.comm.offload.Offload`."""
+        player = self._fabric.player
+        assert player is not None  # only then is there an offload
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        self._abort.check()
+        work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
+        player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
+        self._scheduler.sleep_while_played(self.rank)
+        player.charge(self.rank, call, self.ledger)
+
+    def _work_s(self, work: IntMatrix) -> list[float]:
+        """Return the seconds of the work of rounds that come one after another; see `worked`."""
+        begin, (seconds, factor) = self.ledger.round_number, (self._compute.seconds, self._stragglers.factor)
+        return [
+            seconds(rows, entries, params) * factor(self._seed, self.rank, begin + k) if rows or params else 0.0
+            for k, (rows, entries, params) in enumerate(work.tolist())
+        ]
 
     def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
         """Put a message on its way; return when it has left, and how long its bytes move."""

@@ -132,6 +132,13 @@ def _of_differences(compressor: Compressor) -> AbstractCompressor[Any]:
     return _with_feedback(_of_gradients(compressor))
 
 
+def meant_compressor(strategy: AbstractStrategy[Any]) -> AbstractCompressor[Any] | None:
+    """Return the compressor of what a strategy sums, which its parameter may leave open; None sends it whole."""
+    if strategy.compressor is None:
+        return None
+    return (_of_differences if strategy.exchanges == "model" else _of_gradients)(strategy.compressor)
+
+
 @lru_cache(maxsize=32)
 def _with_feedback(compressor: AbstractCompressor[Any]) -> AbstractCompressor[Any]:
     if isinstance(compressor, Layerwise):

@@ -32,7 +32,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dsgd.types import FloatVector
+from dsgd.types import FloatVector, IntVector
 
 __all__ = ["Weighing", "mean_shares"]
 
@@ -41,7 +41,7 @@ __all__ = ["Weighing", "mean_shares"]
 Weighing: TypeAlias = Literal["rows", "rates", "alike"]
 
 
-def mean_shares(rows: Sequence[int], rate_sums: FloatVector) -> FloatVector:
+def mean_shares(rows: Sequence[int] | IntVector, rate_sums: FloatVector) -> FloatVector:
     """Return v, shape (size,), which adds up to one; shares of the rows where the sums of ranks with rows are equal.
 
     Parameters

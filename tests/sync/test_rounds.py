@@ -25,7 +25,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainJob, TrainResult, fused, rounds, visits
+from dsgd.runtime.train import TrainJob, TrainResult, fused, visits
 from dsgd.runtime.train.fused import FusedRounds
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
@@ -144,7 +144,7 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
 
 def test_rounds_of_a_second_are_not_fused(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants to stop would have to wait for the end of the round."""
-    monkeypatch.setattr(rounds, "MOST_ENTRIES_PER_CALL", 20 * (N_FEATURES + 1 + 16) - 1)
+    monkeypatch.setattr(FusedRounds, "most_entries", 20 * (N_FEATURES + 1 + 16) - 1)
     train_on("threads", shards_of([60, 60]), LocalSGD(every=20))
     assert not calls
     train_on("threads", shards_of([60, 60]), LocalSGD(every=15))

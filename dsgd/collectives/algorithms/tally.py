@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -43,8 +44,13 @@ def blocks_of(size: int, processes: Sequence[int] = ()) -> list[list[int]]:
     processes : sequence of int, length size, or empty
         The process of each; see `AbstractTransport.processes`.
     """
+    return groups_of(processes) if processes else _even_blocks(size)
+
+
+@lru_cache(maxsize=8)
+def _even_blocks(size: int) -> list[list[int]]:
     width = math.isqrt(size - 1) + 1
-    return groups_of(processes or [rank // width for rank in range(size)])
+    return groups_of([rank // width for rank in range(size)])
 
 
 def gather_sums(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dsgd.collectives.compressed.gtopk import gtopk_cost
-from dsgd.collectives.compressed.parts import halves_cost, ternary_cost, votes_cost
+from dsgd.collectives.compressed.parts import halves_cost, ternary_bytes, ternary_cost, votes_cost
 from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
 from dsgd.compress import (
     AbstractCompressor,
@@ -60,8 +60,12 @@ def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[A
     """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
     if isinstance(compressor, _SUMMED_AS_PAYLOADS):
         return False
-    costs = [_payload_cost(rank, size, n, itemsize, compressor) for rank in range(size)]
-    n_bytes = sum(cost.n_bytes for cost in costs if cost is not None)
+    if isinstance(compressor, TernGrad):
+        n_bytes = ternary_bytes(size, n)
+    else:
+        # Gathered payloads are equally long: every rank sends as much.
+        cost = _payload_cost(0, size, n, itemsize, compressor)
+        n_bytes = 0 if cost is None else size * cost.n_bytes
     return n_bytes > whole_bytes(size, n, itemsize)
 
 

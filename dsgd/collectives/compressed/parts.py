@@ -31,7 +31,16 @@ from dsgd.compress.terngrad import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
 from dsgd.types import FloatVector, WordVector
 
-__all__ = ["UNIT", "halves_cost", "sum_halves", "sum_ternary", "sum_votes", "ternary_cost", "votes_cost"]
+__all__ = [
+    "UNIT",
+    "halves_cost",
+    "sum_halves",
+    "sum_ternary",
+    "sum_votes",
+    "ternary_bytes",
+    "ternary_cost",
+    "votes_cost",
+]
 
 #: Entries in a unit of a part: whole words of signs, of ternary digits, of halves and of codes of any width.
 UNIT: Final = 320
@@ -190,6 +199,15 @@ def ternary_cost(rank: int, size: int, n: int) -> Cost:
     scale = allreduce_cost(rank, size, 1, 8, "recursive_doubling")
     width = (2 * size).bit_length()
     return scale + _parts_cost(rank, size, n, _ternary_words, lambda n: words_for(n * width))
+
+
+def ternary_bytes(size: int, n: int) -> int:
+    """Return what all ranks send in `sum_ternary` of n elements."""
+    scale = sum(allreduce_cost(rank, size, 1, 8, "recursive_doubling").n_bytes for rank in range(size))
+    width = (2 * size).bit_length()
+    # Every rank sends all but its own part, and then all parts of the sum but one.
+    n_words = (size - 1) * (_ternary_words(n) + words_for(n * width))
+    return scale + WORD_BYTES * n_words + 2 * size * (size - 1) * HEADER_BYTES
 
 
 def _parts_cost(rank: int, size: int, n: int, forward: Callable[[int], int], back: Callable[[int], int]) -> Cost:

@@ -57,7 +57,8 @@ class ProgressAccount:
     ) -> None:
         self._size, self._longest = len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
-        self._spent: FloatMatrix = np.zeros((len(rows), len(PHASES)))
+        # Of one line, until rank 0 has heard of all.
+        self._spent: FloatMatrix = np.zeros((1, len(PHASES)))
         self._told: FloatMatrix = self._spent
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0

@@ -14,7 +14,7 @@ Cost per round on two cores: see `benchmarks/communication/rounds.py`.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from dsgd.comm.memory.window import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AbstractStrategy, Cut
 from dsgd.types import FloatVector
 
-__all__ = ["CALL_S", "FusedRounds", "window_for"]
+__all__ = ["CALL_S", "FusedRounds", "is_plain", "window_for"]
 
 #: How long a call of the kernel lasts, about.
 CALL_S: Final = 0.05
@@ -38,11 +39,15 @@ _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 
 
+def is_plain(strategy: AbstractStrategy[Any]) -> bool:
+    """Return whether every round of a strategy is local steps and a plain weighted mean of models."""
+    return strategy.fuses and not strategy.overlap and strategy.compressor is None
+
+
 def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector) -> Window | None:
     """Return the memory through which rounds of a strategy can be fused, or None; the same on every rank."""
     window = rank.group.transport.window
-    plain = strategy.fuses and not strategy.overlap and strategy.compressor is None
-    if window is None or not plain or vector.nbytes > window.slot_bytes:
+    if window is None or not is_plain(strategy) or vector.nbytes > window.slot_bytes:
         return None
     # Other algorithms add in another order.
     by_doubling = rank.group.algorithm_for(vector.shape[0], vector.itemsize) == "recursive_doubling"
@@ -71,6 +76,9 @@ class FusedRounds:
     rows_per_call : int
         Most rows of a call of the kernel that takes steps: bits depend on where calls end.
     """
+
+    #: Most entries of rows of a rank in a round: in longer ones a stop would have to wait.
+    most_entries: ClassVar[float] = MOST_ENTRIES_PER_CALL
 
     def __init__(
         self,

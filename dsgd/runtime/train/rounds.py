@@ -8,6 +8,7 @@ that makes a gradient, it is begun and ended here.
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
-from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
-from dsgd.sync import AnytimeSGD, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import AnytimeSGD, Cut, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
 
@@ -38,7 +38,9 @@ class Rounds:
         self._at, self._ledger, self._deadlines = run.at, run.rank.ledger, run.deadlines
         self._weights = run.weights
         self._before_sync = np.zeros_like(run.at.params)
-        self._is_even = len(set(run.rows)) == 1
+        self._is_even, self._n_rows = len(set(run.rows)) == 1, sum(run.rows)
+        self._counted_of: Cut | None = None
+        self._kinds: list[tuple[Cut, int, int]] = []
         # Of the round; takes no memory until it is written to.
         self._start = np.empty_like(run.at.vector)
         strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
@@ -49,10 +51,10 @@ class Rounds:
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
-        # In long rounds a stop would have to wait; and rows in a file wait for the disk in any case.
+        # Rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
-        fuses = run.fused is not None and run.visits.is_in_memory
-        self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
+        fused = run.fused if run.visits.is_in_memory else None
+        self._least_fused = math.inf if fused is None else longest / fused.most_entries
 
     @property
     def can_be_kept(self) -> bool:
@@ -185,11 +187,9 @@ class Rounds:
             pooled = self._run.rates.factor(job.optimizer, state.t)
             state.rate_factor = pooled * strategy.rate_factor(state.t / clock.rounds)
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
-        rows = self._run.rows
-        spans = (at.cut.span(rank, n, clock.round, clock.round) for rank, n in enumerate(rows))
-        n_local, n_round = stop - start, sum(high - low for low, high in spans)
+        n_local, n_round = stop - start, self._rows_of_round(clock.round)
         # Of uneven shards those with few rows have none in some rounds: there the others must not count for more.
-        n_usual = n_round if self._is_even else sum(rows) / clock.rounds
+        n_usual = n_round if self._is_even else self._n_rows / clock.rounds
         weight = n_local / n_usual if n_round else 0.0
         if self._buckets is not None:
             self._buckets.begin(gradient, n_local, weight)
@@ -208,6 +208,16 @@ class Rounds:
         else:
             strategy.sync(self._rank.group, gradient, weight, at.strategy)
         self._step(n_round, clock)
+
+    def _rows_of_round(self, number: int) -> int:
+        """Return the rows of all ranks in a round."""
+        cut, rows = self._at.cut, self._run.rows
+        if cut is not self._counted_of:
+            # Of ranks that began at one place those with as many rows have as many in each round.
+            kinds = Counter(zip(rows, cut.starts, strict=True))
+            self._counted_of, self._kinds = cut, [(Cut((first,), cut.rounds), n, k) for (n, first), k in kinds.items()]
+        spans = ((k, *one.span(0, n, number, number)) for one, n, k in self._kinds)
+        return sum(k * (high - low) for k, low, high in spans)
 
     def _step(self, n_rows: int, clock: RoundClock) -> None:
         """Take a step along the gradient that came home, the mean over `n_rows` rows."""

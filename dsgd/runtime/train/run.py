@@ -15,8 +15,9 @@ from dsgd.local import SGD, AbstractRows, AbstractState, Dual, SGDState, Shard
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation
 from dsgd.runtime.train.deadlines import Deadlines
-from dsgd.runtime.train.fused import FusedRounds, window_for
+from dsgd.runtime.train.fused import FusedRounds, is_plain, window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
+from dsgd.runtime.train.offloaded import OffloadedRounds
 from dsgd.runtime.train.pooling import PooledRates
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.stop_rule import StopRule
@@ -53,8 +54,8 @@ class Run:
         Takes the local steps.
     gradient : array, shape (n_params,)
         Memory for a gradient.
-    fused : FusedRounds or None
-        Runs several rounds in one kernel, where the gang can.
+    fused : FusedRounds, OffloadedRounds or None
+        Runs several rounds in one go, where the gang can.
     adaptation : Adaptation or None
         Finds the period, where the strategy does.
     deadlines : Deadlines
@@ -73,7 +74,7 @@ class Run:
     at: TrainState
     visits: RowVisits
     gradient: FloatVector
-    fused: FusedRounds | None
+    fused: FusedRounds | OffloadedRounds | None
     adaptation: Adaptation | None
     deadlines: Deadlines
     weights: EpochWeights
@@ -135,7 +136,7 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
     held_out = data.validation if job.early_stopping else None
     own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
     counts = rank.group.roll_call(np.array(own[: 1 + job.early_stopping], dtype=np.int64))
-    rows = [int(n) for n in counts[:, 0]]
+    rows: list[int] = counts[:, 0].tolist()
     if job.early_stopping and not counts[:, 1].any():
         raise InvalidDataError(
             f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
@@ -179,9 +180,9 @@ def _load_kernels(
     vector: FloatVector,
     state: AbstractState,
     gradient: FloatVector,
-) -> FusedRounds | None:
+) -> FusedRounds | OffloadedRounds | None:
     """Load the kernels, or compile them, by a call on no rows; return what runs several rounds in one, if anything."""
-    fused: FusedRounds | None = None
+    fused: FusedRounds | OffloadedRounds | None = None
     optimizer = job.optimizer
     if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
         # Of a subclass the kernel would not take the steps.
@@ -189,6 +190,8 @@ def _load_kernels(
         window = window_for(rank, job.strategy, vector) if plain else None
         if window is not None:
             fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, visits.rows_per_call)
+        elif plain and is_plain(job.strategy) and rank.group.offloads and vector is params:
+            fused = OffloadedRounds(rank, visits.walk, params, shard, optimizer.n_outputs)
     if job.strategy.exchanges == "model":
         visits.call(0, 0)
     else:

@@ -58,7 +58,9 @@ class RowVisits:
     Attributes
     ----------
     call : callable
-        Takes the steps on the rows start..stop in one call of a kernel.
+        Takes the steps on the rows start..stop in one call of a kernel, with everything that accompanies them.
+    walk : callable
+        Takes the steps alone.
     rows_per_call : int
         Most rows of a call.
     """
@@ -67,7 +69,7 @@ class RowVisits:
         self._rank, self._job, self._shard, self._params, self._state = rank, job, shard, params, state
         entries_per_row = shard.entries(0, shard.n_rows) // max(1, shard.n_rows) + 16
         self.rows_per_call = max(1, entries_per_call(params.size) // (entries_per_row * job.optimizer.n_outputs))
-        self.call = self._kernel()
+        self.walk = self.call = self._kernel()
         self._residency: Residency | None = None
         if isinstance(shard, Shard) and shard.mapping is not None:
             self._residency = Residency(shard, order=state.order if isinstance(state, SGDState) else None)

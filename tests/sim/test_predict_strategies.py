@@ -1,0 +1,107 @@
+"""Seconds and bytes of fits that are predicted, against those of the simulated cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd import SGDClassifier
+from dsgd.compress import (
+    DGC,
+    QSGD,
+    AdaComp,
+    ErrorFeedback,
+    GTopK,
+    Half,
+    Identity,
+    MajorityVote,
+    OneBit,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TernGrad,
+    TopK,
+)
+from dsgd.sim import SimulatedCluster, predict
+from dsgd.sync import ADPSGD, AnytimeSGD, AutoSync, LocalSGD, MinibatchSGD, PostLocalSGD
+from dsgd.sync.adaptive import FixedPeriod
+from dsgd.sync.resolve import STRATEGIES
+
+EVERY, ROUNDS, EPOCHS, FEATURES = 8, 4, 3, 20
+ROWS = EVERY * ROUNDS
+#: Strategies that exchange once an epoch, or once in all.
+SELDOM = {"epoch": EPOCHS, "one-shot": 1, "anytime": EPOCHS, "hogwild": EPOCHS}
+COMPRESSORS: list[Any] = [
+    Identity(),
+    Half(),
+    QSGD(4),
+    TernGrad(),
+    DGC(0.1),
+    GTopK(0.1),
+    GTopK(0.1, route="tree"),
+    ErrorFeedback(RandomK(0.1)),
+    ErrorFeedback(TopK(0.1)),
+    ErrorFeedback(OneBit()),
+    ErrorFeedback(Sign()),
+    MajorityVote(),
+    ErrorFeedback(PowerSGD(2)),
+    AdaComp(),
+    "auto",
+]
+
+
+def strategy_of(name: str, size: int) -> Any:
+    """A strategy whose ranks exchange after eight rows each, as far as it has a period."""
+    special = {
+        "auto": AutoSync(rule=FixedPeriod(EVERY)),
+        "post-local": PostLocalSGD(EVERY, EVERY),
+        "minibatch": MinibatchSGD(EVERY * size),
+        "anytime": AnytimeSGD(seconds=1e3),
+    }
+    return special.get(name) or (STRATEGIES[name]() if name in SELDOM else STRATEGIES[name](EVERY))
+
+
+def compare(sync: Any, size: int, rounds: int, stragglers: str, *, counts_bytes: bool = True) -> None:
+    """Train and predict; the seconds must be within a quarter, bytes and messages within a tenth."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ROWS * size, FEATURES))
+    y = np.where(X[:, 0] + 0.5 * rng.standard_normal(len(X)) > 0, 1, -1)
+    cluster = SimulatedCluster(size, "10GbE", stragglers=stragglers)
+    options = {"loss": "log_loss", "max_iter": EPOCHS, "tol": None, "random_state": 0}
+    ledger = SGDClassifier(sync=sync, client=cluster, **options).fit(X, y).ledger_
+    rows = EPOCHS * ROWS // rounds
+    work = {"n_params": FEATURES + 1, "rows": rows, "entries": rows * FEATURES}
+    found = predict(cluster, **work, rounds=rounds, epochs=EPOCHS, sync=sync)
+    assert found.seconds == pytest.approx(ledger.elapsed_s, rel=0.25)
+    if counts_bytes:
+        assert found.n_bytes == pytest.approx(ledger.totals()["bytes_sent"], rel=0.1)
+        assert found.messages == pytest.approx(ledger.totals()["messages"], rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "stragglers"), [(5, "none"), (16, "slow-rank")])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_fits_take_what_is_predicted_for_their_strategy(name, size, stragglers):
+    """Seconds of a fit with every strategy are predicted within a quarter, and its bytes within a tenth."""
+    sync = strategy_of(name, size)
+    # Who asks in pairs asks again when the answer has come, which depends on chance.
+    compare(sync, size, SELDOM.get(name, EPOCHS * ROUNDS), stragglers, counts_bytes=not isinstance(sync, ADPSGD))
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_fits_take_what_is_predicted_for_their_compressor(compressor):
+    """So they are with every compressor, of gradients and, where it is meant for them, of models."""
+    compare(MinibatchSGD(EVERY * 5, compressor=compressor), 5, EPOCHS * ROUNDS, "none")
+    if not isinstance(compressor, (DGC, MajorityVote)):
+        compare(LocalSGD(EVERY, compressor=compressor), 5, EPOCHS * ROUNDS, "none")
+
+
+def test_thousands_of_ranks_need_no_more_than_their_number():
+    """Ten thousand ranks are predicted too, of every kind of exchange, and send more than a hundred."""
+    load = {"n_params": 500, "rows": 4, "entries": 40, "rounds": 3, "epochs": 1}
+    for sync in ("local", "sgp", "leader", LocalSGD(4, compressor=TopK(0.01)), MinibatchSGD(4, compressor=TernGrad())):
+        few, many = (predict(SimulatedCluster(size, "10GbE"), sync=sync, **load) for size in (100, 10_000))
+        assert few.seconds > 0.0
+        assert 0.0 < many.seconds < 10.0
+        assert few.n_bytes < many.n_bytes
