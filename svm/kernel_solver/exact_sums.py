@@ -17,7 +17,7 @@ from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ExactSums"]
 
-_TILES = 16  # slabs of values that a thread takes at a time
+_TILES = 4  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
 _PART_BYTES = 32 * 2**20  # and their values with those that have coefficients
 _TOGETHER = 1024  # samples that are given coefficients, whose rows are then computed together

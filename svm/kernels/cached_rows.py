@@ -45,11 +45,14 @@ def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignor
 
 
 @kernel
-def compact_rows(flat, stride, slots, keep):  # type: ignore[no-untyped-def]
-    """Move the kept columns of the rows in `slots` (ascending) to the front of `flat`, one after another."""
+def compact_rows(flat, stride, slots, keep, start, stop):  # type: ignore[no-untyped-def]
+    """Move the kept columns of the rows in `slots` (ascending), from start to stop, to their new places in `flat`.
+
+    Row s goes to the place of s rows of the new width.
+    """
     width = len(keep)
     # In place: slots ascend and rows become shorter, so no row is overwritten before it is read.
-    for s in range(len(slots)):
+    for s in range(start, stop):
         source, target = slots[s] * stride, s * width
         for k in range(width):
             flat[target + k] = flat[source + keep[k]]

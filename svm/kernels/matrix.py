@@ -27,6 +27,7 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 __all__ = ["Held", "KernelMatrix", "Picked"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
+_COLUMNS = 1024  # the same, of rows that are only read
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
@@ -246,6 +247,7 @@ class KernelMatrix:
             first = start if is_symmetric else 0
             some, others = where[start:stop], where[first:]
             values = scratch((stop - start, rows.n - first), self.dtype)
+            # A copy of these rows: numpy multiplies a matrix by itself with another routine, which rounds otherwise.
             block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype, values)
             if len(where) == len(out):
                 out[start:stop, first:] = values
@@ -294,7 +296,7 @@ class KernelMatrix:
             def read(start: int, stop: int) -> None:
                 add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
 
-            self.pool.slabs(read, len(self.active), 4096)
+            self.pool.slabs(read, len(self.active), _COLUMNS)
         step = _LEFT_ROWS if self._features.is_sparse else max(1, len(missing))  # densified ones come a part at a time
         for first in range(0, len(missing), step):
             some = np.flatnonzero(~held)[first : first + step]
@@ -335,7 +337,7 @@ class KernelMatrix:
             self.n_active -= len(gone)
         self.active = samples
         self._rows = take_rows(self._rows, keep)
-        self._cache.shrink(keep, kept)
+        self._cache.shrink(keep, kept, self.pool)
         self.position = places_of(self.active, self.n)
 
     def extend(self, ids: IntVector) -> None:
