@@ -118,7 +118,7 @@ class Sums:
             out[:, columns] += added
 
     def _shares(self, n_slabs: int, n_parts: int, n_values: int, n_columns: int) -> int:
-        """Return in how many shares the left rows of each slab are divided, so that all threads have work to the end."""
+        """Return among how many shares the left rows of a slab are divided: all threads are to have work to the end."""
         if self.pool.n_threads == 1 or n_parts * n_columns > _MOST_APART:
             return 1
         wanted = -(-_SHARES_EACH * self.pool.n_threads // n_slabs)
