@@ -16,8 +16,9 @@ import numpy as np
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.svm.kernels.tiles import fits, is_single, tile_sums
+from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values, tile_rows
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Sums"]
 
@@ -106,16 +107,27 @@ class Sums:
                 if self.pool.is_over:  # a slab may take seconds
                     return
                 begin, end, part, columns = parts[k]
-                values = tile[: end - begin]
-                row_values(self.kernel, part, rows, values)
                 if n_shares > 1:
-                    np.dot(values.T, coefs[begin:end], out=apart[k, start:stop])
+                    apart[k, start:stop] = self._of_part(part, rows, tile, coefs[begin:end])
                 else:
-                    out[start:stop, columns] += np.dot(values.T, coefs[begin:end])
+                    out[start:stop, columns] += self._of_part(part, rows, tile, coefs[begin:end])
 
         self.pool.slabs(work, n_slabs * n_shares, 1)
         for added, (_, _, _, columns) in zip(apart, parts, strict=False):
             out[:, columns] += added
+
+    def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
+        """Return the sums over one part of left rows, shape (right.n, m)."""
+        tiled = tile_rows(self.kernel, left, right, tile)
+        if tiled is None or not fits(tile, coefs):
+            values = tile[: left.rows.n]
+            row_values(self.kernel, left, right, values)
+            return np.asarray(np.dot(values.T, coefs))
+        out = np.empty((right.n, coefs.shape[1]))
+        # One column is a vector to BLAS, as it is in numpy.
+        vectors = (coefs[:, 0], out[:, 0]) if coefs.shape[1] == 1 else (coefs, out)
+        tile_sums(*tiled, vectors[0], tile, vectors[1], self.kernel.name == "rbf", is_single(tile.dtype))
+        return out
 
     def _shares(self, n_slabs: int, n_parts: int, n_values: int, n_columns: int) -> int:
         """Return among how many shares the left rows of a slab are divided: all threads are to have work to the end."""

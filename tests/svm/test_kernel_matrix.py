@@ -22,7 +22,7 @@ from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels import cache as cache_module
-from dsgd.svm.kernels import sums
+from dsgd.svm.kernels import sums, tiles
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.exponential import exponentials
 from dsgd.svm.kernels.functions import Kernel, prepare, scale_gamma
@@ -188,6 +188,35 @@ def test_threads_may_move_rows_of_a_cache_in_any_order(seed, kept, share):
         cache.shrink(keep, samples, _Backwards(1, None))
     for sample, slot in zip(held, cache.find(held), strict=True):
         np.testing.assert_array_equal(cache.row(slot), whole[sample, keep])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("q", "n"), [(1, 9), (37, 64), (200, 256)])
+def test_a_tile_in_one_call_is_that_of_numpy(dtype, q, n):
+    """Products, exponentials, sums and stored rows of a compiled tile are numpy's of the same arrays."""
+    rng = np.random.default_rng(q)
+    left, right = rng.normal(size=(q, 7)).astype(dtype), rng.normal(size=(n, 7)).astype(dtype)
+    left, right, coefs = -np.abs(left), np.abs(right), rng.normal(size=q).astype(dtype)
+    expected, tile, single = left @ right.T, np.empty((q + 3, n), dtype), tiles.is_single(dtype)
+    eps = 200.0 * float(np.finfo(dtype).eps)
+    close = partial(np.testing.assert_allclose, rtol=eps, atol=eps)
+    tiles.tile_values(left, right, tile[:q], False, single)
+    close(tile[:q], expected)
+    exponentials(expected)
+    sums = np.empty(n, dtype)
+    tiles.tile_sums(left, right, coefs, tile, sums, True, single)
+    close(tile[:q], expected)
+    close(sums, np.dot(expected.T, coefs))
+    u, flat, slots = np.ones(n), np.zeros(5 * (n + 2), dtype), np.array([4, 0])[:q]
+    tiles.add_tile(left, right, coefs, tile[:q], u, flat, n + 2, slots, 1, True, single)
+    close(u, np.ones(n) + np.dot(coefs, expected))
+    for slot, row in zip(slots, expected, strict=False):
+        close(flat[slot * (n + 2) :][1 : n + 1], row)
+    assert np.count_nonzero(flat) == n * len(slots)
+    if single is None:
+        two, out = rng.normal(size=(2, n)), np.empty((2, q))
+        tiles.sum_tile(left, right, two, tile[:q], out, True)
+        close(out, np.matmul(two, expected.T))
 
 
 def test_threads_that_share_few_rows_add_up_the_same_bits(monkeypatch):
