@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from bokeh.core.json_encoder import serialize_json
@@ -21,9 +22,15 @@ from bokeh.models import (
     HoverTool,
     NoOverlap,
     Plot,
+    Quad,
     Range1d,
+    Scatter,
+    Segment,
     Span,
+    Step,
+    Text,
 )
+from bokeh.models import Line as BokehLine
 from bokeh.plotting import figure as new_plot
 from bokeh.resources import Resources
 
@@ -112,10 +119,11 @@ def _plot(
             touched += _bars(plot, mark, panel)
         elif isinstance(mark, Words):
             source = ColumnDataSource({"x": list(mark.x), "y": list(mark.y), "texts": list(mark.texts)})
-            plot.text(
-                "x", "y", "texts", source=source, text_align="center", text_baseline="bottom", text_font=value(_FONT),
+            text = Text(
+                x="x", y="y", text="texts", text_align="center", text_baseline="bottom", text_font=value(_FONT),
                 text_font_size="10px", text_color=MUTED.light, y_offset=-2,
             )  # fmt: skip
+            plot.add_glyph(source, text)
         else:
             plot.add_layout(_level(mark) if isinstance(mark, Level) else _band(mark))
     plot.add_tools(HoverTool(renderers=touched, tooltips=_TOOLTIP, point_policy="snap_to_data"))
@@ -157,35 +165,35 @@ def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
         data[column] = [f"{axis.label}: {text}" if axis.label else text for text in texts]
     data["label"] = list(mark.names) or [mark.label] * len(data["x"])
     source = ColumnDataSource(data)
-    more = {"source": source, "name": mark.label or None}
+    # Not plot.line() and its like, which make three more glyphs for each: selected, not selected, and muted.
+    add, name = partial(plot.add_glyph, source), mark.label or None
     if mark.ranges:
-        ends = ("low", "y", "high", "y") if mark.ranges_along == "x" else ("x", "low", "x", "high")
-        plot.segment(*ends, line_color=colour, line_width=1.2, line_alpha=0.7, **more)
+        x0, y0, x1, y1 = ("low", "y", "high", "y") if mark.ranges_along == "x" else ("x", "low", "x", "high")
+        add(Segment(x0=x0, y0=y0, x1=x1, y1=y1, line_color=colour, line_width=1.2, line_alpha=0.7), name=name)
     if mark.width:
-        style = {"line_color": colour, "line_width": mark.width, "line_dash": mark.dash}
-        if mark.steps:
-            plot.step("x", "y", mode="after", **style, **more)
-        else:
-            plot.line("x", "y", line_join="round", **style, **more)
+        style = {"x": "x", "y": "y", "line_color": colour, "line_width": mark.width, "line_dash": mark.dash}
+        add(Step(mode="after", **style) if mark.steps else BokehLine(line_join="round", **style), name=name)
     if mark.pale:
         return []
     if mark.marker:
         fill = GROUND.light if mark.hollow and mark.width else None if mark.hollow else colour
-        plot.scatter(
-            "x", "y", marker=mark.marker, size=mark.size, fill_color=fill, line_color=colour,
-            line_width=1.6 if mark.hollow else 1.0, **more,
+        points = Scatter(
+            x="x", y="y", marker=value(mark.marker), size=mark.size, fill_color=fill, line_color=colour,
+            line_width=1.6 if mark.hollow else 1.0,
         )  # fmt: skip
+        add(points, name=name)
     if mark.written:
         chosen = [number for number, name in enumerate(mark.names) if name in mark.written]
         written = ColumnDataSource({name: [data[name][number] for number in chosen] for name in ("x", "y", "label")})
-        plot.text(
-            "x", "y", "label", source=written, name=mark.label or None, x_offset=-7, y_offset=2, text_align="right",
-            text_baseline="top", text_font=value(_FONT),
-            text_font_size="12px", text_color=TEXT.light,
+        text = Text(
+            x="x", y="y", text="label", x_offset=-7, y_offset=2, text_align="right", text_baseline="top",
+            text_font=value(_FONT), text_font_size="12px", text_color=TEXT.light,
         )  # fmt: skip
+        plot.add_glyph(written, text, name=name)
     # Fingers and fast pointers need a larger target than the visible point.
-    return [plot.scatter("x", "y", size=16, fill_alpha=0, line_alpha=0, hover_fill_color=colour, hover_line_color=None,
-                         hover_fill_alpha=0.25, **more)]  # fmt: skip
+    target = Scatter(x="x", y="y", size=16, fill_alpha=0, line_alpha=0)
+    pointed = Scatter(x="x", y="y", size=16, fill_color=colour, fill_alpha=0.25, line_color=None)
+    return [add(target, hover_glyph=pointed, name=name)]
 
 
 def _bars(plot: Any, mark: Bars, panel: Panel) -> list[Any]:
@@ -197,12 +205,11 @@ def _bars(plot: Any, mark: Bars, panel: Panel) -> list[Any]:
             "y_text": [f"{panel.y.label}: {panel.y.text(height)}" for height in heights],
         }
     )  # fmt: skip
-    return [
-        plot.quad(
-            left="left", right="right", bottom="bottom", top="top", source=source, name=mark.label or None,
-            fill_color=mark.colour.light, line_color=GROUND.light, line_width=0.5,
-        )
-    ]  # fmt: skip
+    bars = Quad(
+        left="left", right="right", bottom="bottom", top="top", fill_color=mark.colour.light,
+        line_color=GROUND.light, line_width=0.5,
+    )  # fmt: skip
+    return [plot.add_glyph(source, bars, name=mark.label or None)]
 
 
 def _level(mark: Level) -> Span:

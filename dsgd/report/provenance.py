@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.runtime.pools import count_cores
-
 __all__ = [
     "command_line",
     "commit",
@@ -34,6 +32,9 @@ _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "
 
 def machine() -> dict[str, str | int | float]:
     """Return the CPU model, the cores this process may use, the memory in GiB and the operating system."""
+    # Here, as the process that draws figures needs nothing of what this loads, which takes as long as drawing two.
+    from dsgd.runtime.pools import count_cores
+
     return {
         "cpu": _cpu_model(),
         "cores": count_cores(),

@@ -55,7 +55,7 @@ def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -
     rows, is_free = problem.rows, not problem.penalizes_intercept
     duals = balance(solution.duals, team) if is_free else solution.duals
     weights, combined = solution.weights.copy(), team.add_up(rows.combine(duals, team))
-    squares = rows.norms()
+    squares = rows.norms(team)
     if is_free:
         weights[-1] = combined[-1] = 0.0
         squares = squares - rows.bias**2

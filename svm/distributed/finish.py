@@ -218,7 +218,7 @@ class _Pool:
         )
         targets, low, high, ridge = (np.concatenate(pair) for pair in zip(known.terms[:4], terms, strict=True))
         self._problem = replace(known, rows=rows, targets=targets, low=low, high=high, ridge=ridge)
-        self.lines = make_lines(self._problem, np.concatenate([self.lines[5::8], arrived]))
+        self.lines = make_lines(self._problem, np.concatenate([self.lines[5::8], arrived]), team)
 
 
 def _starts(lengths: IntVector) -> IntVector:

@@ -9,6 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self, get_args
 
@@ -258,7 +259,8 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
     def _gather(self, X: Any, targets: AnyArray, weights: FloatVector, seed: int) -> LinearShare:
         """Return the rows of this process for the solver: merged and in order."""
-        return LinearShare(*gather_rows(X, targets, weights, bias=self._bias(), seed=seed))
+        with closing(Team(effective_n_jobs(self.n_jobs))) as team:
+            return LinearShare(*gather_rows(X, targets, weights, bias=self._bias(), seed=seed, team=team))
 
     def _solve_l2(
         self, job: LinearJob, data: LinearShare, factors: FloatVector, output: int, team: Team

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dsgd.svm.kernels.cached_rows import add_rows
-from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.svm.kernels.cached_rows import add_rows_of_slabs
+from dsgd.svm.kernels.matrix import KernelMatrix, Slabs
+from dsgd.types import FloatVector, IntVector
 
 __all__ = ["ExactSums"]
 
-_TILES = 16  # slabs of values that a thread takes at a time
+_SLABS = 8  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
 _PART_BYTES = 32 * 2**20  # and their values with those that have coefficients
 _TOGETHER = 1024  # samples that are given coefficients, whose rows are then computed together
@@ -158,12 +158,12 @@ class ExactSums:
             part = ids[start : start + max(64, most)]
             stop = start + len(part)
             both = np.stack([beta[sources], chosen[sources]])
-            tiles, (u[start:stop], added[part]) = self._matrix.values(part, columns.held, both)
+            values, (u[start:stop], added[part]) = self._matrix.values(part, columns.held, both)
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
             is_given = coefs != 0.0
             given = part[is_given]
             if len(given):
-                added[sources] += self._back(tiles, coefs)
+                added[sources] += self._back(values, coefs)
                 chosen[given] = coefs[is_given]
                 n_sources += peers.counts(given)
                 sources = np.concatenate([sources, peers.mine(given)])
@@ -184,18 +184,14 @@ class ExactSums:
             state += chosen
         return u, added
 
-    def _back(self, tiles: list[FloatMatrix], coefs: FloatVector) -> FloatVector:
-        """Return K' coefs, shape (n,), K in slabs of columns."""
-        sums = [np.zeros(tile.shape[1]) for tile in tiles]
+    def _back(self, values: Slabs, coefs: FloatVector) -> FloatVector:
+        """Return K' coefs, shape (n,)."""
+        sums: FloatVector = np.zeros(values.bounds[-1])
         rows = np.flatnonzero(coefs)  # most are zero, and values are read from far
-        used = coefs[rows]
-
-        def work(start: int, stop: int) -> None:
-            for out, tile in zip(sums[start:stop], tiles[start:stop], strict=True):
-                add_rows(out, tile.reshape(-1), len(out), rows, used, 0, len(out))
-
-        self._matrix.pool.slabs(work, len(tiles), _TILES)
-        return np.concatenate([np.empty(0), *sums])
+        args = (sums, *values, rows, coefs[rows])
+        pool = self._matrix.pool
+        pool.slabs(lambda start, stop: add_rows_of_slabs(*args, start, stop), len(values.bounds) - 1, _SLABS)
+        return sums
 
 
 class _Columns:

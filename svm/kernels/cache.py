@@ -14,12 +14,14 @@ import numpy as np
 
 from dsgd.svm.kernels.buffers import borrow
 from dsgd.svm.kernels.cached_rows import compact_rows
+from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, IntVector
 
 __all__ = ["RowCache"]
 
 _LONG_AGO = 2**40  # rounds
 _EMPTY = -(2**60)
+_MOVED = 2**17  # values that a thread moves at a time
 
 
 class RowCache:
@@ -111,14 +113,25 @@ class RowCache:
         """Return a row, a view of shape (n_active,)."""
         return self.flat[slot * self.stride : (slot + 1) * self.stride]
 
-    def shrink(self, keep: IntVector, samples: IntVector) -> None:
+    def shrink(self, keep: IntVector, samples: IntVector, pool: Pool) -> None:
         """Keep only some columns, given by position, ascending, and of the rows only those of `samples`."""
         slots = self._slot_of[samples]
         order = np.argsort(slots[slots >= 0])
         kept = samples[slots >= 0][order]
         sources = slots[slots >= 0][order]
         used = self._used[sources]
-        compact_rows(self.flat, self.stride, sources, keep)
+        args = (self.flat, self.stride, sources, keep)
+        rows_each, first = 1 + _MOVED // (1 + len(keep)), 0
+        while first < len(sources):
+            # Where rows go before the first that has not been read, threads may move them in any order; one may always.
+            free = int(sources[first]) * self.stride // max(1, len(keep))
+            stop = max(first + 1, min(len(sources), free))
+
+            def move(start: int, stop: int, first: int = first) -> None:
+                compact_rows(*args, first + start, first + stop)
+
+            pool.slabs(move, stop - first, rows_each)
+            first = stop
         self._reset(len(keep))
         self._occupy(kept[: self.capacity], used[: self.capacity])
 

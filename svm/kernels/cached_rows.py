@@ -5,9 +5,11 @@ A cache is one flat array: the row in slot s begins at s times the stride.
 
 from __future__ import annotations
 
+import numpy as np
+
 from dsgd.kernels.jit import kernel
 
-__all__ = ["add_rows", "compact_rows", "read_block", "store_rows"]
+__all__ = ["add_rows", "add_rows_of_slabs", "compact_rows", "read_block", "store_rows"]
 
 
 @kernel
@@ -30,6 +32,17 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
 
 
 @kernel
+def add_rows_of_slabs(u, flat, m, bounds, rows, coefs, start, stop):  # type: ignore[no-untyped-def]
+    """Add coefs[s] times row rows[s] of a matrix of m rows to u; of it slabs start..stop of columns, each a matrix.
+
+    They lie one after another; slab t has columns bounds[t] to bounds[t + 1].
+    """
+    for t in range(start, stop):
+        begin, end = bounds[t], bounds[t + 1]
+        add_rows(u[begin:end], flat[m * begin : m * end], end - begin, rows, coefs, 0, end - begin)
+
+
+@kernel
 def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignore[no-untyped-def]
     """Set rows start..stop of `out` that are cached, and their mirror images among the columns of those that are not.
 
@@ -45,14 +58,17 @@ def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignor
 
 
 @kernel
-def compact_rows(flat, stride, slots, keep):  # type: ignore[no-untyped-def]
-    """Move the kept columns of the rows in `slots` (ascending) to the front of `flat`, one after another."""
-    width = len(keep)
+def compact_rows(flat, stride, slots, keep, start, stop):  # type: ignore[no-untyped-def]
+    """Move the kept columns of the rows in `slots` (ascending), from start to stop, to their new places in `flat`.
+
+    Row s goes to the place of s rows of the new width.
+    """
+    width = np.uint64(len(keep))
     # In place: slots ascend and rows become shorter, so no row is overwritten before it is read.
-    for s in range(len(slots)):
-        source, target = slots[s] * stride, s * width
+    for s in range(np.uint64(start), np.uint64(stop)):
+        source, target = np.uint64(slots[s] * stride), s * width
         for k in range(width):
-            flat[target + k] = flat[source + keep[k]]
+            flat[target + k] = flat[source + np.uint64(keep[k])]
 
 
 @kernel

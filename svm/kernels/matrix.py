@@ -21,12 +21,14 @@ from dsgd.svm.kernels.products import Products
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.values import Left, block_values, left_form, row_values
+from dsgd.svm.kernels.tiles import add_tile, is_single, sum_tile
+from dsgd.svm.kernels.values import Left, block_values, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Held", "KernelMatrix", "Picked"]
+__all__ = ["Held", "KernelMatrix", "Picked", "Slabs"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
+_COLUMNS = 1024  # the same, of rows that are only read
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
@@ -61,6 +63,17 @@ class Held(NamedTuple):
 
     ids: IntVector
     rows: Callable[[int, int], Rows]
+
+
+class Slabs(NamedTuple):
+    """A matrix of m rows by slabs of columns, each of them a matrix and one after another in `flat`.
+
+    Slab t has the columns from ``bounds[t]`` to ``bounds[t + 1]``.
+    """
+
+    flat: AnyArray
+    m: int
+    bounds: IntVector
 
 
 class KernelMatrix:
@@ -246,6 +259,7 @@ class KernelMatrix:
             first = start if is_symmetric else 0
             some, others = where[start:stop], where[first:]
             values = scratch((stop - start, rows.n - first), self.dtype)
+            # A copy of these rows: numpy multiplies a matrix by itself with another routine, which rounds otherwise.
             block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype, values)
             if len(where) == len(out):
                 out[start:stop, first:] = values
@@ -294,7 +308,7 @@ class KernelMatrix:
             def read(start: int, stop: int) -> None:
                 add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
 
-            self.pool.slabs(read, len(self.active), 4096)
+            self.pool.slabs(read, len(self.active), _COLUMNS)
         step = _LEFT_ROWS if self._features.is_sparse else max(1, len(missing))  # densified ones come a part at a time
         for first in range(0, len(missing), step):
             some = np.flatnonzero(~held)[first : first + step]
@@ -312,6 +326,11 @@ class KernelMatrix:
         def work(start: int, stop: int) -> None:
             tile = scratch((len(coefs), stop - start), self.dtype)
             right = span(self._rows, start, stop)
+            tiled = tile_rows(self.kernel, parts[0][2], right, tile) if len(parts) == 1 else None
+            if tiled is not None:
+                where = (u[start:stop], cache.flat, cache.stride, slots, start)
+                add_tile(*tiled, coefs, tile, *where, self.kernel.name == "rbf", is_single(self.dtype))
+                return
             for begin, end, part in parts:
                 row_values(self.kernel, part, right, tile[begin:end])
             # In the type of the tile: its values are rounded by as much as these sums are.
@@ -335,7 +354,7 @@ class KernelMatrix:
             self.n_active -= len(gone)
         self.active = samples
         self._rows = take_rows(self._rows, keep)
-        self._cache.shrink(keep, kept)
+        self._cache.shrink(keep, kept, self.pool)
         self.position = places_of(self.active, self.n)
 
     def extend(self, ids: IntVector) -> None:
@@ -394,13 +413,11 @@ class KernelMatrix:
             return Held(samples, lambda start, stop: span(rows, start, stop))
         return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
 
-    def values(
-        self, samples: IntVector, columns: Sequence[Held], coefs: FloatMatrix
-    ) -> tuple[list[FloatMatrix], FloatMatrix]:
+    def values(self, samples: IntVector, columns: Sequence[Held], coefs: FloatMatrix) -> tuple[Slabs, FloatMatrix]:
         """Return K[samples, columns], shape (m, n), in float64, and coefs K', shape (k, m), for coefs of shape (k, n).
 
-        The first comes in slabs of columns, and is overwritten by the next call or block. The samples may be on any
-        rank; each rank has its own columns, and the sums are over those of all ranks.
+        The first is overwritten by the next call or block. The samples may be on any rank; each rank has its own
+        columns, and the sums are over those of all ranks.
         """
         slabs, n = [], 0
         for held in columns:
@@ -421,15 +438,20 @@ class KernelMatrix:
 
         def work(number: int, _: int) -> None:
             (held, start, stop, at), tile = slabs[number], tiles[number]
-            right = held.rows(start, stop)
+            right, some = held.rows(start, stop), np.ascontiguousarray(coefs[:, at : at + stop - start])
             for begin, end, part in parts:
-                row_values(self.kernel, part, right, tile[begin:end])
-                np.matmul(coefs[:, at : at + stop - start], tile[begin:end].T, out=sums[number, :, begin:end])
+                values, out = tile[begin:end], sums[number, :, begin:end]
+                tiled = tile_rows(self.kernel, part, right, values)
+                if tiled is not None:
+                    sum_tile(*tiled, some, values, out, self.kernel.name == "rbf")
+                else:
+                    row_values(self.kernel, part, right, values)
+                    np.matmul(some, values.T, out=out)
 
         self.pool.slabs(work, len(slabs), 1)
         total = sums.sum(axis=0)
         self.peers.add_up(total.reshape(-1))
-        return tiles, total
+        return Slabs(memory, m, np.array([*(at for _, _, _, at in slabs), n])), total
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).

@@ -16,8 +16,9 @@ import numpy as np
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.svm.kernels.tiles import fits, is_single, tile_sums
+from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values, tile_rows
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Sums"]
 
@@ -26,6 +27,10 @@ _CHUNK = 256
 _STRIP = 2048  # left rows between two passes over the right ones
 _HELD_BYTES = 64 * 2**20  # of left rows in a sum
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
+#: Shares for each thread, and the values of one at least: as many take a few times as long as waking a thread.
+_SHARES_EACH, _FEWEST_VALUES = 8, 2**17
+#: Parts, times sums of a row, that are added up apart: of so few slabs these are megabytes at most.
+_MOST_APART = 128
 
 
 @dataclass(frozen=True)
@@ -89,18 +94,47 @@ class Sums:
         if not parts:
             return
         height = max(end - begin for begin, end, _, _ in parts)
+        n, n_slabs = len(out), -(-len(out) // slab)
+        n_shares = self._shares(n_slabs, len(parts), n * (parts[-1][1] - parts[0][0]), coefs.shape[1])
+        # What each part adds, where slabs are so few that threads share them: it is added up in the order of the parts.
+        apart = np.zeros((len(parts) if n_shares > 1 else 0, n, coefs.shape[1]))
 
-        def work(start: int, stop: int) -> None:
-            rows = right(start, stop)
-            tile = scratch((height, stop - start), self.dtype)
-            for begin, end, part, columns in parts:
+        def work(number: int, _: int) -> None:
+            start, share = number // n_shares * slab, number % n_shares
+            stop = min(n, start + slab)
+            rows, tile = right(start, stop), scratch((height, stop - start), self.dtype)
+            for k in range(share * len(parts) // n_shares, (share + 1) * len(parts) // n_shares):
                 if self.pool.is_over:  # a slab may take seconds
                     return
-                values = tile[: end - begin]
-                row_values(self.kernel, part, rows, values)
-                out[start:stop, columns] += np.dot(values.T, coefs[begin:end])
+                begin, end, part, columns = parts[k]
+                if n_shares > 1:
+                    apart[k, start:stop] = self._of_part(part, rows, tile, coefs[begin:end])
+                else:
+                    out[start:stop, columns] += self._of_part(part, rows, tile, coefs[begin:end])
 
-        self.pool.slabs(work, len(out), slab)
+        self.pool.slabs(work, n_slabs * n_shares, 1)
+        for added, (_, _, _, columns) in zip(apart, parts, strict=False):
+            out[:, columns] += added
+
+    def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
+        """Return the sums over one part of left rows, shape (right.n, m)."""
+        tiled = tile_rows(self.kernel, left, right, tile)
+        if tiled is None or not fits(tile, coefs):
+            values = tile[: left.rows.n]
+            row_values(self.kernel, left, right, values)
+            return np.asarray(np.dot(values.T, coefs))
+        out = np.empty((right.n, coefs.shape[1]))
+        # One column is a vector to BLAS, as it is in numpy.
+        vectors = (coefs[:, 0], out[:, 0]) if coefs.shape[1] == 1 else (coefs, out)
+        tile_sums(*tiled, vectors[0], tile, vectors[1], self.kernel.name == "rbf", is_single(tile.dtype))
+        return out
+
+    def _shares(self, n_slabs: int, n_parts: int, n_values: int, n_columns: int) -> int:
+        """Return among how many shares the left rows of a slab are divided: all threads are to have work to the end."""
+        if self.pool.n_threads == 1 or n_parts * n_columns > _MOST_APART:
+            return 1
+        wanted = -(-_SHARES_EACH * self.pool.n_threads // n_slabs)
+        return max(1, min(wanted, n_parts, n_values // (n_slabs * _FEWEST_VALUES)))
 
     def symmetric(
         self, rows: Callable[[IntVector], Rows], sources: IntVector, others: IntVector, coefs: FloatVector

@@ -19,9 +19,10 @@ from dsgd.kernels.jit import kernel as compiled
 from dsgd.svm.kernels.exponential import exponentials
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import Rows
+from dsgd.svm.kernels.tiles import fits, is_single, tile_values
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["Left", "block_values", "left_bytes", "left_form", "row_values"]
+__all__ = ["Left", "block_values", "left_bytes", "left_form", "row_values", "tile_rows"]
 
 _TILE = 16
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -98,6 +99,19 @@ def _densified_part(
     return begin, end, Left(Rows(end - begin, offsets=offsets), full, table)
 
 
+def tile_rows(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> tuple[AnyArray, AnyArray] | None:
+    """Return left and right rows for the kernels of `dsgd.svm.kernels.tiles`, None where they are not of that kind.
+
+    Parameters
+    ----------
+    kernel, left, right, out
+        As in `row_values`.
+    """
+    if left.rows.dense is None or right.dense is None or kernel.name not in {"rbf", "linear"}:
+        return None
+    return (left.rows.dense, right.dense) if fits(out, left.rows.dense, right.dense) else None
+
+
 def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
     """Set `out` to the values of left rows with right rows.
 
@@ -117,6 +131,10 @@ def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
     InvalidDataError
         A callable kernel returned another shape.
     """
+    tiled = tile_rows(kernel, left, right, out)
+    if tiled is not None:
+        tile_values(*tiled, out, kernel.name == "rbf", is_single(out.dtype))
+        return
     if left.rows.ids is not None and right.ids is not None:
         out[:] = left.rows.plain[np.ix_(left.rows.ids, right.ids)]
         return

@@ -93,7 +93,7 @@ def solve_cocoa(
     n_total, n_sharing = team.totals(float(n_rows), float(n_rows > 0))
     beta = np.zeros(n_rows) if start is None else start.duals
     # A rank without rows changes nothing, so the others need not make room for it.
-    local = _LocalProblem(problem, beta, max(n_sharing, 1.0))
+    local = _LocalProblem(problem, beta, max(n_sharing, 1.0), team)
     weights = np.zeros(width) if start is None else team.add_up(rows.combine(beta, team))
     best, best_primal, dual = weights.copy(), np.inf, -np.inf
     active = np.arange(n_rows, dtype=np.uint32)
@@ -148,13 +148,15 @@ class _LocalProblem:
         Dual variables to begin with.
     safety : float
         How many ranks change variables at once.
+    team : Team
+        Shares what is done row by row.
     """
 
-    def __init__(self, problem: LinearProblem, beta: FloatVector, safety: float) -> None:
+    def __init__(self, problem: LinearProblem, beta: FloatVector, safety: float, team: Team) -> None:
         self._problem, self._safety = problem, safety
         low, high, ridge = safety * problem.low, safety * problem.high, problem.ridge / safety
         self._scaled = replace(problem, low=low, high=high, ridge=ridge)
-        self._lines = make_lines(self._scaled, safety * beta)
+        self._lines = make_lines(self._scaled, safety * beta, team)
 
     def visit(
         self, weights: FloatVector, active: AnyArray, n_active: int, seed: int, number: int

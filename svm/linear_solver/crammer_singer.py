@@ -80,7 +80,7 @@ def solve_crammer_singer(
     LinearSolution
         Weights of shape (n_classes, n_features + 1) and dual variables of shape (n_rows, n_classes).
     """
-    n_rows, norms = rows.n_rows, rows.norms()
+    n_rows, norms = rows.n_rows, rows.norms(team)
     duals = _first_duals(norms, codes, costs, n_classes)
     weights = np.zeros((rows.width, n_classes))
     everyone = np.flatnonzero((norms > 0.0) & (costs > 0.0)).astype(np.uint32)

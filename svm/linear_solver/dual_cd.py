@@ -99,7 +99,7 @@ def solve_dual_cd(
     """
     rows = problem.rows
     n_rows = rows.n_rows
-    lines = make_lines(problem, start)
+    lines = make_lines(problem, start, team)
     weights = rows.combine(lines[5::8].copy(), team)
     active = np.arange(n_rows, dtype=np.uint32)
     n_active, threshold = n_rows, np.inf
@@ -186,14 +186,19 @@ def visit_rows(
     return int(n_left), float(worst)
 
 
-def make_lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:
+def make_lines(problem: LinearProblem, start: FloatVector | None, team: Team) -> FloatVector:
     """Return what `cd_pass` knows about the rows, a cache line for each, at the dual variables `start`."""
     rows = problem.rows
     space = np.zeros(8 * rows.n_rows + 8)
     offset = -space.ctypes.data % 64 // 8  # a line of eight numbers is to be one cache line, not parts of two
     lines = space[offset : offset + 8 * rows.n_rows].reshape(-1, 8)
-    columns = (problem.targets, problem.low, problem.high, problem.ridge, rows.norms(), start, rows.first, rows.last)
-    for number, column in enumerate(columns):
-        if column is not None:
-            lines[:, number] = column
+    norms = rows.norms(team)
+    columns = (problem.targets, problem.low, problem.high, problem.ridge, norms, start, rows.first, rows.last)
+
+    def write(begin: int, end: int) -> None:
+        for number, column in enumerate(columns):
+            if column is not None:
+                lines[begin:end, number] = column[begin:end]
+
+    team.map(write, rows.n_rows)
     return lines.ravel()

@@ -70,7 +70,7 @@ def solve_free_intercept(
         return trivial
     rows = problem.rows
     # Rows of constants alone have length zero, and any column will do.
-    length = float(np.sqrt(np.mean(rows.norms() - rows.bias**2))) or 1.0
+    length = float(np.sqrt(np.mean(rows.norms(team) - rows.bias**2))) or 1.0
     scale = _REACH["newton" if solver == "newton" or (solver == "auto" and problem.is_smooth) else "dual_cd"] * length
     wide = replace(rows, bias=scale)
     best: FloatVector = np.zeros(rows.width)

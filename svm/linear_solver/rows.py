@@ -247,10 +247,10 @@ class LinearRows:
         square_columns(self.arrays, factors, out)
         return out
 
-    def norms(self) -> FloatVector:
+    def norms(self, team: Team) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
-        square_norms(self.arrays, out)
+        team.map(lambda i, j: square_norms(self.take(slice(i, j)).arrays, out[i:j]), self.n_rows)
         return out
 
     def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
@@ -275,7 +275,7 @@ class LinearRows:
 
 
 def gather_rows(
-    X: Any, targets: AnyArray, weights: AnyArray, *, bias: float, seed: int
+    X: Any, targets: AnyArray, weights: AnyArray, *, bias: float, seed: int, team: Team | None = None
 ) -> tuple[LinearRows, FloatVector, FloatVector]:
     """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes.
 
@@ -291,6 +291,8 @@ def gather_rows(
         The constant appended to every row.
     seed : int
         Seed of the order.
+    team : Team, optional
+        Shares what is done row by row.
 
     Returns
     -------
@@ -301,12 +303,13 @@ def gather_rows(
     weights : array of float64, shape (n_rows,)
         Their summed weights.
     """
-    X = _without_zeros(X)
+    team = Team() if team is None else team
+    X = _without_zeros(X, team)
     targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
     weights = np.ascontiguousarray(weights, np.float64)
     shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
     rows = LinearRows(shard.values.ravel(), shard.indices, *_bounds(shard), shard.n_features, bias)
-    keys = _content_keys(X, targets, seed)
+    keys = _content_keys(X, targets, seed, team)
     present = np.flatnonzero(weights > 0.0)
     order = present[np.argsort(keys[present], kind="stable")]
     is_new = np.ones(order.shape[0], bool)
@@ -327,17 +330,18 @@ def gather_rows(
     return rows.take(kept), targets[kept], summed
 
 
-def _without_zeros(X: Any) -> Any:
+def _without_zeros(X: Any, team: Team) -> Any:
     """Return dense rows that are mostly zeros as CSR, others unchanged."""
     if sp.issparse(X) or X.shape[1] < _WIDE:
         return X
-    counts = np.count_nonzero(X, axis=1)
+    counts = np.concatenate(team.map(lambda i, j: np.count_nonzero(X[i:j], axis=1), X.shape[0]))
     n_entries = int(counts.sum())
     if n_entries > _SPARSE_SHARE * X.size:
         return X
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
     values, indices = np.empty(n_entries, X.dtype), np.empty(n_entries, np.uint32)
-    compress(np.ascontiguousarray(X), starts, values, indices)
+    X = np.ascontiguousarray(X)
+    team.map(lambda i, j: compress(X[i:j], starts[i : j + 1], values, indices), X.shape[0])
     return sp.csr_matrix((values, indices.view(np.int32), starts.astype(np.int64)), shape=X.shape)
 
 
@@ -348,9 +352,19 @@ def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
     return first, first + np.uint64(shard.n_features)
 
 
-def _content_keys(X: Any, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
+def _content_keys(X: Any, targets: FloatVector, seed: int, team: Team) -> NDArray[np.uint64]:
     """Return a hash of the content and the target of every row."""
-    return content_keys(fingerprints(X) + mix64_each(targets.view(np.uint64)), seed)
+    prints = np.concatenate(team.map(lambda i, j: fingerprints(_between(X, i, j)), X.shape[0]))
+    return content_keys(prints + mix64_each(targets.view(np.uint64)), seed)
+
+
+def _between(X: Any, start: int, stop: int) -> Any:
+    """Return rows start..stop, without a copy of their entries: scipy's slices of a sparse matrix are copies."""
+    if not sp.issparse(X) or stop - start == X.shape[0]:
+        return X[start:stop] if not sp.issparse(X) else X
+    begin, end = X.indptr[start], X.indptr[stop]
+    parts = (X.data[begin:end], X.indices[begin:end], X.indptr[start : stop + 1] - begin)
+    return sp.csr_matrix(parts, shape=(stop - start, X.shape[1]), copy=False)
 
 
 def _pack(shard: Shard, kept: IntVector, bias: float) -> LinearRows:

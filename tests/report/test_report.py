@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from dsgd.errors import DsgdError
-from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Table, page
+from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Panel, Table, page, png
 from dsgd.report.figures import series
 from dsgd.report.interactive import drawing
 from dsgd.report.png import draw, spread
@@ -53,6 +54,27 @@ def test_both_libraries_draw_every_mark(dark) -> None:
     made = drawing(EVERY_MARK)
     assert len(made["roots"]) == len(EVERY_MARK.panels) == 2
     assert "system-ui" in json.dumps(made)
+
+
+def test_a_page_holds_no_glyph_that_is_never_seen() -> None:
+    """A renderer has the glyph that it draws, and another only where it answers a pointer."""
+    drawn = json.dumps(drawing(EVERY_MARK))
+    assert drawn.count('"GlyphRenderer"') > 5
+    assert "nonselection_glyph" not in drawn
+    assert "muted_glyph" not in drawn
+    assert "hover_glyph" in drawn
+
+
+def test_a_picture_lays_out_only_the_ticks_that_it_shows(monkeypatch) -> None:
+    """Neither minor ticks nor those beyond the ends of a logarithmic axis are made."""
+    panel = Panel("", Axis(scale="log"), Axis(scale="log"), [Line("a", [1.0, 100.0], [2.0, 900.0])])
+    seen: list[Canvas] = []
+    monkeypatch.setattr(png, "picture", lambda canvas: seen.append(canvas) or b"")
+    draw(Figure("a", "", "", [panel]))
+    for axis in (seen[0].axes[0].xaxis, seen[0].axes[0].yaxis):
+        low, high = axis.get_view_interval()
+        assert len(axis.get_minorticklocs()) == 0
+        assert all(low <= tick <= high for tick in axis.get_majorticklocs())
 
 
 def test_missing_extras_are_named_with_the_command_that_gets_them(monkeypatch) -> None:

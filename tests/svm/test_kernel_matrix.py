@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,12 +21,13 @@ from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
-from dsgd.svm.kernels import sums
+from dsgd.svm.kernels import cache as cache_module
+from dsgd.svm.kernels import sums, tiles
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.exponential import exponentials
 from dsgd.svm.kernels.functions import Kernel, prepare, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.rows import cast_rows, take_rows
+from dsgd.svm.kernels.rows import cast_rows, span, take_rows
 from dsgd.svm.kernels.threads import Pool, open_pool
 from dsgd.svm.kernels.values import block_values
 from reference.svm import smo
@@ -36,6 +39,14 @@ POOL = Pool(1, None)
 def _matrix(X, **options) -> KernelMatrix:
     options = {"samples": None, "dtype": np.float64, "cache_bytes": 10**7, "pool": POOL} | options
     return KernelMatrix(Kernel("rbf", GAMMA), X, **options)
+
+
+class _Backwards(Pool):
+    """Works on the last slab first, as threads may."""
+
+    def slabs(self, work, n, size):
+        for start in reversed(range(0, n, size)):
+            work(start, min(n, start + size))
 
 
 def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
@@ -156,6 +167,77 @@ def test_rows_are_cast_as_they_are_made_ready(name, dtype, sparse):
 
 def _arrays(rows):
     return [rows.dense] if rows.sparse is None else [rows.sparse[0], rows.sparse[1], rows.offsets]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), kept=st.floats(0.0, 1.0), share=st.floats(0.02, 1.0))
+def test_threads_may_move_rows_of_a_cache_in_any_order(seed, kept, share):
+    """Rows that leave columns behind are the old ones without these columns, also where the last are moved first."""
+    rng = np.random.default_rng(seed)
+    n, capacity = int(rng.integers(1, 60)), int(rng.integers(1, 60))
+    whole = rng.normal(size=(n, n))
+    cache = RowCache(8 * n * capacity, n, np.float64, n)
+    cache.find(np.arange(n))
+    order = rng.permutation(n)
+    for sample, slot in zip(order, cache.reserve(order), strict=False):
+        cache.row(slot)[:] = whole[sample]
+    keep = np.flatnonzero(rng.random(n) < kept)
+    samples = np.flatnonzero(rng.random(n) < share)
+    held = np.intersect1d(samples, cache.held())
+    with mock.patch.object(cache_module, "_MOVED", len(keep)):  # one or two rows at a time
+        cache.shrink(keep, samples, _Backwards(1, None))
+    for sample, slot in zip(held, cache.find(held), strict=True):
+        np.testing.assert_array_equal(cache.row(slot), whole[sample, keep])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("q", "n"), [(1, 9), (37, 64), (200, 256)])
+def test_a_tile_in_one_call_is_that_of_numpy(dtype, q, n):
+    """Products, exponentials, sums and stored rows of a compiled tile are numpy's of the same arrays."""
+    rng = np.random.default_rng(q)
+    left, right = rng.normal(size=(q, 7)).astype(dtype), rng.normal(size=(n, 7)).astype(dtype)
+    left, right, coefs = -np.abs(left), np.abs(right), rng.normal(size=q).astype(dtype)
+    expected, tile, single = left @ right.T, np.empty((q + 3, n), dtype), tiles.is_single(dtype)
+    eps = 200.0 * float(np.finfo(dtype).eps)
+    close = partial(np.testing.assert_allclose, rtol=eps, atol=eps)
+    tiles.tile_values(left, right, tile[:q], False, single)
+    close(tile[:q], expected)
+    exponentials(expected)
+    sums = np.empty(n, dtype)
+    tiles.tile_sums(left, right, coefs, tile, sums, True, single)
+    close(tile[:q], expected)
+    close(sums, np.dot(expected.T, coefs))
+    u, flat, slots = np.ones(n), np.zeros(5 * (n + 2), dtype), np.array([4, 0])[:q]
+    tiles.add_tile(left, right, coefs, tile[:q], u, flat, n + 2, slots, 1, True, single)
+    close(u, np.ones(n) + np.dot(coefs, expected))
+    for slot, row in zip(slots, expected, strict=False):
+        close(flat[slot * (n + 2) :][1 : n + 1], row)
+    assert np.count_nonzero(flat) == n * len(slots)
+    if single is None:
+        two, out = rng.normal(size=(2, n)), np.empty((2, q))
+        tiles.sum_tile(left, right, two, tile[:q], out, True)
+        close(out, np.matmul(two, expected.T))
+
+
+def test_threads_that_share_few_rows_add_up_the_same_bits(monkeypatch):
+    """Sums of a few rows over many others are those of one thread to the last bit, for each group of outputs."""
+    rng = np.random.default_rng(0)
+    X, Z, coefs = rng.normal(size=(600, 5)), rng.normal(size=(2000, 5)), rng.normal(size=(2000, 2))
+    kernel, groups = Kernel("rbf", GAMMA), [(700, [0, 2]), (2000, [1, 2])]
+    monkeypatch.setattr(sums, "_FEWEST_VALUES", 1000)
+    left, right = (prepare(kernel, rows, np.float64, shift=np.zeros(5), sparse=False) for rows in (Z, X))
+    found = []
+    for n_threads in (1, 2, 3):
+        with open_pool(n_threads) as pool:
+            one, out = sums.Sums(kernel, np.float64, pool), np.ones((600, 3))
+            assert (one._shares(2, 8, 10**6, 2) > 1) == (n_threads > 1)
+            one.add_weighted(partial(span, left), coefs, partial(span, right), out, groups)
+            found.append(out)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    K = rbf_kernel(X, Z, gamma=GAMMA)
+    np.testing.assert_allclose(found[0][:, 0] - 1, K[:, :700] @ coefs[:700, 0], atol=1e-9)
+    np.testing.assert_allclose(found[0][:, 2] - 1, K @ coefs[:, 1], atol=1e-9)
 
 
 def test_cache_never_holds_more_than_it_may():
