@@ -16,6 +16,7 @@ from dsgd.sim.calibration import run_measurement
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.workers import place_name
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run_collective_study(
     Parameters and errors are those of `dsgd.study.run_study`.
     The sums of a gang are made together.
     """
-    record = Record(out, force=force, command=command)
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, None))
     grids = (
         (0 if in_threads else ranks, [(None, study.runs(*gang)) for gang in gangs])
         for (ranks, in_threads), gangs in groupby(study.gangs(), key=lambda gang: (gang[1], gang[0] == "inproc"))
@@ -77,7 +78,8 @@ def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[s
     Returns
     -------
     list of dict
-        Of each run: seconds, what was predicted from a calibration in the same gang, and what was sent.
+        Of each run: seconds (the median, and of each repetition), what was predicted from a calibration in the same
+        gang, and what was sent.
     """
     transport = rank.group.transport
     link = calibrate(rank.group)
@@ -101,6 +103,7 @@ def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[s
             {
                 "seconds": statistics.median(times),
                 "fastest_s": min(times),
+                "times_s": times,
                 "predicted_s": allreduce_seconds(run.algorithm, run.n_bytes, rank.size, link),
                 "bytes_sent": sum(cost.n_bytes for cost in costs),
                 "messages": sum(cost.messages for cost in costs),

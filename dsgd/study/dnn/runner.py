@@ -14,7 +14,7 @@ from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
 from dsgd.study.frame.data import file_names
-from dsgd.study.frame.measure import point, spent
+from dsgd.study.frame.measure import majority_accuracy, point, spent
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
@@ -146,6 +146,7 @@ def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:
         )
     return {
         "test_accuracy": curve[-1]["accuracy"],
+        "majority_accuracy": majority_accuracy(images.y, images.y_test),
         "train_s": curve[-1]["seconds"],
         **spent(model, spec.ranks),
         "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),

@@ -49,7 +49,7 @@ class EliminationCell(AbstractCell):
 
     def by_repeat(self, name: str) -> dict[int, float]:
         """Return a column by repetition, where it is known."""
-        return {row["repeat"]: float(row[name]) for row in self.rows if row.get(name) is not None}
+        return self.column(name, "repeat")
 
     def least_values(self) -> float | None:
         """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.

@@ -50,6 +50,10 @@ class AbstractCell(ABC):
         """Return a column over the repetitions, or None where no row has it."""
         return Stat.of(row.get(name) for row in self.rows)
 
+    def column(self, name: str, by: str = "seed") -> dict[Any, float]:
+        """Return a column by the seed or repetition of its row, where it is known."""
+        return {row[by]: float(row[name]) for row in self.rows if row.get(name) is not None}
+
     def median(self, name: str) -> float:
         """Return the median of a column.
 

@@ -15,7 +15,7 @@ model that is no better than always predicting the commonest label makes no clai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,13 @@ from scipy.special import stdtrit
 from dsgd.report import Claim, is_busy
 from dsgd.study.frame.rows import Row
 
-__all__ = ["Interval", "Margin", "difference", "exact", "judged", "ratio", "were_busy"]
+__all__ = ["Interval", "Margin", "average", "difference", "exact", "judged", "largest", "ratio", "were_busy"]
 
 _SHARE: Final = 0.95
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
 _CROSSES: Final = "The interval over the runs crosses the margin."
+_POINT: Final = "Computed, not measured: every run gives the same figure."
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ def exact(value: float) -> Interval:
     return Interval(value, value, value)
 
 
+def average(found: Mapping[Any, float]) -> Interval | None:
+    """Return the mean of a figure over its repetitions; None if there are none."""
+    return _mean(list(found.values()))
+
+
 def difference(ours: Mapping[Any, float], other: Mapping[Any, float]) -> Interval | None:
     """Return by how much a figure is above another's, over the repetitions of both; None where they share none."""
     return _mean([ours[run] - other[run] for run in ours if run in other])
@@ -109,6 +115,13 @@ def ratio(above: Mapping[Any, float], below: Mapping[Any, float]) -> Interval | 
     logs = [math.log(ours / other) for ours, other in pairs if 0 < ours < math.inf and 0 < other < math.inf]
     found = _mean(logs)
     return None if found is None else found.mapped(_exp)
+
+
+def largest(found: Iterable[Interval]) -> Interval:
+    """Return the largest of several figures: it is above each of their lower ends, and below the highest upper end."""
+    figures = list(found)
+    estimate, low, high = (max(getattr(one, name) for one in figures) for name in ("estimate", "low", "high"))
+    return Interval(estimate, low, high, max(one.n for one in figures))
 
 
 def were_busy(rows: Sequence[Row]) -> bool:
@@ -148,6 +161,8 @@ def judged(
     verdict = "undecided" if busy and found.n else margin.verdict(found)
     if verdict == "undecided":
         note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
+    elif not found.n:
+        note = f"{note} {_POINT}".lstrip()
     holds = None if trivial or verdict == "undecided" else verdict == "holds"
     return Claim(
         *claim, found.text(form), holds, note, trivial,

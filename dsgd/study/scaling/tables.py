@@ -18,6 +18,7 @@ from dsgd.sim.scaling import (
     place_layers,
     scaling_limit,
 )
+from dsgd.study.frame.verdict import Margin, exact, judged
 from dsgd.study.scaling.model import VARIATIONS, Curve, Predicted, vary
 from dsgd.study.scaling.published import PublishedPoint
 
@@ -138,18 +139,15 @@ def curve_table(found: Sequence[Curve], title: str) -> Table:
 
 
 def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
-    """Return the published points as claims: whether the model says the same."""
-    return [
-        Claim(
-            f"The model says {found.point.speedup:g}x on {found.point.nodes} nodes to within {_CLOSE:.0%}",
-            found.point.name,
-            f"{found.point.speedup:g}x",
-            f"{found.hybrid.speedup:.1f}x",
-            abs(found.ratio - 1.0) <= _CLOSE,
-            f"Predicted from nominal rates. {found.point.assumed}",
-        )
-        for found in predicted
-    ]
+    """Return the published points as claims: whether the model agrees."""
+    claims = []
+    for found in predicted:
+        point = found.point
+        name = f"The model predicts {point.speedup:g}x on {point.nodes} nodes to within {_CLOSE:.0%}"
+        claim, note = (name, point.name, f"{point.speedup:g}x"), f"From nominal rates. {point.assumed}"
+        margin = Margin((1.0 - _CLOSE) * point.speedup, most=(1.0 + _CLOSE) * point.speedup)
+        claims.append(judged(claim, exact(found.hybrid.speedup), "{:.1f}x".format, margin, note))
+    return claims
 
 
 def scaling_answer(predicted: Sequence[Predicted]) -> str:

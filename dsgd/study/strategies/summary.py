@@ -192,8 +192,7 @@ def _points(share: float) -> str:
 
 def _distance(gang: StrategyGang, cell: StrategyCell) -> Interval:
     """Return the accuracy of a strategy less that of the sequential run, over the seeds."""
-    by_seed = [{row["seed"]: float(row["test_accuracy"]) for row in one.rows} for one in (cell, gang.sequential)]
-    found = difference(*by_seed)
+    found = difference(cell.column("test_accuracy"), gang.sequential.column("test_accuracy"))
     # Seeds are run in their order, so that both have the first.
     assert found is not None
     return found
