@@ -52,7 +52,7 @@ class CollectiveGang:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name in tables and figures."""
         return f"{self.ranks} {_NAMES[self.wire]}"
 
     def sizes(self) -> list[int]:
@@ -68,11 +68,11 @@ class CollectiveGang:
         return {row["algorithm"]: row for row in self.rows if row["n_bytes"] == n_bytes}
 
     def auto(self, n_bytes: int) -> Row | None:
-        """Return the row of what ``"auto"`` takes, or None if the study did not run that algorithm."""
+        """Return the row of the algorithm that ``"auto"`` chooses, or None if the study did not run it."""
         return self.at(n_bytes).get(choose_algorithm(n_bytes, self.ranks))
 
     def auto_ratio(self, n_bytes: int) -> float | None:
-        """Return the time of what ``"auto"`` takes over that of the fastest algorithm."""
+        """Return the time of the algorithm that ``"auto"`` chooses over that of the fastest one."""
         chosen = self.auto(n_bytes)
         fastest = min(row["seconds"] for row in self.at(n_bytes).values())
         return None if chosen is None else chosen["seconds"] / fastest
@@ -103,7 +103,7 @@ class CollectiveGang:
 
 
 def summarise_collectives(rows: Iterable[Row]) -> list[CollectiveGang]:
-    """Return the gangs that `rows` are of, in their order."""
+    """Return the gangs of these rows, in order."""
     gangs = grouped(rows, "wire", "ranks").items()
     return [CollectiveGang(wire, ranks, found) for (wire, ranks), found in gangs]
 
@@ -126,7 +126,7 @@ def collective_table(gang: CollectiveGang) -> Table:
 
 
 def link_table(gangs: Sequence[CollectiveGang]) -> Table:
-    """Return what a message cost in each gang, and how well that predicted the sums."""
+    """Return the cost of a message in each gang, and how well it predicts the sums."""
     columns: dict[str, Callable[[CollectiveGang], str]] = {
         "gang": lambda gang: gang.name,
         "alpha us": lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
@@ -180,7 +180,7 @@ def collective_verdict(gangs: Sequence[CollectiveGang]) -> str:
     )
     if ratios:
         text += (
-            f" What auto takes needed {statistics.median(ratios):.2f} times the time of the fastest algorithm in the "
+            f" The choice of auto took {statistics.median(ratios):.2f} times as long as the fastest algorithm in the "
             f"median, {max(ratios):.2f} times at worst."
         )
     return text

@@ -18,7 +18,7 @@ __all__ = ["elimination_page", "elimination_verdict"]
 
 
 def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequence[str] = ()) -> Page:
-    """Return the report of a study from its finished runs, with a line of doubt for each problem that was skipped.
+    """Return the report of a study from its finished runs, with a caveat for each problem that was skipped.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
         elimination_table(summary, problem, cache) for problem in summary.problems() for cache in summary.caches()
     ]
     return Page(
-        title="What does leaving samples out save a kernel SVM?",
+        title="What does sample elimination save in a kernel SVM?",
         answer=elimination_verdict(summary, claims),
         ran=facts(
             rows,
@@ -61,7 +61,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
 
 @dataclass(frozen=True)
 class _Gains:
-    """What auto was worth with a small cache, a figure per problem.
+    """The savings of auto with a small cache, a figure per problem.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class _Gains:
     single : list of float
         How many times as fast as the reference.
     wrong, out : float
-        Samples that came back, of those left out, over all presets.
+        Samples that came back, and samples eliminated, over all presets.
     """
 
     values: list[float]

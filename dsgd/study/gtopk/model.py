@@ -15,9 +15,9 @@ parameter, 8 bytes an entry that is sent::
 and ``efficiency = compute / (compute + communication)`` of one step, nothing overlapped. With places packed
 (`dsgd.compress.sparse`) an entry takes less than 8 bytes; that is a line of its own.
 
-What a step computes is stated, not measured: the operations of the model, forward and twice as many backward, for a
-batch of 32, over the operations a second of a GPU of the time. A claim is therefore also turned round: for which
-compute times would it hold?
+Compute times are assumed, not measured: the operations of the model, forward and twice as many backward, for a batch of
+32, over the operations per second of a GPU of the time. For each claim the study therefore also says for which compute
+times it would hold.
 
 Source: Shi et al. 2019 (claims, alpha and beta); the operation counts are those of the models' authors.
 """
@@ -52,7 +52,7 @@ __all__ = [
     "scaling_table",
 ]
 
-#: One gigabit, as the authors of gTop-k found it.
+#: One gigabit, as the authors of gTop-k measured it.
 GIGABIT: Final = LinkCost(0.436e-3, 9e-9)
 #: The published ranges of efficiency over dense sums, and over Top-k.
 OVER_DENSE: Final = (2.7, 12.0)
@@ -63,7 +63,7 @@ _DENSITY: Final = 0.001
 
 @dataclass(frozen=True)
 class NetModel:
-    """A model that the claims are about.
+    """A model of the publication.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def scaling(model: NetModel, size: int, tflops: float, link: LinkCost = GIGABIT,
 
 
 def compute_range(other_s: float, gtopk_s: float, low: float, high: float) -> tuple[float, float] | None:
-    """Return the compute times between which one way of summing is `low` to `high` times as efficient as another.
+    """Return the range of compute times in which one algorithm is `low` to `high` times as efficient as another.
 
     The gain ``(c + other) / (c + gtopk)`` falls towards one as the compute time c grows.
 

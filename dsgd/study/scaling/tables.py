@@ -32,7 +32,7 @@ __all__ = [
     "variations_table",
 ]
 
-# A prediction from nominal rates that comes this close is called right.
+# Relative distance at which a prediction counts as right.
 _CLOSE: Final = 0.25
 
 
@@ -87,7 +87,7 @@ def variations_table(predicted: Sequence[Predicted]) -> Table:
 
 
 def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Table:
-    """Return one row per layer: what it computes for what it sends, and how it is best shared.
+    """Return one row per layer: its operations per byte, and how it is best shared.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
 
 
 def curve_table(found: Sequence[Curve], title: str) -> Table:
-    """Return speed-up, efficiency and what is waited for, one row per number of nodes."""
+    """Return speed-up, efficiency and waiting time, one row per number of nodes."""
     columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
         "nodes": lambda pair: str(pair[0].nodes),
         "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
