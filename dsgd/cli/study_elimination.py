@@ -62,19 +62,19 @@ def elimination(
     ranks: _Ranks = None,
     simulated_ranks: _Simulated = None,
     rows: Annotated[int | None, grid_option(help="Rows of each problem.")] = None,
-    repeats: Annotated[int | None, grid_option(help="Times that each run is made.")] = None,
+    repeats: Annotated[int | None, grid_option(help="Repetitions of each run.")] = None,
     n_threads: _Threads = None,
     cost: _Cost = None,
-    tol: Annotated[float | None, _machine_option(help="The gap to reach.")] = None,
+    tol: Annotated[float | None, _machine_option(help="Tolerance of the gap.")] = None,
     with_reference: _Reference = True,
     demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """What does leaving samples out save? Run every preset of elimination and recompute what has been claimed of it.
+    """What does sample elimination save? Run every preset and evaluate the claims about it.
 
     Every run becomes one row in OUT/rows.jsonl as soon as it is finished. The same command resumes an interrupted
-    study. Real sets that are not on this machine are left out with a line that says so. OUT/report.html is
+    study. Real sets that are not on this machine are skipped with a message. OUT/report.html is
     self-contained.
     """
     from dsgd.report import check_extras

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -56,7 +57,7 @@ def scaling(
     For each published point: what data parallel training alone would reach, what the best sharing of each layer could,
     and under which assumptions. Nothing is trained; it takes seconds. With --model the same is said of another network.
     """
-    from dsgd.report import check_extras
+    from dsgd.report import check_extras, claims_table
     from dsgd.report.provenance import command_line
     from dsgd.study import scaling as study
 
@@ -66,9 +67,11 @@ def scaling(
     page = study.scaling_page(predicted, own, command=command_line())
     path = page.save(out)
     if as_json:
-        typer.echo(json.dumps({"report": str(path), "answer": page.answer, "points": list(page.rows)}))
+        claims = [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims]
+        found = {"report": str(path), "answer": page.answer, "points": list(page.rows), "claims": claims}
+        typer.echo(json.dumps(found))
         return
-    show(page, page.tables, path)
+    show(page, [*page.tables, claims_table(page.claims)], path)
 
 
 def _own(options: Mapping[str, Any]) -> Own:

@@ -1,4 +1,4 @@
-"""What an estimator requires of its row blocks, of the gang that trains on them, and how many ranks it asks for."""
+"""The requirements of an estimator: for its row blocks, for the gang that trains on them, and its number of ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dsgd.runtime.timeouts import Timeouts
 
 __all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
 
-#: More threads than both of these are a crowd that mostly waits.
+#: Threads beyond both of these mostly wait.
 _CROWD: Final = 32
 _CROWD_PER_CORE: Final = 4
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What rows and targets must be to be trained on; the keywords of `summarise`.
+    """Requirements for rows and targets; the keywords of `summarise`.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ class Expected:
 
 @dataclass(frozen=True)
 class Spread:
-    """How many ranks there are, and how rows get to them.
+    """The number of ranks, and how rows are distributed to them.
 
     Parameters
     ----------
     n_ranks, ranks_per_worker : int or None, default None
-        How many ranks in all, and on a worker; None takes one for every thread. Arrays of this process are cut into
-        `pieces` blocks per rank.
+        Ranks in all, and on a worker; None takes one for every thread. Arrays of this process are cut into `pieces`
+        blocks per rank.
     pieces : int, default 1
-        Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
+        Number of blocks per rank into which arrays of this process are cut. A block is the unit that can move later.
     on_disk : bool, default False
-        Whether blocks lie on the disks of the workers, and not in their memory.
+        Whether blocks are stored on the disks of the workers instead of in memory.
     seed : int or None, default None
-        Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.partition`; None leaves neighbours
-        together, as they are in blocks that were made on the cluster.
+        Assigns the rows of arrays of this process to ranks at random, see `dsgd.inputs.partition`; None assigns
+        consecutive rows, as in blocks that were made on the cluster.
     """
 
     n_ranks: int | None = None
@@ -71,27 +71,27 @@ class Spread:
 
 @dataclass(frozen=True)
 class Work:
-    """What ranks do with the blocks; see `dsgd.runtime.run_on_cluster`.
+    """The work of the ranks on the blocks; see `dsgd.runtime.run_on_cluster`.
 
     Parameters
     ----------
     program : RankProgram
-        What each of them runs.
+        The program of each rank.
     pack : callable
         Makes the data of a rank from its blocks (X, y, sample_weight).
     args : tuple
         Further arguments of the program.
     cut : callable or None, default None
-        Shares what was packed out to the ranks of a worker.
+        Divides packed data between the ranks of a worker.
     numbered : bool, default False
         Whether `pack` gets blocks (X, y, sample_weight, first) instead, `first` being the number of the first row in
         the whole.
     demand : MemoryDemand or None, default None
-        What ranks need of the memory of their workers.
+        Memory that ranks need on their workers.
     mail : Mail or None, default None
-        Whether they get mailboxes, and which servers come after them.
+        Whether ranks get mailboxes, and which servers follow them.
     given : object, default None
-        What rank 0 alone is given.
+        An object for rank 0 only.
     """
 
     program: RankProgram
@@ -106,7 +106,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Terms:
-    """On what terms a gang works, as the parameters of the estimator say; see `dsgd.runtime.run_on_cluster`.
+    """Settings of a gang, from the parameters of the estimator; see `dsgd.runtime.run_on_cluster`.
 
     Parameters
     ----------
@@ -115,13 +115,13 @@ class Terms:
     on_failure : str or policy, default "raise"
         What happens when a machine fails.
     elastic : bool, default False
-        Whether workers that join the cluster are taken in.
+        Whether workers that join the cluster also join the gang.
     timeouts : Timeouts or None, default None
-        How long it waits for what.
+        How long it waits for each event.
     on_event : callable or None, default None
         Receives what rank 0 publishes.
     title : str or None, default None
-        What the job is called on the dashboard.
+        Title of the job on the dashboard.
     """
 
     transport: TransportName = "auto"
@@ -140,10 +140,10 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int
     n_jobs : int or None
         The parameter, not zero.
     n_rows : int or None, default None
-        Rows to be dealt to them: a thread without any would only be waited for. Where more threads than rows were
-        asked for by their number, or many more are returned than there are cores, that is said in a warning.
+        Rows to assign to the threads; a thread without rows would only delay the others. A warning says if more threads
+        than rows were asked for by number, or if many more are returned than there are cores.
     least_rows : int, default 1
-        Rows that each thread is to have where there is more than one.
+        Least number of rows of each thread, if there are several.
     """
     cores = count_cores()
     n = 1 if n_jobs is None else n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
@@ -167,5 +167,5 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int
 
 
 def ranks_asked(n_jobs: int | None) -> int | None:
-    """Return the ranks on a cluster that ``n_jobs`` asks for: its number, or None for all that there can be."""
+    """Return the ranks on a cluster that ``n_jobs`` asks for: its number, or None for as many as possible."""
     return n_jobs if n_jobs is not None and n_jobs > 0 else None

@@ -1,7 +1,7 @@
 """Row blocks on the workers, and the summary of each that the client gets.
 
-These functions run on the workers, beside the data. What a look brings back is a few numbers per block, so the client
-learns classes, counts, widths and defects without any row travelling to it.
+These functions run on the workers, where the data is. A summary is a few numbers per block, so the client learns
+classes, counts, widths and defects without receiving any rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample
 
 @dataclass(frozen=True)
 class BlockSummary:
-    """What the client needs to know of a block.
+    """A summary of a block for the client.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class BlockSummary:
     counts : array or None
         Rows of each of `classes`.
     problem : str
-        What is wrong with the block; empty if nothing is.
+        The defect of the block; empty if there is none.
     nnz : int
         Entries stored.
     visits : int
-        Visits that training pays to its rows in an epoch: one each, or as many as their weights say.
+        Visits to its rows in an epoch of training: one each, or as many as their weights.
     """
 
     rows: int
@@ -60,7 +60,7 @@ class BlockSummary:
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
-    """Bring a chunk, partition or tuple into the form (X, y, sample_weight) of numpy arrays and CSR matrices.
+    """Convert a chunk, partition or tuple to (X, y, sample_weight) of numpy arrays and CSR matrices.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def summarise(
     any_shape: bool = False,
     rows_are_checked: bool = False,
 ) -> BlockSummary:
-    """Look at a block.
+    """Summarise a block.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ def summarise(
     classification : bool
         Whether targets are classes.
     supervised : bool, default True
-        Whether targets must be there; False ignores them.
+        Whether targets are required; False ignores them.
     any_shape : bool, default False
-        Whether a row may have any shape, such as that of an image, and a value to predict be a vector.
+        Whether rows may have any shape, such as that of an image, and targets may be vectors.
     rows_are_checked : bool, default False
         Whether X is known to be finite numbers of the right shape, and need not be read.
 
@@ -154,7 +154,7 @@ def _row_problem(X: Any, *, any_shape: bool) -> str:
 
 
 def _is_finite(values: AnyArray) -> bool:
-    """Return whether all values are finite; one pass over them that writes nothing, unless their sum is not."""
+    """Return whether all values are finite, in one pass that allocates nothing unless their sum is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(values)
     return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
@@ -192,7 +192,7 @@ def nbytes_of(*arrays: Any) -> int:
 def widen(X: Any, n_features: int) -> Any:
     """Return a CSR block with `n_features` columns, a view; dense blocks have their width already.
 
-    A svmlight file does not say how many features there are, only which it uses.
+    An svmlight file lists only the features that it uses, not how many there are.
     """
     if sp.issparse(X) and X.shape[1] < n_features:
         return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
@@ -200,7 +200,7 @@ def widen(X: Any, n_features: int) -> Any:
 
 
 def check_summaries(summaries: Sequence[BlockSummary]) -> None:
-    """Raise for the first block that cannot be trained on, or when blocks do not fit each other.
+    """Raise for the first block that cannot be trained on, or if blocks do not match.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """Callbacks of ``fit``: those of `dsgd.progress` and those of scikit-learn, set by one method.
 
-scikit-learn (1.9 and newer) keeps the callbacks of an estimator in ``_skl_callbacks`` and hands those of a pipeline or
-a search on to the estimators inside, through ``set_callbacks``. Ours lie in the same list, each in an envelope that has
-scikit-learn's methods and does nothing in them, so that both kinds survive a clone and a search together.
+scikit-learn (1.9 and newer) keeps the callbacks of an estimator in ``_skl_callbacks`` and passes those of a pipeline or
+a search on to the estimators inside, through ``set_callbacks``. Ours are in the same list, each in an envelope whose
+scikit-learn methods do nothing, so that both kinds survive clones and searches.
 
-Epochs are told at most five times a second, and scikit-learn has a task for each of them: those that one event stands
-for begin and end one after the other. Between them there is no fitted estimator on the client, so callbacks that want
+Epochs are reported at most five times a second, and scikit-learn has a task for each of them: the epochs of one event
+begin and end one after the other. During training there is no fitted estimator on the client, so callbacks that need
 one (``ScoringMonitor``) get it at the end of the fit.
 """
 
@@ -31,7 +31,7 @@ _SKLEARN_HOOKS: Final = ("setup", "on_fit_task_begin", "on_fit_task_end", "teard
 
 
 def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains; record its stages."""
+    """Wrap a method that trains: run the callbacks of the estimator and its ``verbose``, and record its stages."""
 
     @functools.wraps(method)
     def notifying(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,7 +65,7 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
 
 
 def _without_rows(method: Callable[..., Any], estimator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments of a method with what `Rows` hold in their place."""
+    """Return the arguments of a method with `Rows` replaced by their contents."""
     given = inspect.signature(method).bind(estimator, *args, **kwargs)
     rows, arguments = given.arguments["X"], given.arguments
     if rows.client is not None and estimator.client is not rows.client:
@@ -107,7 +107,7 @@ def wrap_callbacks(name: str, callbacks: tuple[Any, ...]) -> list[Any]:
     name : str
         Of the estimator.
     callbacks : tuple
-        What was passed to ``set_callbacks``.
+        The arguments of ``set_callbacks``.
 
     Raises
     ------
@@ -144,7 +144,7 @@ class _Envelope:
         self.callback = callback
 
     def setup(self, estimator: Any, context: Any) -> None:
-        """Do nothing: our callbacks are told by the audience."""
+        """Do nothing: the audience calls our callbacks."""
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Do nothing."""
@@ -157,7 +157,7 @@ class _Envelope:
 
 
 class _Skorch:
-    """A callback of skorch: any of its methods for the beginning, an epoch and the end, called if it is there."""
+    """A callback of skorch: its methods for the beginning, an epoch and the end are called if it has them."""
 
     def __init__(self, callback: Any, X: Any = None, y: Any = None) -> None:
         self._callback, self._rows = callback, {"X": X, "y": y}
@@ -169,7 +169,7 @@ class _Skorch:
         self._call("on_train_begin", estimator, **self._rows)
 
     def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
-        """End an epoch; one that ends training says so as it does in skorch, by `KeyboardInterrupt`."""
+        """End an epoch; a callback ends training as in skorch, by raising `KeyboardInterrupt`."""
         if isinstance(event, Notice):
             return
         try:
@@ -188,7 +188,7 @@ class _Skorch:
 
 
 class _Tasks:
-    """Tells scikit-learn's callbacks of a fit as a task, and of its epochs as tasks of that."""
+    """Reports a fit to scikit-learn's callbacks as a task, and its epochs as subtasks."""
 
     def __init__(self, X: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> None:
         self._rows = {"X": X, "y": y}
@@ -204,11 +204,11 @@ class _Tasks:
         self._fit.call_on_fit_task_begin(estimator=estimator, **self._rows)
 
     def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
-        """Begin and end the tasks of the epochs that are done since the last event."""
+        """Begin and end the tasks of the epochs that ended since the last event."""
         if isinstance(event, Notice):
             return
         stop = False
-        # A gang that is formed anew does some epochs once more; their tasks are over.
+        # A gang that is formed again repeats some epochs, whose tasks have ended.
         for _ in range(self._n_epochs, event.epoch):
             epoch = self._fit.subcontext(task_name="epoch")
             epoch.call_on_fit_task_begin(estimator=estimator)

@@ -23,11 +23,11 @@ Estimator = TypeVar("Estimator", bound=type)
 
 
 def inherit_docs(estimator: Estimator) -> Estimator:
-    """Complete the docstring of an estimator by the parameters and attributes that its bases describe.
+    """Complete the docstring of an estimator with the parameters and attributes that its bases describe.
 
-    A decorator. Parameters come in the order of the signature, the class's own words before those of a base; attributes
-    of its own come first, then those of its bases, nearest first. Its methods are completed by `inherit_method_docs`.
-    What users see, in ``help`` and in the documentation, is one whole docstring. Without docstrings (``python -OO``)
+    A decorator. Parameters are in the order of the signature; the class's own text takes precedence over that of a
+    base. Its own attributes come first, then those of its bases, nearest first. `inherit_method_docs` completes its
+    methods. Users see one whole docstring, in ``help`` and in the documentation. Without docstrings (``python -OO``)
     nothing happens.
 
     Parameters
@@ -49,11 +49,12 @@ def inherit_docs(estimator: Estimator) -> Estimator:
 
 
 def inherit_method_docs(owner: Estimator) -> Estimator:
-    """Complete the docstrings of a class's methods by those of the same methods of its bases.
+    """Complete the docstrings of a class's methods from the same methods of its bases.
 
     A decorator. A method describes only what is its own. A parameter that it leaves out is described as in the same
     method of the nearest base that has it, else as in `predict`, because all methods that take rows take the same ones.
-    It returns what the nearest base says, unless it says so itself, and raises what it and its bases list.
+    The section on returned values comes from the nearest base, unless the method has one; the section on errors has
+    those of the method and its bases.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def inherit_method_docs(owner: Estimator) -> Estimator:
 
 
 def _unwrapped(member: object) -> object:
-    """Return the function of a method, also of one that is only there if `available_if` says so."""
+    """Return the function of a method, also of a conditional one (`available_if`)."""
     return getattr(member, "fn", member)
 
 
@@ -106,19 +107,19 @@ def _sections(doc: str) -> dict[str, str]:
 
 
 def _tables(base: type) -> dict[str, Section]:
-    """Return what a class's own docstring says of each of its parameters and attributes."""
+    """Return the entries of a class's own docstring for its parameters and attributes."""
     sections = _sections(vars(base).get("__doc__") or "")
     return {title: _entries(sections.get(title, "")) for title in _TABLES}
 
 
 def _entries(text: str) -> Section:
-    """Return the entries of a section by the names they are of: ``a, b : float`` is of both."""
+    """Return the entries of a section by name; ``a, b : float`` is the entry of both."""
     entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
     return {re.split(r" :|\n", entry)[0].strip(): entry.rstrip() for entry in entries if entry.strip()}
 
 
 def _merged(tables: Iterable[Section]) -> Section:
-    """Return the entries of several classes, the first that has a name in front of the others."""
+    """Return the entries of several classes; for each name, the first class that has it comes first."""
     merged: Section = {}
     known: set[str] = set()
     for table in tables:

@@ -1,7 +1,8 @@
 """The base of all estimators that can train on a cluster: client, row blocks, lazy prediction.
 
-Training goes through three steps: data become row blocks, each block is looked at where it lies, and a gang runs a rank
-program over them. An estimator says how to check arrays of this process, how blocks are packed and which program runs.
+Training takes three steps: the data is converted to row blocks, each block is summarised where it is, and a gang runs a
+rank program over the blocks. An estimator defines how arrays of this process are checked, how blocks are packed and
+which program runs.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from dsgd.stages import recorded, stage
 
 __all__ = ["AbstractClusterEstimator"]
 
-#: Parameters that say what worker processes do, with their defaults.
+#: Parameters that affect worker processes only, with their defaults.
 _OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False, "timeouts": None}
 
 
 class _LeftOut:
-    """Stands for the ledger where an estimator has none, and says why; one that it has comes first."""
+    """Explains why an estimator has no ledger; an actual ledger takes precedence."""
 
     def __get__(self, estimator: Any, owner: type) -> Any:
         """Raise `AttributeError`; on the class, return this."""
@@ -58,25 +59,25 @@ class _LeftOut:
 
 
 class AbstractClusterEstimator(BaseEstimator):
-    """An estimator with a parameter ``client``: a live client is carried by reference and never pickled.
+    """An estimator with a parameter ``client``, which is kept by reference and never pickled.
 
-    Nor is the ledger, which tells of the training and not of the model.
+    The ledger is not pickled either, as it describes the training and not the model.
     """
 
     client: Any  # set by the final classes' __init__
     verbose: int | bool
     ledger_: Any = _LeftOut()
 
-    #: Fitted attributes that tell of the training and stay behind when a model travels to where it predicts.
+    #: Fitted attributes that describe the training and are not sent with a model that predicts elsewhere.
     _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "_ledger_is_elsewhere", "fit_report_")
 
-    #: What to do with rows that are more than the memory of the workers.
+    #: Advice for rows that exceed the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
 
-    #: Whether training takes `Rows` as they are, or what they hold.
+    #: Whether training takes `Rows` themselves, or their contents.
     _reuses_rows: ClassVar[bool] = False
 
-    #: Who listens to the fit that runs.
+    #: The listeners of the current fit.
     _audience: Audience | None = None
 
     # What every estimator has; docstrings of its own methods are completed by these (`inherit_method_docs`).
@@ -122,12 +123,12 @@ class AbstractClusterEstimator(BaseEstimator):
         """
 
     def set_callbacks(self, *callbacks: Any) -> Self:
-        """Set who is told how ``fit`` gets on, in place of those that were set before.
+        """Set the callbacks of ``fit``, in place of earlier ones.
 
         Parameters
         ----------
         *callbacks : dsgd.progress.Callback, or callback of scikit-learn 1.9 and newer
-            Instances; none to take all of them away. A clone has the same ones.
+            Instances; none removes all callbacks. A clone has the same ones.
 
         Returns
         -------
@@ -145,17 +146,17 @@ class AbstractClusterEstimator(BaseEstimator):
         return self
 
     def _listener(self) -> Callable[[Mapping[str, Any]], None] | None:
-        """Return what takes the events of the fit that runs, if anybody listens."""
+        """Return the receiver of events of the current fit, if there are listeners."""
         return None if self._audience is None else self._audience.tell
 
     def _n_epochs_at_most(self) -> int:
-        """Return the epochs that scikit-learn's callbacks have as tasks; 0 where training has none."""
+        """Return the number of epochs that scikit-learn's callbacks see as tasks; 0 if training has none."""
         return 0
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def _uses_cluster(self, X: Any) -> bool:
-        """Return whether X is trained on by worker processes; warn where something asks for them in vain."""
+        """Return whether worker processes train on X; warn about parameters that need them and have no effect."""
         if is_distributed(X) or self.client is not None or (isinstance(X, Rows) and X.uses_cluster):
             return True
         if getattr(self, "_lost_client", False):
@@ -178,12 +179,12 @@ class AbstractClusterEstimator(BaseEstimator):
         return False
 
     def _terms(self, on_event: Callable[[Mapping[str, Any]], None] | None) -> Terms:
-        """Return on what terms a gang works for this estimator, and who hears of it."""
+        """Return the settings of the gang of this estimator, and its listeners."""
         of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in _OF_CLUSTERS.items()}
         return Terms(**of_cluster, on_event=on_event, title=type(self).__name__)
 
     def _take_report(self, gang: GangResult, **more: Any) -> None:
-        """Set what every fit tells of its gang and its stages, and what else an estimator tells."""
+        """Set the report of a fit on its gang and its stages, with further entries of an estimator."""
         stages = [*recorded("client"), *gang.stages]
         self.ledger_ = replace(gang.ledger, stages=stages)
         told = [{"stage": s.name, "where": s.where, "seconds": s.seconds, "bytes": s.nbytes} for s in stages]
@@ -201,7 +202,7 @@ class AbstractClusterEstimator(BaseEstimator):
         *,
         first: bool = True,
     ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
-        """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
+        """Yield the rows as checked and summarised blocks on the workers; they are released at the end.
 
         Parameters
         ----------
@@ -212,9 +213,9 @@ class AbstractClusterEstimator(BaseEstimator):
         expected : Expected
             What rows and targets must be.
         spread : Spread
-            How many ranks there are, and how rows get to them.
+            The number of ranks, and how rows are distributed to them.
         first : bool, default True
-            Whether the number of features is learned or must be that of before.
+            Whether the number of features is learned, or must equal the known one.
 
         Raises
         ------
@@ -225,8 +226,8 @@ class AbstractClusterEstimator(BaseEstimator):
         VersionMismatchError
             A worker, or the scheduler, has no dsgd or another version.
         ClusterError
-            The cluster was restarted, or its scheduler went away (`ClusterUnreachableError`), before the rows were
-            there.
+            The cluster was restarted, or its scheduler was lost (`ClusterUnreachableError`), before the rows were
+            placed.
         """
         kept = X if isinstance(X, Rows) else None
         if kept is not None:
@@ -241,7 +242,7 @@ class AbstractClusterEstimator(BaseEstimator):
             # Before worker processes are started for it.
             check_targets(X, y, sample_weight, supervised=expected.supervised)
         with client_for(self._client_of(kept)) as client, released([]) as held:
-            # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
+            # Summarising blocks already runs dsgd on the workers, so compare versions before the gang does.
             with stage("connect"):
                 check_versions(client)
             place = partial(place_blocks, client, (X, y, sample_weight), check, expected, spread, self._if_too_large)
@@ -253,7 +254,7 @@ class AbstractClusterEstimator(BaseEstimator):
             yield blocks
 
     def _client_of(self, rows: Rows | None) -> Any:
-        """Return the client to train on, that of the rows where the estimator has none."""
+        """Return the client to train on: that of the rows if the estimator has none."""
         if rows is None or rows.client is None:
             return self.client
         if self.client is not None and self.client is not rows.client:
@@ -289,7 +290,7 @@ class AbstractClusterEstimator(BaseEstimator):
         return blocks
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
-        """Take the number of features from the blocks, or hold them to that of the first call."""
+        """Learn the number of features from the blocks, or compare it with that of the first call."""
         width = max(s.n_features for s in summaries)
         if first:
             self.n_features_in_ = width
@@ -330,10 +331,10 @@ class AbstractClusterEstimator(BaseEstimator):
     # -- scikit-learn plumbing -----------------------------------------------------------------------------------
 
     def __sklearn_clone__(self) -> Self:
-        """Clone with the client carried by reference: a live client cannot be copied."""
+        """Clone with the same client: a live client cannot be copied."""
         without = type(self).__new__(type(self))
         without.__dict__.update(self.__dict__, client=None)
-        # What else a clone has (metadata requests, callbacks) is scikit-learn's affair.
+        # scikit-learn handles the rest of a clone (metadata requests, callbacks).
         fresh: Self = BaseEstimator.__sklearn_clone__(without)
         fresh.client = self.client
         if hasattr(self, "_lost_client"):

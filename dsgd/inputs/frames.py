@@ -1,9 +1,9 @@
 """Tables as arrays of numbers: numeric, boolean and nullable columns.
 
-Problem: numpy knows no missing integer, and no row of a bool and a float; of a table that holds them it makes objects.
+Problem: numpy has no missing integers and no common type for bools and floats, so it converts such tables to objects.
 
-Columns become numbers one by one, of the narrowest floats or integers that hold all of them, as scikit-learn does. What
-is missing has no number, and the error names the column.
+Method: columns are converted one by one, to the narrowest floats or integers that hold all of them, as in scikit-learn.
+Missing values are refused, and the error names the column.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["column_values", "in_memory", "is_table", "missing_column", "table_va
 
 
 def is_table(X: object) -> bool:
-    """Return whether X is a table of pandas: columns with names, each with a dtype."""
+    """Return whether X is a pandas data frame."""
     return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc") and hasattr(X, "to_numpy")
 
 
 def table_values(X: Any) -> AnyArray:
-    """Return the rows of a table as an array, of numbers where all columns are numbers or bools.
+    """Return the rows of a table as an array, numeric if all columns are numbers or bools.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def table_values(X: Any) -> AnyArray:
     Returns
     -------
     array, shape (n, d)
-        Of objects where a column holds no numbers.
+        Of objects if a column is not numeric.
 
     Raises
     ------
@@ -61,14 +61,14 @@ def table_values(X: Any) -> AnyArray:
 
 
 def column_values(y: Any, name: str) -> AnyArray:
-    """Return a column as an array, of numbers or bools where that is what it holds.
+    """Return a column as an array, of numbers or bools if it has only these.
 
     Parameters
     ----------
     y : array, Series, table or list
         One entry, or one row, per row of X.
     name : str
-        What it is, for the error.
+        Its name in errors.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def column_values(y: Any, name: str) -> AnyArray:
 
 
 def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Return what `sklearn.utils.validation.validate_data` does; of a table whose values are missing, name the column.
+    """Call `sklearn.utils.validation.validate_data`; errors about missing values in a table name the column.
 
     Parameters
     ----------
@@ -116,12 +116,12 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 
 def in_memory(values: Any) -> Any:
-    """Return values that are computed, where they are a dask collection."""
+    """Return values; those of a dask collection are computed."""
     return values.compute() if hasattr(values, "__dask_graph__") else values
 
 
 def missing_column(X: Any) -> str:
-    """Return what is wrong with the first column of a table that has missing values; empty if there is none."""
+    """Return the error text for the first column of a table with missing values; empty if there is none."""
     if is_table(X):
         for k, name in enumerate(X.columns):
             if X.iloc[:, k].isna().any():
@@ -137,7 +137,7 @@ def _missing(name: object) -> str:
 
 
 def _number_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the numpy dtype of a column of numbers or bools, else None; that of Int64, boolean ... is theirs."""
+    """Return the numpy dtype of a column of numbers or bools (also of nullable ones such as Int64), else None."""
     kind = getattr(dtype, "numpy_dtype", dtype)
     if isinstance(kind, np.dtype) and kind.kind in "fiub":
         return kind

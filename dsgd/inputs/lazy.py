@@ -49,7 +49,7 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
         raise InvalidDataError(
             f"X has {width} features, but {type(model).__name__} is expecting {model.n_features_in_} features as input."
         )
-    # One node that the tasks of all blocks share; its key is drawn, as a hash would have to read the whole model.
+    # One node, shared by the tasks of all blocks. Its key is random, because a hash would read the whole model.
     shared = dask.delayed(model, pure=False)
     if hasattr(X, "map_partitions"):
         return X.map_partitions(_on_frame, shared, method, meta=_frame_meta(X, n_columns, dtype))
@@ -67,7 +67,7 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
 
 
 def accuracy(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Return the share of (weighted) rows that a classifier predicts right; computes, and no row leaves its worker.
+    """Compute the share of (weighted) rows that a classifier predicts right; no row leaves its worker.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def accuracy(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
 
 
 def r2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Return 1 - sum w (y - f)^2 / sum w (y - mean y)^2 of a regressor f; computes, and no row leaves its worker.
+    """Compute 1 - sum w (y - f)^2 / sum w (y - mean y)^2 of a regressor f; no row leaves its worker.
 
     Parameters
     ----------
@@ -100,13 +100,13 @@ def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, samp
 
     shared = dask.delayed(model, pure=False)
     sums = dask.delayed(sums_of, pure=False)
-    # Rows go to the model as they are: it knows a table by the names of its columns.
+    # Rows are passed to the model unchanged: it checks the column names of a table.
     parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight, build=_with_targets)]
     return np.sum(dask.compute(*parts), axis=0)  # type: ignore[no-any-return]
 
 
 def _with_targets(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
-    """Return a block whose rows are left alone where they are a table."""
+    """Return a block; rows of a table stay a table."""
     if is_table(X):
         return X, *make_block(np.empty((len(X), 0)), y, sample_weight)[1:]
     return make_block(X, y, sample_weight)

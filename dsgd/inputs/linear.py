@@ -48,7 +48,7 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
         return tags
 
     def densify(self) -> Self:
-        """Turn `coef_` into a dense array; the default.
+        """Convert `coef_` to a dense array; the default.
 
         Returns
         -------
@@ -60,7 +60,7 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
         return self
 
     def sparsify(self) -> Self:
-        """Turn `coef_` into a CSR matrix: smaller for models with many zeros (L1).
+        """Convert `coef_` to a CSR matrix, which is smaller for models with many zeros (L1).
 
         Returns
         -------

@@ -1,20 +1,20 @@
 """Assignment of rows to blocks: consecutive or at random.
 
-Problem: rows are often in an order that means something (a series in time, one class after the other). Ranks that are
-given neighbours then have rows of different kinds, and a model that is averaged seldom suffers: on ijcnn1, a series in
-time, one average of the models of sixteen ranks is 1.8 points below one rank, and nothing below it where rows are
-dealt. The methods that average models are stated for rows that are.
+Problem: the order of rows often has a meaning (a time series, one class after the other). Ranks with consecutive rows
+then have different kinds of rows, and models that are rarely averaged suffer: on ijcnn1, a time series, one average of
+the models of sixteen ranks is 1.8 points below one rank, and as good as it if rows are assigned at random. The methods
+that average models assume random assignment.
 
 Update: rows are sorted by a hash of (seed, content of the row), and the sorted rows are cut into parts of as many
-visits (`dsgd.local.order`) for every rank. Threads, workers and simulated ranks so train on the same rows whatever
-order these come in, and get the same model to the bit. Rows of equal content are kept on one rank where that makes
-parts differ by a few visits at most; so a row of weight two is still the same as that row twice. The rows of a rank lie
-in its blocks in the order of the array: a block is read from one end of a part of the array to the other, and blocks of
-all ranks lie beside each other in it, so of an array in a file little is in memory at a time.
+visits (`dsgd.local.order`) for every rank. Threads, workers and simulated ranks therefore train on the same rows in
+whatever order these arrive, and get the same model to the bit. Rows of equal content stay on one rank if parts then
+differ by at most a few visits, so that a row of weight two still equals that row twice. Within its blocks the rows of a
+rank are in the order of the array. A block is read in one pass over a part of the array, and the blocks of all ranks
+with the same place come from the same part, so little of an array in a file is in memory at a time.
 
-Cost: a pass over the array and a sort of 8 bytes a row; 8 bytes a row after, and a copy of the rows of a block while it
-is sent. Rows that threads of this process train on are read once for their hashes, which also shows whether they are
-finite, and copied once, each by its own thread, from where they lie to where they are trained.
+Cost: a pass over the array and a sort of 8 bytes per row; then 8 bytes per row, and a copy of the rows of a block while
+it is sent. Rows that threads of this process train on are read once for their hashes, which also checks that they are
+finite, and copied once, each by its own thread, to the place where it trains on them.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
@@ -43,7 +43,7 @@ __all__ = ["KnownRows", "Partition", "pack_for_threads", "partition_rows", "read
 
 Packed = TypeVar("Packed")
 
-# Keys of a partition must say nothing about the order in which a rank walks its rows, drawn from the same seed.
+# Keys of a partition must be independent of the order in which a rank visits its rows, which has the same seed.
 _SALT = 0xD6E8FEB86659FD93
 
 
@@ -54,11 +54,11 @@ class Partition:
     Parameters
     ----------
     stops : sequence of int, length n_ranks + 1
-        Where the rows of each rank begin, and where the last ones end.
+        The start of the rows of each rank, and the end of the last.
     pieces : int, default 1
         Blocks of each rank.
     order : array of int64, shape (n_rows,), or None, default None
-        The rows of rank after rank, those of each ascending; None where neighbours are together.
+        The rows of all ranks, rank by rank, those of each ascending; None for consecutive rows.
     """
 
     stops: tuple[int, ...]
@@ -116,9 +116,9 @@ def partition_rows(
     pieces : int, default 1
         Blocks of each rank.
     seed : int or None, default None
-        Of the hash; None leaves neighbours together.
+        Seed of the hash; None assigns consecutive rows.
     prints : array of uint64, shape (n_rows,), or None, default None
-        `dsgd.local.blocks.fingerprints` of the rows, where they are known.
+        `dsgd.local.blocks.fingerprints` of the rows, if known.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def partition_rows(
     with stage("order", prints.nbytes):
         order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
         stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
-        # Sorted by rank, rows of a rank as they lie: numpy sorts small integers in two passes.
+        # Sorted by rank; the rows of a rank keep their order: numpy sorts small integers in two passes.
         rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
         for rank, (start, stop) in enumerate(pairwise(stops)):
             rank_of[order[start:stop]] = rank
@@ -165,13 +165,13 @@ def pack_for_threads(
     seed : int or None
         See `partition_rows`.
     known : KnownRows or None, default None
-        The rows, where kernels can read them as they are; then `pack` gets a `dsgd.local.blocks.Selection` in the place
+        The rows, if kernels can read them without conversion; `pack` then gets a `dsgd.local.blocks.Selection` in place
         of X, and copies them once.
 
     Returns
     -------
     list, length n_ranks
-        What `pack` has returned for each rank.
+        The results of `pack` for each rank.
     """
     X, y, weights = rows
     with stage("pack"):
@@ -191,7 +191,7 @@ def pack_for_threads(
 
 @dataclass(frozen=True)
 class KnownRows:
-    """All rows of an array, as kernels read them, and what one pass over them has shown; made by `read_rows`.
+    """All rows of an array as kernels read them, with the results of one pass over them; made by `read_rows`.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class KnownRows:
 
 
 def read_rows(X: Any, n_threads: int) -> KnownRows | None:
-    """Read rows once, a part of them in each thread, and return what there is to know before they are packed.
+    """Read rows once, a part of them in each thread, and return the results that packing needs.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def read_rows(X: Any, n_threads: int) -> KnownRows | None:
     Returns
     -------
     KnownRows or None
-        None where rows must be converted first.
+        None if rows must be converted first.
     """
     with stage("hash") as it:
         whole = readable(X)
@@ -254,11 +254,11 @@ def _side_by_side(work: Callable[[int], Packed], n: int) -> list[Packed]:
 
 
 def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:
-    """Cut rows into parts of as many visits; those sorted by keys between two of different content if one is near."""
+    """Cut rows into parts of equal visits; rows sorted by keys between different contents if that is near."""
     # Visits before each row, and all of them.
     before = np.arange(n_rows + 1) if visits is None else np.concatenate([[0], np.cumsum(visits)])
     total = int(before[-1])
-    # So little that no rank is left without rows.
+    # Small enough that every rank has rows.
     reach = min(MAX_COPIES, (total // n_ranks - 1) // 2)
     stops = [0]
     for rank in range(1, n_ranks):

@@ -1,4 +1,4 @@
-"""Row blocks on the workers of a cluster: placed there, looked at, and handed to a gang."""
+"""Row blocks on the workers of a cluster: placement, summaries, and training by a gang."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ClusterBlocks:
     futures : sequence of Future
         The blocks in row order, each a tuple (X, y, sample_weight).
     summaries : sequence of BlockSummary
-        What one look at each block has shown; all of them can be trained on.
+        Summaries of the blocks, none of which has a defect.
     n_ranks, ranks_per_worker : int or None
         How many ranks train on them; see `run_on_cluster`.
     resend : callable or None, default None
-        Takes the number of a block that is lost and returns its future, sent again from this process; None where
-        Dask has computed the blocks and does so again.
+        Takes the number of a lost block, sends it again from this process, and returns its future; None if Dask
+        computes lost blocks again.
     packed : KeptPacks or None, default None
-        What the workers have packed them into, where that stays for further fits.
+        The packed forms that workers keep for further fits, if they do.
     """
 
     client: Client
@@ -67,7 +67,7 @@ class ClusterBlocks:
                 futures,
                 client=self.client,
                 pack=work.pack,
-                # Rows sent from here are cut for the ranks already, in the same way wherever these run.
+                # Rows sent from here are already cut for the ranks, in the same way wherever these run.
                 cut=work.cut if self.resend is None else None,
                 args=work.args,
                 n_ranks=self.n_ranks,
@@ -75,7 +75,7 @@ class ClusterBlocks:
                 block_rows=[s.rows for s in self.summaries],
                 block_nbytes=[s.nbytes for s in self.summaries],
                 reload=resend,
-                # The memory of workers is asked for what they will pack.
+                # Workers are asked for the memory of the blocks that they will pack.
                 demand=None if is_packed else work.demand,
                 mail=work.mail,
                 given=work.given,
@@ -92,7 +92,7 @@ class ClusterBlocks:
         return result
 
     def _name_packed(self, work: Work) -> tuple[str, bool]:
-        """Return the name by which workers keep what they pack, if they do, and whether they have it."""
+        """Return the name under which workers keep packed blocks, if they do, and whether they have them."""
         if self.packed is None or work.numbered:  # numbers make other blocks of them at every fit
             return "", False
         from dsgd.runtime.worker.member import forget_packed
@@ -107,7 +107,7 @@ class ClusterBlocks:
         return self.client is client and all(future.status == "finished" for future in self.futures)
 
     def _numbered(self, held: list[Future]) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
-        """Return blocks that know the number of their first row, and what sends one again; `held` gets all of them."""
+        """Return blocks that know the number of their first row, and a function that resends one; `held` gets all."""
         starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
         futures = self.client.map(_number, self.futures, starts, pure=False)
         held += futures
@@ -131,7 +131,7 @@ def place_blocks(
     advice: str,
     held: list[Future],
 ) -> ClusterBlocks:
-    """Return rows as blocks on the workers, looked at and fit to train on.
+    """Return rows as checked and summarised blocks on the workers.
 
     Parameters
     ----------
@@ -144,20 +144,20 @@ def place_blocks(
     expected : Expected
         What rows and targets must be.
     spread : Spread
-        How many ranks there are, and how rows get to them.
+        The number of ranks, and how rows are distributed to them.
     advice : str
-        What to do with rows that are more than the memory of the workers.
+        Advice for rows that exceed the memory of the workers.
     held : list of Future
-        Gets all futures, also where this raises: the caller releases them.
+        Gets all futures, also if this raises: the caller releases them.
 
     Raises
     ------
     InvalidDataError
         A block cannot be trained on, or blocks do not fit each other.
     MemoryLimitError, DiskSpaceError
-        Rows are more than the memory, or the disks, of the workers.
+        The rows exceed the memory or the disks of the workers.
     ClusterError
-        The cluster was restarted, or its scheduler went away (`ClusterUnreachableError`), before the rows were there.
+        The cluster was restarted, or its scheduler was lost (`ClusterUnreachableError`), before the rows were placed.
     """
     resend: Callable[[int], Future] | None = None
     if is_distributed(given[0]):
@@ -181,7 +181,7 @@ def place_blocks(
 def kept_blocks(
     rows: Rows, client: Client, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
 ) -> ClusterBlocks:
-    """Return the blocks that rows keep on the workers, which are placed there where they are not yet."""
+    """Return the blocks that `Rows` keep on the workers, after placing them if needed."""
 
     def make() -> tuple[ClusterBlocks, Callable[[], object]]:
         held: list[Any] = []
@@ -225,7 +225,7 @@ def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expe
 def _scattered(
     client: Client, rows: Block, spread: Spread, held: list[Future]
 ) -> tuple[list[Future], Callable[[int], Future]]:
-    """Send arrays of this process; return the blocks, and what sends one of them again. `held` gets all of them."""
+    """Send arrays of this process; return the blocks, and a function that sends one again. `held` gets all of them."""
     futures, partition = scatter_rows(client, *rows, spread)
     held += futures
 
@@ -237,10 +237,10 @@ def _scattered(
 
 
 def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
-    """Have a look at each block where it lies."""
+    """Summarise each block where it is."""
     if not on_disk:
         return list(client.map(look, futures, expected=expected, pure=False))
-    # Dask takes a block on disk for a small object and would carry it to whichever worker is idle.
+    # Dask takes a block on disk for a small object and would move it to any idle worker.
     settle(client, futures)
     holders = client.who_has(futures)
     return [
@@ -261,7 +261,7 @@ def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:
 
 
 def _gathered(client: Client, futures: Sequence[Future]) -> Any:
-    """Return the results of futures; a cluster that goes meanwhile raises what it raises during the job."""
+    """Return the results of futures; a cluster that is lost meanwhile raises the errors of a job."""
     from distributed import CancelledError
 
     try:

@@ -1,4 +1,4 @@
-"""Linear classifiers and regressors: what they predict, on arrays here, on dask collections lazily, block by block."""
+"""Predictions of linear classifiers and regressors: on arrays at once, on dask collections lazily, block by block."""
 
 from __future__ import annotations
 

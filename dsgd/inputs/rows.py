@@ -1,14 +1,14 @@
 """Rows that several fits train on: checked, read, sent and packed once.
 
-Problem: before the first step of a fit its rows are checked, hashed, and copied in the order of training, on a cluster
-after a journey to the workers. With few epochs that takes as long as training, and a search over parameters pays for it
-at every fit.
+Problem: before the first step of a fit its rows are checked, hashed and copied in the order of training; on a cluster
+they are sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it
+for every fit.
 
-Method: a handle owns what a fit has made of its rows, and hands it to the next one. What depends on parameters (the
-seed, the number of ranks, how many rows are held out) is kept for the parameters that were used last.
+Method: a handle owns the results of this work and passes them to the next fit. Results that depend on parameters (the
+seed, the number of ranks, the share held out) are kept for the parameters that were used last.
 
-The handle is explicit. A cache behind the back of ``fit`` would have to read all rows to see that they are the same,
-which is a sixth of a short fit, and hold memory that nobody knows of.
+The handle is explicit. A hidden cache in ``fit`` would have to read all rows to see that they are the same, which is a
+sixth of a short fit, and would hold memory without the user's knowledge.
 
 Source: the idea is XGBoost's ``DMatrix``.
 """
@@ -50,7 +50,7 @@ _SAMPLE: Final = 4096
 
 
 class _Recent:
-    """The values that were made last, by key: so many of them at most."""
+    """The values that were made last, by key, up to a largest number."""
 
     def __init__(self, n_most: int, release: Callable[[Any], object] | None = None) -> None:
         self._n_most, self._release = n_most, release
@@ -60,7 +60,7 @@ class _Recent:
     def get(
         self, key: Hashable, make: Callable[[], Packed], *, is_valid: Callable[[Packed], bool] | None = None
     ) -> Packed:
-        """Return the value of a key, made where it is not there any more; first the oldest ones make room."""
+        """Return the value of a key; a missing one is made, after the oldest ones have made room."""
         with self._lock:
             if key in self._values and (is_valid is None or is_valid(self._values[key])):
                 self._values.move_to_end(key)
@@ -76,7 +76,7 @@ class _Recent:
             return value
 
     def clear(self) -> None:
-        """Let go of all values."""
+        """Release all values."""
         with self._lock:
             while self._values:
                 self._drop(self._values.popitem()[1])
@@ -87,7 +87,7 @@ class _Recent:
 
 
 class LocalRows:
-    """Arrays of this process that were checked, and what was made of them.
+    """Checked arrays of this process, and the results made from them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class LocalRows:
     def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
         self.block = block
         self._is_finite = is_finite
-        #: What reading the rows has shown; None before `read`, and where they must be converted first.
+        #: Results of reading the rows; None before `read`, and if they must be converted first.
         self.known: KnownRows | None = None
         self._is_read = False
         self._summaries: dict[bool, BlockSummary] = {}
@@ -115,7 +115,7 @@ class LocalRows:
         return int(self.block[0].shape[0])
 
     def read(self, n_threads: int, name: str) -> None:
-        """Read the rows once, in threads: their fingerprints, and whether they are finite; `name` is for the error.
+        """Read the rows once, in threads: their fingerprints, and whether they are finite; `name` is that in errors.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class LocalRows:
         self.known, self._is_read = known, True
 
     def summary(self, *, classification: bool) -> BlockSummary:
-        """Return what there is to say of rows and targets."""
+        """Return the summary of rows and targets."""
         if classification not in self._summaries:
             with stage("labels", nbytes_of(self.block[1])):
                 check_any_weight(self.block[2])
@@ -149,7 +149,7 @@ class LocalRows:
         n_ranks, pack, seed
             As there.
         reads_once : bool
-            Whether `pack` may take a selection in the place of X.
+            Whether `pack` may take a selection in place of X.
         """
 
         def make() -> list[Packed]:
@@ -160,53 +160,53 @@ class LocalRows:
         return self._packed.get(joblib.hash((n_ranks, pack, seed)), make)
 
     def clear(self) -> None:
-        """Let go of packed rows."""
+        """Release packed rows."""
         self._packed.clear()
 
 
 class KeptPacks:
-    """Names what workers pack their blocks into, so that they find it again.
+    """Names for the packed blocks of workers, by which they find them again.
 
     Parameters
     ----------
     n_most : int
         How many packed forms of the same blocks the workers keep.
     anchors : mapping
-        The objects on the workers with which they go, see `PackedAs`.
+        Objects on the workers; packed blocks are released with them, see `PackedAs`.
     """
 
     def __init__(self, n_most: int, anchors: Mapping[str, Any]) -> None:
         self._n_most = n_most
         #: See `PackedAs`.
         self.anchors = anchors
-        self._names: list[str] = []  # the one that was used last comes last
+        self._names: list[str] = []  # in order of use, the latest last
 
     def name_of(self, pack: Callable[..., Any]) -> str:
-        """Return the name of what `pack` makes; empty if it is not kept."""
+        """Return the name of the result of `pack`; empty if it is not kept."""
         return str(joblib.hash(pack)) if self._n_most else ""
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def make_room(self, name: str) -> list[str]:
-        """Return the names of what has to go before this one is made."""
+        """Return the names to release before this one is made."""
         others = [each for each in self._names if each != name]
         n_gone = max(0, len(others) - self._n_most + 1)
         self._names = [each for each in self._names if each not in others[:n_gone]]
         return others[:n_gone]
 
     def add(self, name: str) -> None:
-        """Note that the workers have this one now."""
+        """Record that the workers have this one now."""
         self._names = [*(each for each in self._names if each != name), name]
 
 
 class Rows:
     """Rows and targets that several fits train on, checked, hashed and packed once.
 
-    Pass it to ``fit``, ``partial_fit`` or ``score`` in the place of X, without y and sample_weight. `SGDClassifier` and
-    `SGDRegressor` reuse all that the last fit has made of the rows: a second one with the same ``random_state`` and
-    ``n_jobs`` begins training at once, one with another ``random_state`` packs them again without reading them first.
-    Other estimators take the rows out and train as on arrays.
+    Pass it to ``fit``, ``partial_fit`` or ``score`` in place of X, without y and sample_weight. `SGDClassifier` and
+    `SGDRegressor` reuse all preparation by earlier fits: a fit with the same ``random_state`` and ``n_jobs`` starts
+    training at once, and one with another ``random_state`` packs the rows again without checking them first. Other
+    estimators train as on the arrays inside.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class Rows:
         Rows, shape (n_samples, n_features), as for ``fit``. Arrays are not copied if they are float32 or float64 and
         C-contiguous, or CSR: do not change them afterwards.
     y : array-like or dask collection, shape (n_samples,), or None, default None
-        Targets; None where blocks or files hold them, and without supervision.
+        Targets; None if blocks or files hold them, or without supervision.
     sample_weight : array-like, dask array or None, shape (n_samples,), default None
         Weights.
     client : distributed.Client or None, default None
@@ -227,9 +227,9 @@ class Rows:
     Attributes
     ----------
     n_features_in_ : int
-        Columns, where X is in this process.
+        Columns, if X is in this process.
     feature_names_in_ : array of str, shape (n_features,)
-        Their names, where X has any and is in this process.
+        Their names, if X has any and is in this process.
 
     Raises
     ------
@@ -302,7 +302,7 @@ class Rows:
         return self._local is None or self.client is not None
 
     def release(self) -> None:
-        """Let go of what was packed and sent; a later fit makes it again."""
+        """Release packed and sent rows; a later fit makes them again."""
         self._opened.clear()
         if self._local is not None:
             self._local.clear()
@@ -324,7 +324,7 @@ class Rows:
         return self._local
 
     def show(self, estimator: Any, *, first: bool) -> None:
-        """Let an estimator learn the number and names of the columns, or compare them with those of before.
+        """Let an estimator learn the number and names of the columns, or compare them with the known ones.
 
         Raises
         ------
@@ -335,7 +335,7 @@ class Rows:
             validate_data(estimator, self._head, reset=first, skip_check_array=True)
 
     def named(self) -> Any:
-        """Return X, as a table where it was one: a view with the names of its columns."""
+        """Return X, with its column names (as a view) if it was a table."""
         if self._local is None or not is_table(self._head):
             return self.X
         return type(self._head)(self.X, columns=self._head.columns, copy=False)
@@ -343,21 +343,21 @@ class Rows:
     def opened(
         self, key: Hashable, make: Callable[[], tuple[Opened, Callable[[], object]]], is_valid: Callable[[Opened], bool]
     ) -> Opened:
-        """Return what holds the rows on the workers.
+        """Return the object that holds the rows on the workers.
 
         Parameters
         ----------
         key : hashable
-            What it depends on.
+            The values on which it depends.
         make : callable
-            Returns it, and what releases it.
+            Returns it, and a function that releases it.
         is_valid : callable
             Whether it can still be used.
         """
         return self._opened.get(key, make, is_valid=lambda found: is_valid(found[0]))[0]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        """Return arrays that can be trained on, of finite targets and weights; values of X are not read yet."""
+        """Return arrays to train on, with finite targets and weights; the values of X are not read yet."""
         learner = BaseEstimator()
         options: dict[str, Any] = {"dtype": [np.float64, np.float32], "order": "C", "allow_nd": True}
         with stage("check"):
@@ -387,12 +387,12 @@ class Rows:
 
 
 def unpacked(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Return X, y and sample_weight as passed, or what `Rows` in the place of X hold.
+    """Return X, y and sample_weight as passed, or the contents of `Rows` in place of X.
 
     Raises
     ------
     InvalidDataError
-        There are `Rows`, and targets or weights beside them.
+        Targets or weights were passed besides `Rows`.
     """
     if not isinstance(X, Rows):
         return X, y, sample_weight
@@ -401,7 +401,7 @@ def unpacked(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
 
 
 def refuse_beside(y: Any, sample_weight: Any) -> None:
-    """Raise `InvalidDataError` for targets or weights that are passed beside `Rows`."""
+    """Raise `InvalidDataError` for targets or weights that are passed besides `Rows`."""
     if y is not None or sample_weight is not None:
         raise InvalidDataError(
             "y and sample_weight must be None where X is Rows: dsgd.Rows(X, y, sample_weight) holds them."

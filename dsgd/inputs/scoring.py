@@ -1,4 +1,4 @@
-"""What classifiers and regressors share that train on a cluster: scores of dask input, computed block by block."""
+"""Base classes of classifiers and regressors that train on a cluster: scores of dask input, computed block by block."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ __all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "take_rows"]
 
 @dataclass(frozen=True)
 class SimulatedBlocks:
-    """What `dsgd.inputs.ClusterBlocks` is on a cluster.
+    """The counterpart of `dsgd.inputs.ClusterBlocks` on a simulated cluster.
 
     Parameters
     ----------
     cluster : SimulatedCluster
         Where ranks run.
     blocks : sequence of tuple
-        Of each rank, (X, y, sample_weight).
+        (X, y, sample_weight) of each rank.
     summaries : sequence of BlockSummary
-        What one look at each has shown.
+        Their summaries.
     """
 
     cluster: SimulatedCluster
@@ -38,12 +38,12 @@ class SimulatedBlocks:
     def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
 
-        How workers cut rows and hold them has no meaning here.
+        Parameters about how workers cut and hold rows have no effect here.
 
         Raises
         ------
         IncompatiblePartsError
-            What is asked for needs machines that exist.
+            A parameter needs real machines.
         """
         for name, only in (("transport", "auto"), ("on_failure", "raise"), ("elastic", False), ("timeouts", None)):
             asked = getattr(terms, name)
@@ -65,7 +65,7 @@ class SimulatedBlocks:
 
 
 def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread: Spread) -> SimulatedBlocks:
-    """Cut arrays into one block per rank, as they would be sent to workers, and look at each.
+    """Cut arrays into one block per rank, as for workers, and summarise each.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     expected : Expected
         What rows and targets must be.
     spread : Spread
-        How they are dealt to ranks; it asks for as many ranks as there are, or leaves that open.
+        How rows are assigned to ranks; its number of ranks is that of the cluster or None.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
 
 
 def holds_blocks(X: Any) -> bool:
-    """Return whether X is a list of what each rank shall train on: tuples (X, y) or (X, y, sample_weight)."""
+    """Return whether X is a list of the blocks of all ranks: tuples (X, y) or (X, y, sample_weight)."""
     return isinstance(X, (list, tuple)) and bool(X) and all(_is_block(item) for item in X)
 
 
@@ -102,23 +102,23 @@ def _is_block(item: Any) -> bool:
 
 
 def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, spread: Spread) -> SimulatedBlocks:
-    """Look at the blocks of each rank and keep them as they are, as those that were made on workers.
+    """Summarise the blocks of each rank without changing them, like blocks made on workers.
 
     Parameters
     ----------
     cluster : SimulatedCluster
         Says how many ranks there are.
     X : sequence of tuple
-        Of each rank, (X, y) or (X, y, sample_weight).
+        (X, y) or (X, y, sample_weight) of each rank.
     expected : Expected
         What rows and targets must be.
     spread : Spread
-        Asks for as many ranks as there are, or leaves that open.
+        Its number of ranks is that of the cluster or None.
 
     Raises
     ------
     InvalidDataError
-        There are more or fewer blocks than ranks.
+        The number of blocks differs from that of ranks.
     """
     _check_spread(cluster, spread)
     if len(X) != cluster.ranks:
@@ -128,7 +128,7 @@ def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, s
 
 
 def _check_spread(cluster: SimulatedCluster, spread: Spread) -> None:
-    """Raise unless the cluster has as many ranks as are asked for, and rows are in memory."""
+    """Raise unless the cluster has the number of ranks asked for, and rows are in memory."""
     n_ranks = spread.n_ranks
     if n_ranks is not None and n_ranks != cluster.ranks:
         raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")

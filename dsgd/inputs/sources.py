@@ -2,7 +2,7 @@
 
 Dask arrays, dataframes, lists of delayed blocks, futures and svmlight files become one future per block, each a tuple
 (X, y, sample_weight) on the worker that made it. Arrays of this process are cut by rows and sent straight to the
-workers; nothing passes through the scheduler where the workers can be reached.
+workers; they pass through the scheduler only if the workers cannot be reached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_collection(X: Any) -> bool:
 
 
 def is_distributed(X: Any) -> bool:
-    """Return whether X lives, or can be made, on a cluster: dask collection, list of blocks, or svmlight file(s)."""
+    """Return whether X is, or can be made, on a cluster: dask collection, list of blocks, or svmlight file(s)."""
     return is_collection(X) or _is_path(X) or (isinstance(X, (list, tuple)) and bool(X) and _is_block(X[0]))
 
 
@@ -69,7 +69,7 @@ def feature_names(X: Any) -> Any:
 
 
 def check_targets(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
-    """Raise unless targets come from one place: beside a collection, or within blocks and files.
+    """Raise unless targets come from one source: an argument beside a collection, or blocks and files.
 
     Parameters
     ----------
@@ -109,15 +109,15 @@ def to_delayed_blocks(
     X : dask array, dask dataframe, list of delayed or futures, path or list of paths
         The rows. A delayed block or a future is a tuple (X, y) or (X, y, sample_weight).
     y, sample_weight : dask array, dask series, array, Series, list, or None
-        One entry per row of X; None where the blocks or files carry them. Dask arrays of known rows are cut like X;
+        One entry per row of X; None if the blocks or files hold them. Dask arrays of known rows are cut like X;
         anything else is cut by the rows of X.
     supervised : bool, default True
         Whether a collection needs `y`.
     build : callable, optional
-        Makes the block of ``(X, y, sample_weight)`` where these are computed: `make_block`, or one that keeps it on
-        disk.
+        Makes the block of ``(X, y, sample_weight)`` on the worker that computes them: `make_block`, or a function that
+        keeps it on disk.
     compute : callable, optional
-        Computes a list of delayed numbers: of rows of blocks, where they are not known and must be.
+        Computes a list of delayed numbers of rows of blocks, if they are needed and unknown.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def to_delayed_blocks(
     Raises
     ------
     PartitionMismatchError
-        X, y and sample_weight have different numbers of rows, or are arrays that are cut differently; gives the counts.
+        X, y and sample_weight have different numbers of rows, or differently chunked arrays; the text has the counts.
     InvalidDataError
         Columns are chunked, or targets are missing or given twice.
     """
@@ -146,21 +146,21 @@ def to_delayed_blocks(
 
 
 def check_room(client: Client, X: Any, advice: str) -> None:
-    """Refuse rows of known size that cannot fit into the memory of all workers, before one of them is computed.
+    """Refuse rows of known size that exceed the memory of all workers, before any of them is computed.
 
     Parameters
     ----------
     client : distributed.Client
         The cluster.
     X : dask collection, list or path
-        The rows; only of a dask array of dense chunks is the size known.
+        The rows; their size is known only for a dask array with dense chunks.
     advice : str
-        What to do.
+        Advice for the error.
 
     Raises
     ------
     MemoryLimitError
-        Gives bytes needed and available.
+        The text has the bytes needed and available.
     """
     if not isinstance(getattr(X, "_meta", None), np.ndarray) or _known_rows(X) is None or X.dtype.kind not in "fiub":
         return
@@ -176,7 +176,7 @@ def check_room(client: Client, X: Any, advice: str) -> None:
             refuse(who, needed, used=used, memory_limit=sum(limits), advice=advice)
             return
         except MemoryLimitError:
-            # What workers use is known from their heartbeats; memory of the last job may be free by now.
+            # The memory use of workers is known from heartbeats; that of the last job may be free by now.
             if is_last:
                 raise
             time.sleep(1.0)
@@ -185,7 +185,7 @@ def check_room(client: Client, X: Any, advice: str) -> None:
 def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
-    There is one block per rank, or several pieces, and those of the ranks of a worker are neighbours.
+    There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
 
     Parameters
     ----------
@@ -196,15 +196,15 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     y, sample_weight : array, shape (n,), or None
         Targets and weights.
     spread : Spread
-        How many ranks there will be, and how rows are dealt to them. Blocks for the disks of workers are small, and one
-        is in memory at a time.
+        The number of ranks, and how rows are assigned to them. Blocks for the disks of workers are small, and one at a
+        time is in memory.
 
     Returns
     -------
     list of Future
         The blocks.
     Partition
-        Which rows are in which.
+        The rows of each block.
     """
     threads = sorted(client.nthreads().items())
     places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
@@ -218,7 +218,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
         workers = [places[k * len(places) // partition.n_blocks]]
         futures[k] = scatter_block(client, X, y, sample_weight, partition, k, workers, on_disk=spread.on_disk)
         if spread.on_disk:
-            # A block that is not on disk yet is in memory, here and there.
+            # A block that is not yet on disk is in memory, on the client and on the worker.
             with stage("hand over"):
                 settle(client, last)
             last = [futures[k]]
@@ -246,15 +246,15 @@ def scatter_block(
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
         it.nbytes = nbytes_of(*block)
-        # Keys by content would cost a pass over all rows, and blocks that are equal would share one.
+        # Keys by content would cost a pass over all rows, and equal blocks would share one.
         [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
 
 def settle(client: Client, futures: Sequence[Future]) -> None:
-    """Wait until futures are done, well or not."""
+    """Wait until futures are done, successfully or not."""
 
-    # Not distributed.wait, which raises where one was cancelled.
+    # Not distributed.wait, which raises if one was cancelled.
     async def settled() -> None:
         await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
 
@@ -279,10 +279,9 @@ def _is_block(item: Any) -> bool:
 
 
 def _cut_alike(X: Any, others: dict[str, Any], compute: Callable[[list[Any]], Any]) -> list[list[Any]]:
-    """Return the row blocks of a collection, and those of what has an entry for each of its rows, cut like them."""
+    """Return the row blocks of a collection and of its targets and weights, cut alike."""
     named = {"X": X, **{name: np.asarray(v) if isinstance(v, (list, tuple)) else v for name, v in others.items()}}
-    # Dask reads several partitions at once, the more the fewer columns are asked for: each frame by itself would be cut
-    # in a way of its own.
+    # Dask merges partitions when it reads few columns, so each frame by itself would be cut differently.
     is_alone = sum(map(_is_frame, named.values())) < 2
     ours = _row_parts(X, "X", optimize=is_alone)
     rows = _known_rows(X)
@@ -310,7 +309,7 @@ def _cut_alike(X: Any, others: dict[str, Any], compute: Callable[[list[Any]], An
 
 
 def _recut(parts: Sequence[Any], theirs: Sequence[int], ours: Sequence[int], name: str) -> list[Any]:
-    """Return `parts`, which have so many rows, put together and cut into blocks of other numbers of rows."""
+    """Concatenate `parts` of known numbers of rows and cut them into blocks of other numbers of rows."""
     import dask
 
     if sum(theirs) != sum(ours):
@@ -319,7 +318,7 @@ def _recut(parts: Sequence[Any], theirs: Sequence[int], ours: Sequence[int], nam
     starts = np.cumsum([0, *theirs])
     blocks, begin = [], 0
     for n in ours:
-        # At least one part, whose dtype an empty block has.
+        # At least one part, to give an empty block its dtype.
         first = max(0, min(int(np.searchsorted(starts, begin, "right")) - 1, len(parts) - 1))
         last = max(first + 1, int(np.searchsorted(starts, begin + n, "left")))
         spans = [(max(0, begin - int(start)), max(0, begin + n - int(start))) for start in starts[first:last]]
@@ -332,7 +331,7 @@ def _recut(parts: Sequence[Any], theirs: Sequence[int], ours: Sequence[int], nam
 
 
 def _joined(parts: Sequence[Any], spans: Sequence[tuple[int, int]], name: str) -> Any:
-    """Return some rows of each of some parts, one after the other."""
+    """Return the concatenation of some rows of some parts."""
     taken = [column_values(_taken(part, *span), name) for part, span in zip(parts, spans, strict=True)]
     return taken[0] if len(taken) == 1 else np.concatenate(taken)
 
@@ -359,7 +358,7 @@ def _is_frame(values: Any) -> bool:
 def _row_parts(X: Any, name: str, *, optimize: bool = True) -> list[Any]:
     """Return the row blocks of a collection as delayed objects; of a frame, without `optimize`, its partitions."""
     if _is_frame(X) and not optimize:
-        # What is not asked for is not read, but partitions stay what they are.
+        # Unused columns are not read, but partitions keep their boundaries.
         return list(X.simplify().to_delayed(optimize_graph=False))
     if hasattr(X, "chunks") and X.ndim >= 2:
         for axis, n_blocks in enumerate(X.numblocks[1:], start=1):

@@ -1,12 +1,12 @@
 """Row blocks on the disks of the workers, for data larger than their memory.
 
-Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when it runs
-out of memory and reads them back whole. Rows that are read twice in all and never again need neither.
+Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when memory runs
+out and reads them back whole. Rows that are read only twice need neither.
 
-Method: a block is copied into a nameless file in the local directory of the worker that made it, and what Dask holds is
-the mapping of that file: it costs no memory while nobody reads it, and Dask's own counting of references says when the
-file can go. A worker that dies takes its files along; Dask makes their blocks again as it would any other. To another
-worker a block travels as plain arrays.
+Method: a block is copied into an unnamed file in the local directory of the worker that made it, and Dask holds the
+mapping of that file. It costs no memory while it is not read, and Dask's reference counts decide when the file is
+removed. The files of a worker that dies vanish with it; Dask computes their blocks again like any others. Blocks are
+sent to other workers as plain arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SpooledBlock:
         return iter(self._block)
 
     def release(self) -> None:
-        """Let the block take no memory until it is read again."""
+        """Release the memory of the block until it is read again."""
         self._mapping.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -59,12 +59,12 @@ def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
     block : tuple
         As `make_block` returns it.
     folder : str or None, default None
-        Where to; None takes the local directory of the worker that runs this task.
+        The target folder; None takes the local directory of the worker that runs this task.
 
     Returns
     -------
     SpooledBlock or tuple
-        The block itself if its rows are no numbers.
+        The block itself if its rows are not numbers.
 
     Raises
     ------
@@ -84,18 +84,18 @@ def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
 
 
 def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block | SpooledBlock:
-    """Bring a chunk, partition or tuple into the form of a block, on disk; see `make_block`."""
+    """Convert a chunk, partition or tuple to a block on disk; see `make_block`."""
     return spool(make_block(X, y, sample_weight))
 
 
 def look(block: Block | SpooledBlock, expected: Expected) -> BlockSummary:
-    """Look at a block, see `summarise`. One on disk takes no memory afterwards."""
+    """Summarise a block, see `summarise`. A block on disk takes no memory afterwards."""
     (summary,) = [summarise(b, **asdict(expected)) for b in visit([block])]
     return summary
 
 
 def visit(blocks: Iterable[Any]) -> Iterator[Block]:
-    """Yield blocks one at a time; one that lies on disk takes no memory any more when the next is asked for."""
+    """Yield blocks one at a time; a block on disk releases its memory when the next one is requested."""
     for block in blocks:
         yield tuple(block)
         if isinstance(block, SpooledBlock):

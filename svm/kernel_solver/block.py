@@ -11,28 +11,28 @@ u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when
 
 A large problem begins with few of its samples (`dsgd.svm.kernel_solver.growth`).
 
-**It ends.** Each pass of the loop does one of these, and none of them for ever:
+**It ends.** Each pass of the loop does one of the following, and none of them forever:
 
 * a round takes at least one step, or stalls; steps are at most `max_iter`, and the third stall in a row ends the run;
 * samples are left out: at least one step lies between two tests;
 * samples come back: no more than were left out before;
 * a batch of a large problem comes;
-* the proof holds, or nothing may be done any more: the run ends;
+* the proof holds, or no step is allowed any more: the run ends;
 * or none of these: a look at samples left out that finds no violator, which lowers the gap at which the next is due;
   the one early reconstruction; a look at whether the run stands still, with a window of steps between two; or a proof
   that fails. After a proof that fails the worst pair of *all* samples is
   active, as samples come back by the extremes over all of them (`InactiveSamples`), and so the next pass is a round.
 
-So no more than four passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
-also ends where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve, and
-where neither the gap nor the dual objective comes nearer (`dsgd.svm.kernel_solver.standstill`): rounding may undo what
-steps gain long before they are spent.
+So at most four passes in a row make no progress. After a fifth, the run ends with the gap that it has. It also ends
+where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve, and where neither
+the gap nor the dual objective comes nearer (`dsgd.svm.kernel_solver.standstill`): rounding may undo what steps gain
+long before they are spent.
 
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
-u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
-so errors of float32 rows count only for what changes after.
+u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it continues from that
+u, so errors of float32 rows affect only later changes.
 
-Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round each rank then tells
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round each rank then sends
 the others its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the
 features of the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values.
 Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
@@ -64,14 +64,14 @@ __all__ = ["solve"]
 
 _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
-#: Passes in a row that bring nothing on, at most.
+#: Largest number of passes in a row without progress.
 _MOST_IDLE = 4
-#: Steps between proofs where rounding hides the gap, doubled each time, and proofs in a row that do not see it halve.
+#: Steps between proofs if rounding hides the gap, doubled each time, and proofs in a row in which it does not halve.
 _BLIND_STEPS, _BLIND_PROOFS = 1000, 3
 #: Float32 rows round f by this share of eps times the largest kernel value times the sum of α, as measured (0.03 to
 #: 0.15 on a dozen sets). Where that is above `tol` they serve until the gap has come down to so many times as much.
 _ROUNDING, _FAR_ABOVE = 0.1, 10.0
-#: Rows of a block among which the largest kernel value is looked for.
+#: Rows of a block in which the largest kernel value is searched.
 _SOME_ROWS = 16
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
 #: a few times the values of a block, and saves a part of its own square: it must be larger than a block.
@@ -103,7 +103,7 @@ def solve(
     elimination : Elimination
         When samples are left out.
     block_size : int or None
-        Variables per block; None chooses by the number of samples.
+        Variables per block; None chooses it by the number of samples.
 
     Returns
     -------
@@ -193,7 +193,7 @@ class _Run:
                 return state.solution(self.tol)
             if self._is_hidden(gap):
                 return state.solution(self.tol)
-            if active_gap < self.tol:  # rows are good enough; it was samples left out that violate
+            if active_gap < self.tol:  # rows are exact enough; inactive samples violate
                 continue
             self.n_failed += 1
             target = min(target, 0.5 * self.tol)
@@ -204,7 +204,7 @@ class _Run:
         return state.solution(self.tol)
 
     def _is_idle(self) -> bool:
-        """Return whether so many passes have brought nothing on that there is no end to expect: see the proof above."""
+        """Return whether so many passes made no progress that the run would not end: see the proof above."""
         state = self.state
         done = (state.counts.n_rounds, state.counts.n_eliminated, state.counts.n_returned, len(self.growth.batches))
         self.n_idle = self.n_idle + 1 if done == self.done else 0
@@ -212,7 +212,7 @@ class _Run:
         return self.n_idle > _MOST_IDLE
 
     def _stands_still(self) -> bool:
-        """Return whether nothing has been won, after a proof; float32 rows, which may be to blame, become float64."""
+        """Return whether there was no progress, after a proof; float32 rows, a possible cause, become float64."""
         self._verify()
         is_certain = self.standstill.is_certain(*self.state.worth())
         if self.matrix.dtype == np.float32:
@@ -221,14 +221,14 @@ class _Run:
         return is_certain
 
     def _is_coarse(self, gap: float) -> bool:
-        """Return whether what float32 rows round, more than `tol`, begins to show in the gap."""
+        """Return whether the rounding of float32 rows, larger than `tol`, begins to show in the gap."""
         if self.matrix.dtype != np.float32:
             return False
         rounding = _ROUNDING * np.finfo(np.float32).eps * self.largest_value * float(self.state.alpha.sum())
         return bool(rounding > self.tol and gap < _FAR_ABOVE * rounding)
 
     def _is_blind(self, gap: float) -> bool:
-        """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
+        """Return whether the gap may be rounding only, and a proof is due to check that."""
         if self.matrix.dtype == np.float32 or self.state.counts.n_iter < self.next_proof:
             return False
         return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
@@ -242,7 +242,7 @@ class _Run:
         return self.n_blind > _BLIND_PROOFS
 
     def _mend(self) -> float:
-        """Go on in float64 from indicators that float32 rows have made infinite, or too coarse; return the gap."""
+        """Continue in float64 from indicators that float32 rows made infinite or too coarse; return the gap."""
         state = self.state
         if self.matrix.dtype == np.float32:
             self.matrix.set_dtype(np.float64)
@@ -318,7 +318,7 @@ class _Run:
         state.record("block", gap)
 
     def _stall(self) -> None:
-        """Nothing moved: rounding of the rows hides the descent, so go on from an exact u with float64 rows."""
+        """Nothing moved: rounding of the rows hides the descent, so continue from an exact u with float64 rows."""
         state = self.state
         state.n_stalls += 1
         state.newest = state.newest[:0]
@@ -394,7 +394,7 @@ class _Run:
     def _exchange(
         self, offers: list[tuple[FloatVector, IntVector]], f_newest: FloatVector, room: int
     ) -> tuple[list[tuple[FloatVector, IntVector]], FloatVector]:
-        """Return the offers of all ranks, and f of the newest variables from whoever holds them: one message."""
+        """Return the offers of all ranks and, from their holders, f of the newest variables, in one message."""
         rooms = [room * (1 + number % 2) for number in range(len(offers))]
         size, ends = sum(rooms), np.cumsum([0, *rooms])
         words = np.zeros(2 * size + len(f_newest) + 2)

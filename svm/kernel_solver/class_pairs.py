@@ -1,9 +1,9 @@
 """Many small pairs of classes: shared kernel values, and one compiled call per pair.
 
 The rows of all classes are made ready together, those of a class one after another, so that the columns of a pair are
-two stretches of them. Where classes are many, values within a class serve all of its pairs; values between two classes
-serve one, and are computed by `dsgd.svm.kernel_solver.pair_kernels` for the samples that turn out to matter. What it
-leaves open goes on in the solver that is given, from the same variables.
+two stretches of them. With many classes, values within a class serve all of its pairs. Values between two classes serve
+one pair, and `dsgd.svm.kernel_solver.pair_kernels` computes them for the samples that matter. A pair that it does not
+finish continues in the given solver, from the same variables.
 
 Memory: the rows, and the values within classes, each half of the cache at most; n (2 n + d) numbers for a pair of n
 samples in each thread, n at most 2000.
@@ -66,7 +66,7 @@ class ClassPairs:
     ) -> None:
         counts = np.bincount(codes)
         self._kernel, self._codes = kernel, codes
-        #: Kernel values computed for all pairs together; what is computed for one its solution tells.
+        #: Kernel values computed for all pairs together; those computed for one are in its solution.
         self.n_evaluations = 0
         self._order = np.argsort(codes, kind="stable")
         self._ends = np.concatenate([[0], np.cumsum(counts)])
@@ -101,7 +101,7 @@ class ClassPairs:
             code = classes[start]
             rows = span(Rows(len(self._rows), dense=self._rows), self._ends[code], self._ends[code + 1])
             out = self._own[ends[start] : ends[start + 1]].reshape(rows.n, rows.n)
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused, not warned of
+            with np.errstate(over="ignore", invalid="ignore"):  # non-finite values are refused later; no warning here
                 block_values(self._kernel, rows, rows, np.float64, out)
 
         pool.slabs(work, len(classes), 1)
@@ -112,7 +112,7 @@ class ClassPairs:
         return self._is_on and pair in self._small
 
     def samples(self, pair: tuple[int, int]) -> IntVector:
-        """Return the samples of a pair, shape (n,); of a small one those of the first class come first."""
+        """Return the samples of a pair, shape (n,); in a small pair those of the first class come first."""
         if pair not in self._small:  # in the order of content: both are mixed, so neither leads the first blocks
             return np.flatnonzero((self._codes == pair[0]) | (self._codes == pair[1]))
         return np.concatenate([self._order[self._ends[code] : self._ends[code + 1]] for code in pair])
@@ -136,13 +136,13 @@ class ClassPairs:
         dual : Dual
             The problem, in the order of `samples`.
         go_on : callable
-            ``go_on(dual, max_iter)`` solves what is left open, or refuses it.
+            ``go_on(dual, max_iter)`` finishes an open pair, or refuses it.
         tol : float
             The gap to reach.
         max_iter : int
             Steps at most; below zero, as many as `go_on` takes for that.
         pool : Pool
-            Lends memory, and says when the pair is wanted no more.
+            Lends memory, and says when the pair is no longer needed.
 
         Returns
         -------
@@ -181,7 +181,7 @@ class ClassPairs:
             alpha=alpha,
             u=u,
             thresholds=told[len(TOLD) :],
-            gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
+            gap=max(gap, 0.0),  # it is infinite when no pair can move
             duality_gap=duality_gap,
             objective=objective,
             converged=gap < tol,

@@ -3,9 +3,9 @@
 Most samples of a pair are never looked at closely. The solver holds members, whose rows over all samples lie in memory
 in float64. A round takes as new members the samples that violate optimality most, solves the problem of all members to
 a tenth of the gap, and adds the rows of those that moved to u = K(yα). Each row is computed once, in one product with
-others, and nothing is ever given away; rounds of `dsgd.svm.kernel_solver.block`, its cache and elimination would cost
-more than the steps. The proof over all samples costs no kernel value, as whoever has a coefficient is a member: u is
-added up anew from rows that are here.
+others, and never discarded; the rounds, cache and elimination of `dsgd.svm.kernel_solver.block` would cost more than
+the steps. The proof over all samples costs no kernel value, because every sample with a coefficient is a member: u is
+summed again from the stored rows.
 
 It ends when the proof holds, steps are spent, proofs no longer see the gap fall where rounding may hide it, or the run
 stands still (`dsgd.svm.kernel_solver.standstill`). Every round takes a step, has a new member, or leads to a proof.
@@ -30,25 +30,25 @@ from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["fits_directly", "solve_directly"]
 
-#: Variables of a problem that is solved so, at most: all rows of so many take 32 megabytes. Whose start has known sums
-#: needs few rows in blocks, but here those of all with coefficients.
+#: Largest number of variables of such a problem: all rows of so many take 32 megabytes. A start with known sums needs
+#: few rows in blocks, but here the rows of all samples with coefficients.
 _LARGEST, _LARGEST_KNOWN = 2048, 512
 
 #: Members that a round adds, at least, and in units of those there are. Fewer are more rounds, more are more rows that
-#: never move. Rows may at least take as long as the round does besides, told in units of `KernelMatrix.value_cost`.
+#: never move. Rows may take at least as long as the rest of the round, in units of `KernelMatrix.value_cost`.
 _FEWEST, _SHARE = 16, 0.25
 _ROUND_COST = 30_000
 #: How far a round closes the gap of its members; the last go to the tolerance.
 _BY_ROUND = 0.1
 
-#: Proofs in a row that may fail without the gap being half of what it was: rounding is then all that is left of it.
+#: Proofs in a row that may fail without halving the gap: the gap is then rounding only.
 _MAX_ATTEMPTS = 3
-#: Steps between two proofs, at most: indicators that are only added to drift away.
+#: Largest number of steps between two proofs: indicators that are only updated drift.
 _STEPS = 100_000
 
 
 def fits_directly(dual: Dual, matrix: KernelMatrix, elimination: Elimination) -> bool:
-    """Return whether `solve_directly` is meant for a problem: small, all here, and not asked to leave out at once."""
+    """Return whether `solve_directly` suits a problem: small, all on this rank, and without immediate elimination."""
     is_idle = elimination.mode == "none" or elimination.waits_for_pressure
     is_here = matrix.peers.is_alone and len(matrix.active) == matrix.n
     is_small = dual.y.size <= (_LARGEST if dual.u is None else min(_LARGEST, _LARGEST_KNOWN))
@@ -156,7 +156,7 @@ class _Members:
         return isfinite(self.largest + self.u.sum())
 
     def renew(self) -> float:
-        """Add u up anew; return the gap over all samples."""
+        """Sum u again; return the gap over all samples."""
         self.u[:] = 0.0
         add_members(self._flat, (self._y * self.alpha).sum(axis=0)[self.ids], self.u)
         return float(extremes(*self._variables, *self._extremes))

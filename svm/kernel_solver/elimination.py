@@ -1,9 +1,9 @@
 """Schedules of elimination: when samples at a bound are left out and brought back.
 
 A sample whose variables are at a bound can only violate optimality on one side. While its indicator f is beyond the
-extreme of the other side, it pairs with nobody and its kernel column is not needed. Every few steps such samples are
-left out. Their f then grows stale; it is brought up to date from the variables that have changed since (``delta``)
-before the solver believes that it is done.
+extreme of the other side, it forms no violating pair, and its kernel column is not needed. Every few steps such samples
+are removed. Their f becomes stale; it is updated from the variables that have changed since (``delta``) before the
+solver accepts convergence.
 
 Source: Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE
 Cluster 2015, for the schedule of thresholds; Joachims 1999 and LIBSVM for the test. Departure: only samples that
@@ -33,16 +33,16 @@ class Elimination:
     Parameters
     ----------
     mode : {"multi", "single", "libsvm", "none"}
-        Whether elimination goes on after a reconstruction (``multi``) or not (``single``); ``libsvm`` also reconstructs
-        once when the gap comes below ten times the tolerance.
+        Whether elimination continues after a reconstruction (``multi``) or not (``single``); ``libsvm`` also
+        reconstructs once when the gap comes below ten times the tolerance.
     every : int or float, default 0.1
         Steps between two tests: a number of two-variable steps, or a share of the samples. Tests fall on the end of a
         block.
     min_fraction : float, default 0.1
-        Fewer than this share of the active samples are not worth a repack and stay.
+        Fewer than this share of the active samples are not worth a repack and stay active.
     reconstruction : {"delta", "full", "none"}, default "delta"
-        How stale indicators are renewed: from the changed variables, or from all support vectors. ``none`` renews
-        nothing: the answer is approximate, and ``gap_`` says by how much.
+        How stale indicators are updated: from the changed variables, or from all support vectors. ``none`` updates
+        nothing: the solution is approximate, and ``gap_`` says by how much.
     waits_for_pressure : bool, default False
         Leave nothing out before the kernel rows asked for come near to what the cache can hold, or were read from it as
         many times as there are samples, and then only what pays by the counts so far. Where the rows of all samples do
@@ -72,12 +72,12 @@ class Elimination:
 
 @dataclass(frozen=True)
 class EliminationRecord:
-    """The solver after one block: what one plots of a run.
+    """The state of the solver after one block, for plots of a run.
 
     Parameters
     ----------
     event : {"block", "eliminate", "grow", "rebalance", "reconstruct", "verify"}
-        What was just done; ``"grow"`` looks at samples for the first time, ``"rebalance"`` moves samples between ranks.
+        The last action; ``"grow"`` evaluates samples for the first time, ``"rebalance"`` moves samples between ranks.
     n_iter : int
         Two-variable steps so far.
     n_active : int
@@ -164,7 +164,7 @@ class _Event:
     old: FloatVector
 
     def add_changes(self, changed: IntVector, old: FloatVector, n: int) -> None:
-        """Note later changes among n samples; what had changed before keeps its older coefficient."""
+        """Record later changes among n samples; samples that had changed before keep their older coefficient."""
         is_fresh = ~mask_of(self.changed, n)[changed]
         self.changed = np.concatenate([self.changed, changed[is_fresh]])
         self.old = np.concatenate([self.old, old[is_fresh]])
@@ -173,8 +173,8 @@ class _Event:
 class Trail:
     """Events of elimination, with what is needed to know the coefficients at each.
 
-    Indicators of samples left out are right for the coefficients of their event. Those are had by going back from the
-    present ones, event by event; so all events together keep one number per change, not n each.
+    The indicators of inactive samples are right for the coefficients of their event. Those are restored by going back
+    from the present ones, event by event, so all events together keep one number per change, not n each.
 
     Parameters
     ----------

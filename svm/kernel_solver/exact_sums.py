@@ -1,8 +1,8 @@
 """K(yα) of all samples in float64, for the proof at the end of a run.
 
-For each sample the sum is kept with the coefficients that it was computed from; to renew it takes the rows of those
-that have changed since. Samples that were looked at late in a run so cost no value again that they have had. Rounding
-of all that was added and taken away stays, however: sums that have been far larger are added up from zero.
+Each sum is kept with the coefficients from which it was computed; an update needs the rows of the coefficients that
+have changed since. So samples that were evaluated late in a run need no value twice. The rounding of all updates
+accumulates, however: sums that were once far larger are summed again from zero.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Elimination alone cannot help a run in its first half: while most variables still have to move, the extremes lie far
 apart and nothing is settled, and each of those variables costs a kernel row over all samples. Among a few samples such
-a row is short, and the machine found there says of most of the others what becomes of them. So a batch as large as all
-before is looked at each time:
+a row is short, and the machine found there predicts the place of most of the others. So each time a batch as large as
+all earlier ones is added:
 
 1. u of the batch is computed in float64, and counts towards the proof (`dsgd.svm.kernel_solver.exact_sums`);
 2. of the samples that violate by more than the margin, as much of each sign as the other has goes to its bound at once,
@@ -12,16 +12,16 @@ before is looked at each time:
    of those of the last batch have come back, this is left to the blocks;
 3. those settled by more than the margin are left out, the others become active.
 
-What few samples have said of others is wrong now and then. So when all are there and the gap has come down, those left
-out are looked at again (`InactiveSamples.look_again`), before the free variables have settled: a mistake that only the
-proof finds moves all of these once more, at n values each.
+Predictions from few samples are sometimes wrong. So when all are there and the gap has come down, those left out are
+looked at again (`InactiveSamples.look_again`), before the free variables have settled: a mistake that only the proof
+finds moves all of these once more, at n values each.
 
-What the first samples have cost tells what the whole would without this: as much for each pair of samples. Half of that
-is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values each
-time. If the rounds that batches add are not worth this, the rest comes as one batch, of which all become active.
+The cost of the first samples predicts that of the whole without this method: the same for each pair of samples. Half of
+that is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values
+each time. If the rounds that batches add are not worth this, the rest comes as one batch, of which all become active.
 
-Whatever else was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first
-samples, and n values in float64 for each variable that goes to its bound.
+The proof finds all other wrong predictions, like any wrong elimination. Cost: that of a run on the first samples, and n
+values in float64 for each variable that goes to its bound.
 
 Samples may be divided among ranks: what is large, the values that tell of a batch, is divided (`ExactSums.look`), and
 choices follow from numbers that are equal on all ranks.

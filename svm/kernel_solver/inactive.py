@@ -1,4 +1,4 @@
-"""The samples that the block solver has left out: when they leave, are renewed and return.
+"""The samples that the block solver has left out: when they are removed, updated and returned.
 
 See `dsgd.svm.kernel_solver.elimination` for the test and the schedules. Nothing here decides whether a run is done:
 that is the proof over all samples (`dsgd.svm.kernel_solver.block`).
@@ -248,7 +248,7 @@ class InactiveSamples:
         """Given a right u everywhere, make the samples left out active that violate, or nearly do.
 
         The extremes are those over all samples. Against those of the active ones two samples left out that violate with
-        each other may both look settled, all the more where no active variable is free; then nobody would ever return.
+        each other may both look settled, all the more where no active variable is free; then none would ever return.
         """
         state = self.state
         state.scan_all()

@@ -5,11 +5,11 @@ epsilon-insensitive loss whose intercept is not penalised (`dsgd.svm.linear_solv
 costs n kernel values; a visit of coordinate descent one row, and a Newton step one pass over the rows. Where rows are
 many more than columns, or differ in scale, or C is large, that is ten to thousands of times less work.
 
-Method: the linear solver runs to a small duality gap. Its dual variables are in their intervals; what their sum is off
-by is taken from those that are free. Then u = K(yα) = X(X'yα) is computed over all samples in float64, and the kernel
-solver goes on from there, mostly without a step, to its own criterion and its own proof. On few rows, or on more
-columns than they are worth, the kernel solver begins, and the linear one comes in if that does not end soon. Of two
-starts the one with the lower dual objective is taken, so nothing is lost where the linear solver does not get far.
+Method: the linear solver runs to a small duality gap. Its dual variables are in their intervals; the error of their sum
+is taken from the free ones. Then u = K(yα) = X(X'yα) is computed over all samples in float64, and the kernel solver
+continues from there, mostly without a step, to its own criterion and its own proof. On few rows, or on too many columns
+for them, the kernel solver begins, and the linear one follows if that does not end soon. Of two starts the one with the
+lower dual objective is taken, so nothing is lost if the linear solver makes little progress.
 
 Source: the solvers are those of `dsgd.svm.linear_solver.solve`; the combination is ours.
 """
@@ -80,7 +80,7 @@ def solve_from_weights(
     tol : float
         The gap to reach.
     pool : Pool
-        Says how many threads there are, and when what they do is wanted no more.
+        Gives the number of threads, and says when their work is no longer needed.
     may_begin : bool, default True
         Whether the linear solver may begin; if not, it comes in where the kernel solver does not end soon.
 

@@ -1,9 +1,9 @@
 """Merging rows that are equal in features and target, in an order given by their content.
 
-Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap
-and the same decision function; the variable is dealt out again, one row after the other, each up to its C_i. A row
-twice and a row of weight two are thus the same problem to the last bit, whatever order rows come in; and sets with many
-equal rows get smaller.
+Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap and
+the same decision function; its value is distributed again, one row after the other, each up to its C_i. A row twice and
+a row of weight two are thus the same problem to the last bit, in whatever order rows come; and sets with many equal
+rows become smaller.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total:
     starts = np.flatnonzero(np.diff(of, prepend=-1))
     filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
     amount = np.clip(size[of] - filled, 0.0, bound).astype(np.float64)
-    rounding = np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums  # of what is dealt, and of sums
+    rounding = (
+        np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums
+    )  # of what is distributed, and of sums
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
     out[rows] = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
     return out

@@ -3,11 +3,11 @@
 The method is that of `dsgd.svm.kernel_solver.direct`: members whose rows over all samples of the pair are held, rounds
 that take in the worst violators, and sums added up anew before the gap is believed. Of many classes most pairs take
 less time than a few dozen calls of numpy do, so here everything between two looks at the clock is one call without the
-interpreter lock. What is out of the ordinary is not dealt with: the call ends and says that the pair is open, and
-whoever called goes on from its variables with a solver that knows what to do.
+interpreter lock. Unusual cases are not handled: the call ends and reports that the pair is open, and the caller
+continues from its variables with a solver that handles them.
 
 A value costs a product of two rows by BLAS and a function of it. Values between samples of one class are those of all
-pairs of that class; they are read where somebody has computed them before.
+pairs of that class; they are read if they have been computed before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROVEN, OPEN, BROKEN = 0, 1, 2
 #: Kernels by name; of a given matrix rows are read.
 KINDS = {"linear": 0, "rbf": 1, "poly": 2, "sigmoid": 3, "precomputed": 4}
 _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
-#: What a call tells, in this order; then the threshold of each group.
+#: The results of a call, in this order; then the threshold of each group.
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
 #: Members that a round adds, in units of those there are.

@@ -8,18 +8,18 @@ It solves the problem of `dsgd.svm.kernel_solver.block` with one variable per sa
 4. every rank adds t (K_ki − K_kj) to f_k of its active samples, and tests for elimination if one is due;
 5. one reduction finds the next pair.
 
-When the gap of the active samples closes, f of those left out is computed anew: the rows of all samples with α > 0 go
-round a ring, each rank taking from them what its samples left out need. All samples then are active again; with mode
-``"single"`` no test follows any more. As in the block solver, u is at last computed in float64 for all samples, and
-only a gap below tol over all of them counts as convergence.
+When the gap of the active samples closes, f of the inactive ones is computed again: the rows of all samples with α > 0
+travel around a ring, and each rank updates its inactive samples. Then all samples are active again; with mode
+``"single"`` no further test follows. As in the block solver, u is at last computed in float64 for all samples, and only
+a gap below tol over all of them counts as convergence.
 
 Cost per step: 2 broadcasts of a row, 1 reduction of 4 doubles per rank, 2 n_active/p kernel values. Source: Vishnu,
 Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE Cluster 2015. Departures:
 rows are not padded to the longest, squared norms are not computed again for every value, tol is LIBSVM's (their 2 tol),
-and a step whose pair cannot move ends the run instead of repeating for ever.
+and a step whose pair cannot move ends the run instead of repeating forever.
 
-Every pass of the outer loop takes a step, makes samples active again, or is the last: with no step possible and nobody
-to come back it ends, and steps are at most `max_iter`. So a run ends, whatever the kernel.
+Every pass of the outer loop takes a step, makes samples active again, or is the last: with no step possible and no
+sample to return it ends, and steps are at most `max_iter`. So a run ends, whatever the kernel.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Pairwise:
         return i, j, is_stuck
 
     def _broadcast(self, i: int, j: int) -> Rows:
-        """Return the rows of two samples; each goes out from its holder, with its true length."""
+        """Return the rows of two samples; each is broadcast by its holder, with its true length."""
         ids = np.array([i, j])
         ours = take_rows(self.rows, self.place[self.peers.mine(ids)])
         if self.peers.is_alone or (ours.dense is None and ours.sparse is None):
@@ -168,7 +168,7 @@ class _Pairwise:
         return Rows(1, sparse=csr, n_columns=row.n_columns, offsets=message[-1:].copy())
 
     def _row_lengths(self) -> FloatVector:
-        """Return how many entries each CSR row has, so that every rank knows what comes."""
+        """Return the number of entries of each CSR row, so that every rank knows the lengths to expect."""
         lengths = np.zeros(self.n)
         if self.rows.sparse is not None:
             lengths[self.here] = np.diff(self.rows.sparse[2])
@@ -221,7 +221,7 @@ class _Pairwise:
             self._record("eliminate", self.most - self.least)
 
     def _bring_back(self) -> bool:
-        """Renew f of the samples left out, and make all of them active; return whether there were any to come back."""
+        """Update f of the inactive samples, and make all of them active; return whether there were any."""
         if self.n_active == self.n or self.policy.reconstruction == "none":
             return False
         out = np.flatnonzero(~self.is_active)
@@ -236,7 +236,7 @@ class _Pairwise:
         return True
 
     def _renew(self, which: IntVector) -> None:
-        """Compute f of some samples here from all samples with α > 0, which come round from their holders."""
+        """Compute f of some samples here from all samples with α > 0, which their holders send around the ring."""
         sums = np.zeros(len(which))
         right = take_rows(self.rows, which)
         for first in range(0, self.n, _CHUNK):
@@ -250,7 +250,7 @@ class _Pairwise:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _solution(self) -> Solution:
-        """Compute f of all samples anew, and what follows from it."""
+        """Compute f of all samples again, and the values that follow from it."""
         self._renew(np.arange(len(self.here)))
         self.is_active[:] = True
         self._pair()

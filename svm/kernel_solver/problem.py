@@ -1,7 +1,7 @@
 """The dual problem and its solution: the types that all kernel solvers share.
 
-Every solution is made by `conclude`, from the variables and K(yα) alone, so that what it says of itself does not depend
-on how it was found.
+`conclude` makes every solution, from the variables and K(yα) alone, so its gap and objective do not depend on how it
+was found.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Dual:
 
 @dataclass(frozen=True)
 class Posed:
-    """A dual as a fit poses it: of which rows it is, and what its solver may use.
+    """A dual as a fit poses it: its rows, and the resources of its solver.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Posed:
 
 @dataclass
 class Counts:
-    """What a run has done so far.
+    """Counts of a run so far.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Counts:
     history: list[EliminationRecord] = field(default_factory=list)
 
     def __add__(self, later: Counts) -> Counts:
-        """Return what this run and a later one have done."""
+        """Return the counts of this run and a later one together."""
         return Counts(**{name: value + getattr(later, name) for name, value in vars(self).items()})
 
 
@@ -170,9 +170,9 @@ def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, 
     Raises
     ------
     InvalidDataError
-        A variable or a sum is not finite: nothing follows from such values, least of all that they are optimal.
+        A variable or a sum is not finite, so no gap can be computed.
     """
-    if len(alpha) == 2 and not dual.by_sign:  # what the variables of a sample share moves nothing, and costs
+    if len(alpha) == 2 and not dual.by_sign:  # the common part of the variables of a sample moves nothing, and costs
         alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
     objective, gap_of_objectives = worth(dual, alpha, u)
     if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
@@ -184,7 +184,7 @@ def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, 
         u=u,
         thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
         duality_gap=gap_of_objectives,
-        gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
+        gap=max(gap, 0.0),  # it is infinite when no pair can move
         objective=objective,
         converged=gap < tol,
         counts=counts,

@@ -13,9 +13,9 @@ step after it is one of a single pair again.
 Pairs also creep where only many variables together get far. With a kernel of few dimensions and a large C the dual is
 almost a linear programme: each pair is stopped by the curvature between its two rows, while the vertex of the box that
 is wanted lies in directions without any. So when a block has taken some steps for each of its variables, conjugate
-gradients go on from there, over the free variables: one that meets a bound stays there, and they begin anew with the
-others. A product counts as a step, and they take no longer than the steps before them. They never raise the objective;
-who leaves a bound is left to pairs.
+gradients go on from there, over the free variables: a variable that reaches a bound stays there, and they restart with
+the others. A product counts as a step, and they take no longer than the steps before them. They never raise the
+objective; only pair steps let variables leave a bound.
 
 Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2. Polyak, "The
 conjugate gradient method in extremal problems", 1969; that steps of another kind decide who is at a bound is as in
@@ -314,7 +314,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             limits = max_steps - steps, _ROWS_EACH * (steps - last)
             made, is_spent = _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, 0.5 * tol, *limits)
             steps += made
-            # With the rows spent before the end more of them are wanted at once: they begin anew each time.
+            # If the rows were spent before the end, conjugate gradients are due again at once: they restart each time.
             last, pause = steps, 2 * pause if is_spent else q
             if made:
                 t, a, b, before_a, before_b = 0.0, -1, -1, -1, -1

@@ -1,10 +1,10 @@
 """Detection of runs without progress, from the gap and the dual objective.
 
-A run may go round, because rounding undoes what steps gain or because a given matrix is not symmetric; it then ends
-with what it has. Where the lowest gap of a window is hardly below that of the window before, and the dual objective,
-computed anew, is hardly below its lowest so far, nothing was won. Hardly is by less than a small share both of what
-may be missing, which the duality gap bounds, and of what was won in all: at this rate it would take a hundred times as
-many steps as a run may take. Some such windows in a row are a standstill.
+A run may cycle, because rounding undoes the gain of steps or because a given matrix is not symmetric; it then ends with
+its present solution. Where the lowest gap of a window is hardly below that of the window before, and the dual
+objective, computed anew, is hardly below its lowest so far, there was no progress. "Hardly" means by less than a small
+share both of the missing amount, which the duality gap bounds, and of the total progress: at this rate it would take a
+hundred times as many steps as a run may take. Some such windows in a row are a standstill.
 
 Cost: two comparisons for each look at the gap; one proof for each window without progress.
 """
@@ -42,7 +42,7 @@ class Standstill:
         self._n_idle = 0
 
     def is_suspected(self, n_iter: int, gap: float) -> bool:
-        """Return whether a window has ended in which the gap has hardly fallen: `is_certain` is to be asked.
+        """Return whether a window has ended in which the gap has hardly fallen; then call `is_certain`.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["State"]
 
-#: What a rank tells instead of whether its cache is short where an indicator is not finite.
+#: Sent in place of the flag of a short cache if an indicator is not finite.
 _BROKEN = -2.0
 
 
@@ -46,7 +46,7 @@ class State:
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
         self.is_pressed, self.is_finite = False, True
         self.counts, self.n_stalls = Counts(), 0
-        self.told = np.zeros(2)  # what other ranks have told of their hits and kernel values
+        self.told = np.zeros(2)  # hits and kernel values reported by other ranks
         self.begin = time.perf_counter()
         if dual.u is not None:
             self.exact.know(dual.u, self.beta())

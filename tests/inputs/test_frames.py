@@ -30,8 +30,8 @@ N, CUTS = 120, [0, 20, 55, 90, 120]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """Two single-threaded worker processes."""
-    with start_cluster(2) as cluster, Client(cluster) as client:
+    """Two single-threaded workers, threads of this process."""
+    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
         yield client
 
 

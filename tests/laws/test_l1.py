@@ -111,9 +111,17 @@ def is_held(strategy: Strategy, n_ranks: int) -> bool:
     return n_ranks == 4 or not (loses_nothing or isinstance(strategy, OneShotAveraging | LeaderSGD))
 
 
-@pytest.mark.parametrize(("kind", "penalty"), [("csr", "l1"), ("dense", "elasticnet")])
+# Kernels of dense rows do not know how many ranks there are: of 16, sparse rows alone are trained on.
 @pytest.mark.parametrize(
-    ("strategy", "n_ranks"), [(s, p) for p in EPOCHS for s in AVERAGING if is_held(s, p)], ids=repr
+    ("strategy", "n_ranks", "kind", "penalty"),
+    [
+        (strategy, n_ranks, kind, penalty)
+        for n_ranks in EPOCHS
+        for strategy in AVERAGING
+        for kind, penalty in (("csr", "l1"), ("dense", "elasticnet"))
+        if is_held(strategy, n_ranks) and (kind == "csr" or n_ranks == 4)
+    ],
+    ids=repr,
 )
 def test_ranks_find_the_model_of_one(strategy: Strategy, n_ranks: int, kind: str, penalty: str) -> None:
     """The objective is that of one rank within 2 %, and so is the number of non-zeros, up to one."""

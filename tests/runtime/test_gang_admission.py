@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -246,15 +247,19 @@ def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: st
         run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
 
 
-def test_a_worker_that_cannot_start_its_rank_is_done_without(cluster: LocalCluster, client: Client) -> None:
+def test_a_worker_that_cannot_start_its_rank_is_done_without(
+    cluster: LocalCluster, client: Client, tmp_path: Path
+) -> None:
     """A worker that is busy or paused after the job was planned is left out where failures are survived."""
     worker = sorted(client.nthreads())[1]
-    busy = client.submit(time.sleep, 15, workers=[worker], pure=False)
+    release = tmp_path / "release"
+    busy = client.submit(programs.await_file, str(release), workers=[worker], pure=False)
     wait_until(lambda: not client.processing()[worker])
     with pytest.warns(RuntimeWarning, match=f"on worker {worker} .* did not start; training goes on with 1 ranks"):
         result = run_on_cluster(
-            programs.add_up, [], client=client, pack=programs.keep, timeout_s=4.0, on_failure="restart"
+            programs.add_up, [], client=client, pack=programs.keep, timeout_s=1.5, on_failure="restart"
         )
     assert result.value[0] == 1
     assert not busy.done()
+    release.touch()
     busy.result()

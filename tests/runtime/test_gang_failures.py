@@ -289,6 +289,8 @@ def test_a_busy_worker_is_named(client: Client) -> None:
 
 def run_job(say: Connection, address: str, program: str, lease: str) -> None:
     """Run a job in a process of its own, and say when it runs and that it was interrupted."""
+    # Tests that run in the background of a shell inherit that ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     told: list[bool] = []
 
     def listen(event: Mapping[str, Any]) -> None:
@@ -360,6 +362,7 @@ def test_impatient_interrupts_leave_nothing(client: Client, interruptible: Any, 
 
 def run_interruptibly(say: Connection, address: str) -> None:
     """Run a job that is interrupted, live on, and run another one when asked to."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def listen(event: Mapping[str, Any]) -> None:
         if event.get("round") == 0:

@@ -69,6 +69,8 @@ def started_members(dask_scheduler: Any) -> int:
 def test_workers_that_are_late_are_waited_for(client: Client, neighbour: Neighbour, policy: FailurePolicy) -> None:
     """Workers that are packing when another one is killed are not affected, and the job continues there."""
     killed: list[str] = []
+    # Longer than the five seconds after which late workers were once removed.
+    client.run(programs.be_slow, 6.0)
 
     def kill() -> None:
         wait_until(lambda: neighbour.client.run_on_scheduler(started_members) < 3, 30.0)

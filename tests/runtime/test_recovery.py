@@ -181,7 +181,7 @@ def test_failures_are_counted(client: Client) -> None:
             on_event=kill_one,
             on_failure=Restart(at_most=1),
         )
-    assert "formed anew 1 times before" in caught.value.__notes__[0]
+    assert "formed again 1 times before" in caught.value.__notes__[0]
 
 
 def test_a_program_without_snapshots_begins_again(client: Client) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from distributed import Client, LocalCluster, Scheduler, Worker
+from distributed import Client, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
 from dsgd.runtime import Rank, run_on_cluster
 from dsgd.runtime.worker import timers
+from gang_cluster import start_cluster
 
 
 def _worker(**periods: float) -> Any:
@@ -72,7 +73,7 @@ def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
 def test_servers_of_dask_have_these_timers() -> None:
     """Those of a real worker and of its scheduler are slow during a job and have their periods again after it."""
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        start_cluster(1, processes=False) as cluster,
         Client(cluster) as client,
     ):
         servers = [cluster.workers[0], cluster.scheduler]

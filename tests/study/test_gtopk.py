@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
-from dsgd.study.gtopk import MODELS, NetModel, compute_range, lost_share, scaling
+from dsgd.study.gtopk import MODELS, NetModel, check_gtopk_claims, compute_range, lost_share, scaling
 from web_page import check_page
 
 
@@ -27,6 +27,16 @@ def test_the_model_gives_the_times_of_a_worked_example() -> None:
 
 def test_the_published_ranges_hold_for_a_large_model_and_not_for_a_small_one() -> None:
     """Both hold for ResNet-50; for ResNet-20 gTop-k by a tree is slower than Top-k, whatever a step takes."""
+    claims = check_gtopk_claims([scaling(model, 32, 3.0) for model in MODELS], 32)
+    said = {
+        name: [one.verdict for one in claims if one.dataset.startswith(name)] for name in ("ResNet-50", "ResNet-20")
+    }
+    assert said["ResNet-50"] == ["holds", "holds"]
+    assert said["ResNet-20"][1] == "fails"
+    assert "no compute time" in claims[1].note
+    assert all("every run" in claim.note for claim in claims)
+    fast = check_gtopk_claims([scaling(MODELS[1], 32, 1000.0)], 32)
+    assert [claim.verdict for claim in fast] == ["exceeds", "exceeds"]
     steps = {model.name.split(",")[0]: scaling(model, 32, 3.0) for model in MODELS}
     assert 2.7 <= steps["ResNet-50"].over_dense <= 12
     assert 1.1 <= steps["ResNet-50"].over_topk <= 1.7
@@ -60,6 +70,7 @@ def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
     assert "put-back" in done.output
     facts = json.loads((tmp_path / "gtopk.json").read_text())
     assert len(facts["steps"]) == len(MODELS)
+    assert "Claims" in done.output
     check_page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for name in ("efficiency.png", "mass.png"):
         assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")

@@ -53,7 +53,7 @@ def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", PARTITIONS)
 def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, cluster: LocalCluster) -> None:
     """The same study on workers and on simulated ranks ends in the same models: each rank has the same rows."""
-    study = replace(STUDY, partition=how)
+    study = replace(STUDY, partition=how, epochs=2)
     simulated = objectives(study, tmp_path / "simulated")
     real = objectives(replace(study, network=None), tmp_path / "real", scheduler=cluster.scheduler_address)
     assert real == simulated

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dsgd.study.frame.verdict import Interval, Margin, difference, exact, judged, ratio
+from dsgd.study.frame.verdict import Interval, Margin, average, difference, exact, judged, largest, ratio
 
 
 def test_intervals_are_those_of_paired_tests(rng: np.random.Generator) -> None:
@@ -27,6 +27,19 @@ def test_intervals_are_those_of_paired_tests(rng: np.random.Generator) -> None:
     assert difference({0: 1.0, 1: 2.0, 2: 9.0}, {2: 4.0}) == Interval(5.0, -math.inf, math.inf, 1)
     assert ratio({0: 1.0}, {1: 1.0}) is None
     assert ratio({0: math.inf}, {0: 1.0}) is None
+    assert average({}) is None
+    found, expected = average(pairs[0]), stats.ttest_1samp(ours, 0.0).confidence_interval()
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_largest_of_several_figures_is_as_uncertain_as_they_are() -> None:
+    """A bound holds for the largest if it holds for each, fails if it fails for one, and is undecided otherwise."""
+    below, across, above = (Interval(low + 0.2, low, low + 0.4, 5) for low in (0.5, 0.9, 1.3))
+    once = Interval(0.1, -math.inf, math.inf, 1)
+    bound = Margin(most=1.25)
+    said = [bound.verdict(largest(found)) for found in ([below], [below, across], [above, across], [below, once])]
+    assert said == ["holds", "undecided", "fails", "undecided"]
 
 
 @pytest.mark.parametrize(
@@ -58,5 +71,6 @@ def test_counts_are_certain_and_one_run_is_not() -> None:
         )
     ]  # fmt: skip
     assert said == ["holds", "undecided", "undecided", "holds"]
+    assert "every run" in judged(claim, exact(3), "{:g}".format, Margin(2), "").note
     trivial = judged(claim, exact(3), "{:g}".format, Margin(2), "", trivial=True)
     assert (trivial.verdict, trivial.holds) == ("no claim", None)

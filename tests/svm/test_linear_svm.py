@@ -59,16 +59,12 @@ def line():
     [
         LinearSVC(),
         LinearSVC(loss="hinge"),
-        LinearSVC(solver="dual_cd"),
-        LinearSVC(class_weight="balanced"),
         LinearSVC(penalty="l1"),
         LinearSVC(penalty="l1", penalize_intercept=False),
         LinearSVC(multi_class="crammer_singer"),
         LinearSVC(penalize_intercept=False),
         LinearSVC(loss="hinge", penalize_intercept=False, fit_intercept=True),
         LinearSVR(),
-        LinearSVR(loss="squared_epsilon_insensitive"),
-        LinearSVR(penalize_intercept=False),
         LinearSVR(loss="squared_epsilon_insensitive", penalize_intercept=False),
     ]
 )

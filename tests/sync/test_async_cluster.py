@@ -13,6 +13,8 @@ from dsgd import SGDClassifier
 from dsgd.sync import ADPSGD, ASGD, DPSGD, AsyncEASGD, Hogwild, StaleSynchronous
 from gang_cluster import assert_clean, start_cluster
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:

@@ -304,7 +304,7 @@ def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) 
             return replace(state, note=f"checkpoint={str(path)!r}: {trouble}" if damages else "")
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint={str(path)!r} cannot be read: {error}. The gang is formed anew and would go on from there."
+            f"checkpoint={str(path)!r} cannot be read: {error}. The new gang would resume from it."
         ) from error
     return None
 

@@ -65,7 +65,7 @@ class SnapshotKeeper:
     latest : Snapshot or None
         The last one.
     pause_requested : bool
-        Whether the ranks should stop at the next agreed point, so that the gang can be formed anew.
+        Whether the ranks should stop at the next agreed point, so that a new gang can be formed.
     """
 
     def __init__(self, latest: Snapshot | None = None) -> None:

@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 __all__ = ["JobBlocks"]
 
 _SLICE_S: Final = 0.5
-# Between two looks for what a lost worker held.
+# Pause between two searches for the blocks of a lost worker.
 _LOST_S: Final = 0.02
 
 
 class JobBlocks:
-    """The blocks that a job trains on; `run_on_cluster` says what they are.
+    """The blocks that a job trains on; see `run_on_cluster`.
 
     Parameters
     ----------
     futures : sequence of Future
-        One per block. They stay the caller's.
+        One per block. They remain the caller's.
     rows, nbytes : sequence of int or None
-        Rows and bytes of each block where the caller knows them.
+        Rows and bytes of each block, if the caller knows them.
     packed : sequence of int or None
         Bytes that each block needs once it is packed; None takes the sizes of the blocks.
     reload : callable or None
-        Sends a block once more, by its number.
+        Sends a block again, by its number.
 
     Attributes
     ----------
     futures : list of Future
-        Those of the blocks as they are now: where a block had to be sent again, the new one.
+        The current futures of the blocks: the new one for a block that was sent again.
 
     Raises
     ------
     InvalidParameterError
-        There are not as many rows or bytes as blocks.
+        The numbers of rows or bytes differ from that of blocks.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class JobBlocks:
                 )
 
     def described(self, survey: Mapping[str, Any]) -> list[Block]:
-        """Return what plans are made from: what the caller knows of each block, and where a survey has found it."""
+        """Return the data of a plan: what the caller knows about each block, and where a survey found it."""
         return [
             Block(
                 index,
@@ -79,8 +79,8 @@ class JobBlocks:
     def wait(self, handle: JobHandle, missing: Callable[[Mapping[str, Any]], Sequence[int]]) -> dict[str, Any]:
         """Wait until every block that is needed is in memory; return the survey that found them.
 
-        A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered
-        it is forgotten, and the client has to send it again.
+        A block that was lost with its worker is computed again by Dask if Dask had computed it. A scattered block is
+        forgotten, and the client has to send it again.
 
         Parameters
         ----------
@@ -92,9 +92,9 @@ class JobBlocks:
         Raises
         ------
         ClusterError
-            A block can be had no more.
+            A block cannot be recovered.
         Exception
-            Whatever computing a block has raised.
+            Errors of computing a block.
         """
         deadline = time.monotonic() + handle.timeout_s
         while True:
@@ -106,7 +106,7 @@ class JobBlocks:
             for index in lost:
                 status = self.futures[index].status
                 if status == "error":
-                    self.futures[index].result()  # raises what computing the block raised
+                    self.futures[index].result()  # raises the error of computing the block
                 is_forgotten = status == "cancelled" or not survey["blocks"][index]["known"]
                 if is_forgotten and not self._is_sent_again(index, status, deadline):
                     break
@@ -114,7 +114,7 @@ class JobBlocks:
 
     async def _settled(self) -> None:
         """Wait a moment for blocks that are being computed."""
-        # Not distributed.wait, which raises where one was cancelled: that block may be sent again.
+        # Not distributed.wait, which raises if one was cancelled: that block may be sent again.
         waits = [asyncio.ensure_future(future.exception()) for future in self.futures if future.status == "pending"]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
@@ -122,7 +122,7 @@ class JobBlocks:
                 wait.cancel()
 
     def _is_sent_again(self, index: int, status: str, deadline: float) -> bool:
-        """Send a block that the cluster has forgotten; return False where a survey must first say who is there."""
+        """Send a block that the cluster has forgotten; return False if a new survey is needed first."""
         if self._reload is None:
             raise ClusterError(
                 f"block {index} is {status}: it cannot be recovered. It was cancelled, or its worker is gone and it "
@@ -131,7 +131,7 @@ class JobBlocks:
         try:
             self.futures[index] = self._reload(index)
         except (KeyError, OSError) as problem:
-            # The worker that it was sent to has just left: Dask raises what its scheduler stumbled over.
+            # The worker that it was sent to has just left: Dask raises the error of its scheduler.
             if time.monotonic() >= deadline:
                 raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
             return False

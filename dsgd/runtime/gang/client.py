@@ -20,9 +20,9 @@ __all__ = ["QUIET_WORKER", "client_for", "client_of", "close_own_cluster", "conn
 
 _log = logging.getLogger("dsgd.runtime")
 
-#: What worker processes of our own run first, so that none prints a traceback where nothing is wrong. A terminal sends
-#: ctrl-C to every process of the command, but it is the client that answers it and closes its workers in order. And a
-#: heartbeat that is under way when they are closed finds its connection gone.
+#: Code that our own worker processes run first, so that none prints a needless traceback. A terminal sends ctrl-C to
+#: every process of the command, but only the client handles it and closes its workers in order. And a heartbeat in
+#: progress when they are closed loses its connection.
 QUIET_WORKER: Final = """\
 import logging, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -68,9 +68,9 @@ def client_of(client: Any = None) -> Client | None:
 
 
 class _OwnCluster:
-    """The cluster that this process starts where it is asked to train on one and has none; kept for the next fit.
+    """The cluster that this process starts when a fit needs one and there is none; kept for the next fit.
 
-    To start worker processes and to end them takes seconds, as long as many a fit.
+    Starting and ending worker processes takes seconds, as long as many fits.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,11 @@ class _OwnCluster:
         self._pid = 0
 
     def client(self) -> Client:
-        """Return its client; start it if there is none, or none any more."""
+        """Return its client; start the cluster if there is none, or if it was closed."""
         with self._lock:
-            is_ours = self._pid == os.getpid()  # a fork has the record of its parent's cluster, but not the cluster
+            is_ours = (
+                self._pid == os.getpid()
+            )  # a forked process has the record of its parent's cluster, but not the cluster
             if self._client is None or not is_ours or self._client.status != "running":
                 if is_ours:
                     self._close()
@@ -108,19 +110,19 @@ class _OwnCluster:
         self._held = self._client = None
         if held is not None and client is not None:
             held.close()
-            # A client that lost its scheduler is closed already, and then leaves the thread of its event loop running.
+            # A client that lost its scheduler is already closed, but the thread of its event loop still runs.
             client._loop_runner.stop()
 
 
 _own_cluster: Final = _OwnCluster()
-# Before distributed, which has registered earlier, closes the cluster under its client.
+# Before the exit handler of distributed, which was registered earlier, closes the cluster under its client.
 atexit.register(_own_cluster.close)
 
 
 def close_own_cluster() -> None:
-    """End the worker processes that a fit without a client has started; the next one starts them anew.
+    """End the worker processes that a fit without a client has started; the next such fit starts new ones.
 
-    Does nothing where there are none.
+    Does nothing if there are none.
     """
     _own_cluster.close()
 
@@ -129,9 +131,9 @@ def close_own_cluster() -> None:
 def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
     """Give a client for the length of a ``with`` block: the one passed, the current one, or one of a new cluster.
 
-    Inside a Dask task this is the worker's client, and the task leaves the thread pool meanwhile, so that its own
-    thread is free for what it starts. A cluster with a number of workers is closed at the end, whatever happens; one
-    without is kept for whoever asks next (`close_own_cluster`).
+    Inside a Dask task this is the worker's client, and the task leaves the thread pool meanwhile, so that its thread is
+    free for the tasks that it starts. A cluster started with `n_workers` is closed at the end in any case; one without
+    is kept for later calls (`close_own_cluster`).
 
     Parameters
     ----------
@@ -140,8 +142,8 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
     n_workers : int or None, default None
         Worker processes of a cluster started here; None takes one per core.
     threads_per_worker : int, default 1
-        Task threads of each of them. One by default: a cluster is started here for files and lazy collections, and the
-        Python that reads and prepares their rows runs side by side in processes only.
+        Task threads of each of them. One by default: a cluster is started here for files and lazy collections, and only
+        processes run the Python code that reads and prepares their rows in parallel.
 
     Yields
     ------
@@ -171,7 +173,7 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
 def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
     """Start a cluster on this machine; it is closed at the end."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # Here a worker process is being started, which runs the script that started it up to this line: see below.
+        # This is a worker process that is starting and has run the script that started it up to this line: see below.
         raise SystemExit(1)
     with ExitStack() as stack:
         try:
@@ -201,7 +203,7 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
     address : str
         ``tcp://host:port`` of the scheduler.
     timeout_s : float, default 5
-        Longest wait for it.
+        How long to wait for it.
 
     Returns
     -------

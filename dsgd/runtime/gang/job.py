@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["run_on_cluster"]
 
-# A worker may leave between the plan and the lease; then the job is planned again.
+# A worker may leave between planning and leasing; then the job is planned again.
 _MAX_PLANS: Final = 3
-# Between two looks for a worker that takes the place of a lost one.
+# Pause between two searches for a worker that replaces a lost one.
 _REPLAN_S: Final = 0.2
-# Within this time a worker has sent its next heartbeat, on all but very large clusters.
+# A worker sends its next heartbeat within this time, on all but very large clusters.
 _HEARTBEAT_S: Final = 1.0
-# Ranks go before ordinary tasks that wait on the same worker.
+# Ranks have priority over ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
 
 
@@ -79,23 +79,23 @@ def run_on_cluster(
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
-    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.nested` for how
-    they are connected. Blocks move from worker to worker where they must; neither they nor anything the ranks say to
-    each other passes through the scheduler or the client. Jobs that want the same workers run one after the other.
+    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.nested` for their
+    connections. Blocks move from worker to worker if needed. Neither blocks nor messages between ranks pass through the
+    scheduler or the client. Jobs that need the same workers run one after the other.
 
     Parameters
     ----------
     program : RankProgram
-        Called on every rank as ``program(rank, data, *args)``. Between slices of work of about a second it calls
-        ``rank.check()``, so that it notices when the job stops.
+        Called on every rank as ``program(rank, data, *args)``. About every second of work it calls ``rank.check()``, so
+        that it notices when the job stops.
     blocks : sequence of Future
-        The input, cut by rows; each holds one block. They stay the caller's.
+        The input, cut by rows; each holds one block. They remain the caller's.
     client : distributed.Client or None, default None
         A synchronous client; None takes the current one.
     pack : callable
         Called on every worker as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
         none) and the number of its first rank; returns the data. Every access to a block fetches it, so a packer that
-        goes from block to block has one of them in memory at a time. It must not change them: Dask still holds them.
+        visits block after block has one of them in memory at a time. It must not change blocks: Dask still holds them.
     cut : callable, optional
         Called as ``cut(data, n)`` where a worker runs n > 1 ranks: returns the data of each of them, as views of what
         was packed. By default each rank gets some of the blocks of its worker and packs them by itself, with its own
@@ -108,62 +108,62 @@ def run_on_cluster(
         How many ranks a worker may run at most. Programs that run threads of their own take 1 and ask
         ``rank.n_threads`` how many they have.
     timeout_s : float or None, default None
-        How long a rank waits for a peer that says nothing; None takes ``peer`` of `timeouts`.
+        How long a rank waits for a silent peer; None takes ``peer`` of `timeouts`.
     queue_timeout_s : float or None, default None
         How long the job waits for other jobs to release its workers; None takes ``queue`` of `timeouts`.
     hung_after_s : float or None, default None
-        How long a worker may send no heartbeat before its rank is taken to hang. Workers that have a rank send one
-        every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
-        None takes ``hung`` of `timeouts`.
+        After how long without a heartbeat a worker counts as hung. Workers with a rank send one every eighth of that
+        time, or every two seconds, also while a kernel runs that releases the interpreter lock. None takes ``hung`` of
+        `timeouts`.
     timeouts : Timeouts or None, default None
         These and the other limits; see `dsgd.runtime.Timeouts` for what holds by default.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
-        ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their
-        workers where no connection can be opened, which the log of the worker says; ``"spin"`` is the same, but a rank
+        ``"auto"`` connects ranks of one host through shared memory and all others over TCP, or over the RPC of their
+        workers if no connection can be opened (with an entry in the worker's log); ``"spin"`` is the same, but a rank
         that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
-        and no other program beside them); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
-        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or
-        ucxx carry the arrays.
+        and no other program beside them); ``"shm"`` is an error unless all ranks share memory; ``"tcp"`` takes TCP
+        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or ucxx
+        carry the arrays.
     ports : str or int, optional
-        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default what the
-        setting ``dsgd.comm.ports`` of dask says, else any.
+        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default the
+        setting ``dsgd.comm.ports`` of dask, else any.
     interface : str, optional
-        Network interface that ranks listen on, ``"ib0"``. By default what the setting ``dsgd.comm.interface`` of dask
-        says, else the one of the worker's own address.
+        Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
+        that of the worker's own address.
     on_event : callable, optional
-        Called in this thread with what rank 0 publishes; what it raises stops the job, but for
+        Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
     block_rows, block_nbytes : sequence of int, optional
-        Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
+        Rows and bytes of each block, if the caller knows them; else bytes are estimated by Dask.
     demand : MemoryDemand, optional
-        What ranks need of the memory of their workers; by default, blocks pack into as much as they are.
+        Memory that ranks need on their workers; by default the size of their blocks.
     on_failure : {"raise", "restart", "shrink"}, Restart or Shrink, default "raise"
         What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
-        ends the job. ``"restart"`` forms the gang anew over all blocks, on the workers that are left or, with
-        `n_ranks`, as many as before. ``"shrink"`` goes on with the ranks that are left and the blocks they hold. A
-        program that uses ``rank.keeper`` goes on from its last snapshot; any other starts from the beginning. An
-        error that the program raises ends the job in any case. The objects say how many failures are survived.
+        ends the job. ``"restart"`` forms a new gang over all blocks, on the remaining workers or, with `n_ranks`, as
+        many as before. ``"shrink"`` continues with the remaining ranks and the blocks they hold. A program that uses
+        ``rank.keeper`` resumes from its last snapshot; any other starts from the beginning. An error that the program
+        raises always ends the job. The objects set how many failures are survived.
     elastic : bool, default False
-        Whether workers that join the cluster are taken in; the program decides when, see `SnapshotKeeper`.
+        Whether workers that join the cluster also join the gang; the program decides when, see `SnapshotKeeper`.
     reload : callable, optional
         Called with the number of a block that was lost with its worker and that Dask cannot compute again (it was
         scattered); returns a future of the same block.
     mail : Mail, optional
-        Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
+        Whether ranks get mailboxes, and which servers follow them: threads beside the ranks of the first workers.
     given : object, optional
-        What rank 0 alone is given, pickled; see `dsgd.runtime.rank.Rank`. It is sent to one worker, so it may be large.
+        An object for rank 0 only, pickled; see `dsgd.runtime.rank.Rank`. It is sent to one worker, so it may be large.
     packed_as : PackedAs, optional
-        A name for what `pack` makes of these blocks. Under it the workers keep that until their anchors go, and a later
-        job that says the same name packs nothing. By default nothing is kept.
+        A name for the packed form of these blocks. Workers keep it under this name until their anchors are released,
+        and a later job with the same name packs nothing. By default nothing is kept.
     title : str, optional
-        What the job is called on the dashboard of the cluster; by default the name of the program.
+        Title of the job on the dashboard of the cluster; by default the name of the program.
 
     Returns
     -------
     GangResult
-        What rank 0 returned, and what every rank measured.
+        The result of rank 0, and the measurements of every rank.
 
     Raises
     ------
@@ -174,15 +174,15 @@ def run_on_cluster(
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
-        A worker left during the job, and `on_failure` does not let it go on.
+        A worker left during the job, and `on_failure` does not let the job continue.
     GangTimeoutError
-        A rank hangs, or a wait outlived its deadline; names the rank.
+        A rank hangs, or a deadline passed; names the rank.
     RankError
-        A rank raised; with the original error as ``__cause__`` where it can be pickled.
+        A rank raised; with the original error as ``__cause__`` if it can be pickled.
     DsgdError
-        A rank raised an error of this library: it is raised as itself, with a note that names the rank.
+        A rank raised an error of this library, which is raised unchanged, with a note that names the rank.
     ClusterUnreachableError
-        The scheduler does not answer any more.
+        The scheduler no longer answers.
     """
     began = time.perf_counter()
     client = require_cluster(client)
@@ -207,14 +207,14 @@ def run_on_cluster(
                 handle.leave()
         except BaseException as error:
             handle.add_stacks(error)
-            # KeyboardInterrupt above all: the ranks must not train on for nobody.
+            # KeyboardInterrupt above all: the ranks must not continue without a client.
             handle.break_off(f"the client stopped it ({type(error).__name__})")
             raise
     return _result(outcomes, recovery, time.perf_counter() - began)
 
 
 def _result(outcomes: Sequence[MemberOutcome], recovery: Recovery, elapsed_s: float) -> GangResult:
-    """Return what the members bring home."""
+    """Return the outcomes of the members."""
     stats = [stats for o in outcomes for stats in o.stats]
     ledger = Ledger(
         sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
@@ -228,7 +228,7 @@ def _result(outcomes: Sequence[MemberOutcome], recovery: Recovery, elapsed_s: fl
 def _outcomes(
     handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: Orders, given: bytes
 ) -> list[MemberOutcome]:
-    """Form the gang, and form it anew after each failure that is survived; return what its members bring home."""
+    """Form the gang, and form it again after each survived failure; return the outcomes of its members."""
     while True:
         plan: Plan | None = None
         try:
@@ -246,7 +246,7 @@ def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks) -> Plan:
     looked_again = False
     while attempt < _MAX_PLANS:
         survey = blocks.wait(handle, recovery.missing)
-        # Paused workers start no tasks: they are planned with to tell what they lack, and for nothing else.
+        # Paused workers start no tasks: the plan includes them only to say what they lack.
         workers = [WorkerInfo(**worker) for worker in survey["workers"] or survey["paused"]]
         try:
             plan = recovery.plan(blocks.described(survey), workers)
@@ -259,16 +259,16 @@ def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks) -> Plan:
             if recovery.cause is None and (looked_again or not isinstance(problem, MemoryLimitError)):
                 raise
             if recovery.cause is None:
-                # What workers use is known from their heartbeats; memory of the last job may be free by now.
+                # The memory use of workers is known from heartbeats; that of the last job may be free by now.
                 looked_again = True
                 time.sleep(_HEARTBEAT_S)
                 continue
             if time.monotonic() >= deadline:
-                recovery.cause.add_note(f"the gang could not be formed anew: {problem}")
+                recovery.cause.add_note(f"the gang could not be formed again: {problem}")
                 raise recovery.cause from problem
             time.sleep(_REPLAN_S)
             continue
-        # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
+        # Two jobs that plan at the same moment choose the same workers: the second searches again for free ones.
         if handle.admit(plan, patient=attempt > 0 or len(plan.members) == len(workers)):
             return plan
         attempt += 1
@@ -291,7 +291,7 @@ def _train(
             task,
             key=f"dsgd-rank-{handle.job_id}-{handle.epoch}-{number}",
             workers=[member.worker.address],
-            # A rank elsewhere could not be reached by the others, who know its worker from the plan.
+            # The others could not reach a rank elsewhere; they know its worker from the plan.
             allow_other_workers=False,
             priority=_PRIORITY,
         )
@@ -322,7 +322,7 @@ def _collect(
 
     values: list[Any] = handle.run(settle, stalled)
     if any(future.status != "finished" for future in futures):
-        handle.check()  # a restart, say, cancels tasks as well: the job knows better why
+        handle.check()  # a restart, for example, also cancels tasks: the job knows the reason
     for future in futures:
         if future.status == "error":
             future.result()

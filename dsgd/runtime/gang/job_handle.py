@@ -35,13 +35,14 @@ _log: Final = logging.getLogger("dsgd.runtime")
 _SLICE_S: Final = 0.5
 _EXPLAIN_S: Final = 3.0
 _CHECK_S: Final = 0.1
-# Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
+# Ctrl-C returns in under 3 s: while leaving, each call gets the first of these times, and all ranks together the
+# second.
 _LEAVE_CALL_S: Final = 1.0
 _LEAVE_S: Final = 1.5
 _STACKS_S: Final = 2.0
 _NO_STACK: Final = "  it did not run"
 _MUTE: Final = "  its worker does not answer"
-# Longest wait for all of it.
+# Limit for all of it.
 _BREAK_OFF_S: Final = 6.0
 
 
@@ -53,17 +54,17 @@ class JobHandle:
     client : Client
         Synchronous and connected.
     limits : Timeouts
-        How long it may wait for what, each as a number.
+        The limits of its waits, each as a number.
     on_event : callable or None
-        Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
-        for its workers. What it raises stops the job; with `StopTraining` it asks the program to end early.
+        Called in this thread with the events that rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job
+        waits for its workers. Its errors stop the job; `StopTraining` asks the program to end early.
     title : str
-        What the job is, for people.
+        Title of the job.
 
     Attributes
     ----------
     lease : Lease
-        The hold on the workers; its lock ``attended`` is to be held as long as the job is used.
+        The lease of the workers; hold its lock ``attended`` as long as the job is used.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class JobHandle:
         self.lease = Lease(client.loop.asyncio_loop, self._renew_lease, self._give_up, self._lease_s)
 
     def credentials(self, member: int) -> MemberCredentials:
-        """Return what the messages of a member show."""
+        """Return the credentials that a member shows in its messages."""
         return MemberCredentials(self.job_id, self.epoch, self._token, member)
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
@@ -106,8 +107,8 @@ class JobHandle:
         Returns
         -------
         bool
-            False if the caller should plan again: a worker left before the job began or, unless `patient`, another
-            job holds one.
+            False if the caller should plan again: a worker left before the job began or, unless `patient`, another job
+            has leased one.
 
         Raises
         ------
@@ -147,7 +148,7 @@ class JobHandle:
         failure = status.get("failure")
         if status["job_state"] != "queued" and (failure is None or failure["kind"] != "lost"):
             self._raise(status)
-        # Nothing has begun yet: the next attempt takes the place of this one in the queue.
+        # Nothing has begun yet: the next attempt takes its place in the queue.
         self.epoch, self._seen = self.epoch + 1, -2
         return False
 
@@ -163,8 +164,8 @@ class JobHandle:
         make : callable
             Returns the awaitable; called on the client's event loop.
         stalled : callable, optional
-            Takes the status and returns the members that have not started. When the first of them has been the same for
-            `timeout_s`, the wait fails.
+            Takes the status and returns the members that have not started. The wait fails if the first of them stays
+            the same for `timeout_s`.
 
         Raises
         ------
@@ -195,7 +196,7 @@ class JobHandle:
                 )
 
     def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers that came, by worker."""
+        """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers received, by worker."""
 
         async def one(worker: str) -> Any:
             call = self.client.run(function, self.job_id, self._token, workers=[worker], on_error="ignore")
@@ -208,7 +209,7 @@ class JobHandle:
         return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
 
     def add_stacks(self, error: BaseException) -> None:
-        """Add to a missed deadline a note that says where all ranks were when the job stopped."""
+        """Add a note to a missed deadline with the places of all ranks when the job stopped."""
         if not (isinstance(error, GangTimeoutError) and self._members):
             return
         try:
@@ -225,29 +226,29 @@ class JobHandle:
         error.add_note("Where the ranks were when the job stopped:\n" + "\n".join(line.rstrip() for line in lines))
 
     def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> tuple[set[str], set[str]]:
-        """Begin the next epoch of the job: wait until its ranks have ended, and let its tasks go.
+        """Begin the next epoch of the job: wait until its ranks have ended, and release its tasks.
 
-        A rank that packs its rows, say, ends when it has packed them: it is waited for as long as its worker sends
-        heartbeats and `timeout_s` is not over.
+        A rank that is packing its rows, for example, ends afterwards. The job waits for it as long as its worker sends
+        heartbeats, up to `timeout_s`.
 
         Parameters
         ----------
         deaf : collection of str
-            Workers that are not waited for.
+            Workers not to wait for.
         addresses : sequence of str
             The worker of each member.
 
         Returns
         -------
         hung, late : set of str
-            Workers whose ranks have not ended: those that were not heard of for `hung_after_s`, and the others.
+            Workers whose ranks have not ended: those without a heartbeat for `hung_after_s`, and the others.
         """
-        self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
+        self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed again")
         deadline, seen = time.monotonic() + self.timeout_s, -2
         while True:
             status = self._status(seen)
             seen, silent_s = status["version"], status["silent_s"]
-            # Where the message that a member ended was lost, the end of its task says so.
+            # If the message that a member ended was lost, the end of its task replaces it.
             done = {member for member, future in enumerate(self.futures) if future.done()}
             unended = {addresses[member] for member in set(status["live"]) - done}.difference(deaf)
             hung = {worker for worker in unended if silent_s.get(worker, 0.0) > self.hung_after_s}
@@ -258,15 +259,15 @@ class JobHandle:
         return hung, unended - hung
 
     def set_aside(self, workers: Collection[str], keys: Sequence[Any], *, remove: bool) -> None:
-        """Let the cluster do without workers that hang; see `GangSchedulerPlugin.set_aside`."""
+        """Set hung workers aside; see `GangSchedulerPlugin.set_aside`."""
         self._call("dsgd_set_aside", workers=sorted(workers), keys=list(keys), remove=remove)
 
     def check(self) -> None:
-        """Raise the error of the job if the scheduler knows one."""
+        """Raise the error of the job, if the scheduler knows one."""
         self._heed(self._status(self._seen, _CHECK_S))
 
     def explain(self) -> NoReturn:
-        """Raise the error that made a rank end early; the scheduler may learn of it a moment after we do."""
+        """Raise the error that made a rank end early; the scheduler may learn of it a moment later."""
         deadline = time.monotonic() + _EXPLAIN_S
         while time.monotonic() < deadline:
             self._heed(self._status(self._seen))
@@ -275,9 +276,9 @@ class JobHandle:
         )
 
     def leave(self) -> None:
-        """End the job that went well.
+        """End a successful job.
 
-        What its ranks have returned is here: a scheduler that does not answer now is told later, by the lease.
+        The results of its ranks are here: if the scheduler does not answer now, the lease tells it later.
         """
         try:
             last = self._status(-2, 0.0)
@@ -292,10 +293,10 @@ class JobHandle:
             self._emit(event)
 
     def break_off(self, reason: str) -> None:
-        """End the job that did not: stop its ranks, wait for them a little, and leave nothing behind.
+        """End a failed job: stop its ranks, wait for them briefly, and leave nothing behind.
 
-        Never raises an ordinary error: the one that brought us here is the one the user must see. What is done is done
-        on the event loop of the client, where another interrupt does not reach it.
+        Never raises an ordinary error: the user must see the error that ended the job. It runs on the event loop of the
+        client, which a further interrupt does not reach.
         """
         self.lease.begin()
         self.lease.end(reason, _BREAK_OFF_S)
@@ -306,13 +307,13 @@ class JobHandle:
         await self.client.scheduler.dsgd_renew(job_id=self.job_id, token=self._token)
 
     async def _give_up(self, reason: str) -> None:
-        """Stop the ranks, wait for them a little, close the job and let go of its tasks."""
+        """Stop the ranks, wait for them briefly, close the job and release its tasks."""
         scheduler, patience_s = self.client.scheduler, _LEAVE_CALL_S
         try:
             if self._admitted:
                 await asyncio.wait_for(scheduler.dsgd_abort(job_id=self.job_id, reason=reason), patience_s)
                 deadline = time.monotonic() + _LEAVE_S
-                # Whoever hangs does not react: waiting for it would only keep the user waiting.
+                # A hung rank does not react: waiting for it would only delay the user.
                 deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
                 seen, live = -2, [0]
                 while live and (remaining := deadline - time.monotonic()) > 0:
@@ -330,7 +331,7 @@ class JobHandle:
     async def _slice(
         self, make: Callable[[], Awaitable[Any]]
     ) -> tuple[asyncio.Future[Any] | None, dict[str, Any] | None]:
-        # The two waits outlive a slice: a call that is cancelled would cost the connection it waits on.
+        # The two waits outlive a slice: cancelling a call would cost the connection it waits on.
         if self._work is None:
             self._work = asyncio.ensure_future(make())
         if self._watch is None:
@@ -353,14 +354,14 @@ class JobHandle:
 
     def _release(self) -> None:
         for future in self.futures:
-            # A task that still runs is cancelled by this: nobody wants its result any more.
+            # This cancels a task that still runs: its result is no longer needed.
             future.release()
         self.futures.clear()
 
     async def _end_waits(self) -> None:
         waits = [wait for wait in (self._work, self._watch) if wait is not None]
-        # What is about to end by itself is let end, which is cleaner: the job that is over answers the watch, and
-        # results that are there are gathered in a moment.
+        # Calls that are about to end may end by themselves, which is cleaner: a finished job answers the watch, and
+        # results that exist are gathered in a moment.
         ending = waits if all(future.done() for future in self.futures) else [w for w in waits if w is self._watch]
         if ending:
             await asyncio.wait(ending, timeout=_LEAVE_CALL_S / 4)
@@ -382,7 +383,7 @@ class JobHandle:
         return self._guard(call, timeout_s=self._call_s)
 
     def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
-        # Not client.sync: interrupted by ctrl-C at the wrong moment it prints tracebacks of its own.
+        # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
         future = asyncio.run_coroutine_threadsafe(function(*args), self.client.loop.asyncio_loop)
         try:
             return future.result(timeout_s)
@@ -411,7 +412,7 @@ class JobHandle:
 
     def _emit(self, event: Mapping[str, Any]) -> None:
         if event.get("phase") == "straggler":
-            # A rank does not know where the others are.
+            # A rank does not know the workers of the others.
             places = [(worker, host) for worker, host, n in self._members for _ in range(n)]
             worker, host = places[event["rank"]]
             event = {**event, "worker": worker, "host": host, "text": straggler_text(event, worker, host)}

@@ -1,13 +1,13 @@
-"""A job's hold on its workers: renewed while somebody attends to the job, and given up when nobody does any more.
+"""The lease of a job's workers: renewed while the client attends to the job, and given up when it no longer does.
 
-Problem: a client is interrupted by a user who presses ctrl-C twice, stopped by a debugger, or cut off, and its workers
-stay with a job that nobody will ever end.
+Problem: a client may be interrupted twice with ctrl-C, stopped by a debugger, or cut off, and then its workers would
+stay with a job that never ends.
 
 Method: a coroutine on the client's event loop, which no interrupt reaches, renews the lease every sixth of its time to
-live and looks whether the thread of the job still attends to it. That thread holds a lock meanwhile, which ends with
-its ``with`` block: a lock is let go of in C, where no interrupt comes between. When it is free the coroutine ends the
-job, unless the thread has done so in good order; until then it tries, for as long as the lease lives. Where the event
-loop itself stands still nothing is renewed, and the scheduler ends the job (`Registry.expire`).
+live and checks whether the thread of the job still attends to it. That thread holds a lock for the length of a ``with``
+block; a lock is released in C, where no interrupt can intervene. Once the lock is free, the coroutine ends the job,
+unless the thread has already done so; it retries for as long as the lease lives. If the event loop itself stands still,
+nothing is renewed, and the scheduler ends the job (`Registry.expire`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 __all__ = ["Lease"]
 
 _RENEWALS: Final = 6
-# How often it is looked whether anybody attends to the job.
+# How often to check whether the thread attends to the job.
 _LOOK_S: Final = 0.1
 _RETRY_S: Final = 0.5
 
@@ -36,11 +36,11 @@ class Lease:
     loop : asyncio.AbstractEventLoop
         That of the client.
     renew : callable
-        Returns what renews the lease.
+        Returns an awaitable that renews the lease.
     give_up : callable
-        Takes the reason; returns what ends the job, and raises where the scheduler cannot be reached.
+        Takes the reason; returns an awaitable that ends the job, and that raises if the scheduler cannot be reached.
     lease_s : float
-        How long the lease lives without being renewed.
+        How long the lease lives without renewal.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Lease:
     ) -> None:
         self.attended = threading.Lock()
         self._loop, self._renew, self._give_up, self._lease_s = loop, renew, give_up, lease_s
-        self._reason: str | None = "its client attends to it no more"
+        self._reason: str | None = "its client no longer attends to it"
         self._over = False
         self._tried = threading.Event()
         self._keeper: concurrent.futures.Future[None] | None = None
@@ -68,14 +68,14 @@ class Lease:
             self._keeper = asyncio.run_coroutine_threadsafe(self._keep(), self._loop)
 
     def end(self, reason: str | None, timeout_s: float) -> None:
-        """Give the lease up, and wait until that was tried; an interrupt ends this wait and nothing else.
+        """Give the lease up, and wait for the first attempt; an interrupt ends only this wait.
 
         Parameters
         ----------
         reason : str or None
-            Why the job is stopped; None if it has ended in good order, and its leases with it.
+            Why the job is stopped; None if it has ended regularly, and its leases with it.
         timeout_s : float
-            How long to wait. A scheduler that does not answer is tried again afterwards.
+            How long to wait. Attempts continue afterwards if the scheduler does not answer.
         """
         self._reason, self._over = reason, True
         if self._keeper is not None:
@@ -88,7 +88,7 @@ class Lease:
             if renewal is None and time.monotonic() - renewed_at >= self._lease_s / _RENEWALS:
                 renewed_at, renewal = time.monotonic(), asyncio.ensure_future(self._renew())
             if renewal is not None and renewal.done():
-                # A call that failed is made again, soon enough.
+                # A failed call is repeated, soon enough.
                 await asyncio.gather(renewal, return_exceptions=True)
                 renewal = None
             await asyncio.sleep(_LOOK_S)
@@ -102,7 +102,7 @@ class Lease:
             self._tried.set()
 
     async def _try_to_give_up(self, reason: str) -> None:
-        """End the job; a scheduler that stands still is tried again, one that is gone has no jobs any more."""
+        """End the job; retry if the scheduler stands still. A scheduler that is gone has no jobs."""
         deadline = time.monotonic() + self._lease_s
         while True:
             with contextlib.suppress(TimeoutError):

@@ -16,12 +16,12 @@ __all__ = ["register"]
 
 
 def register(client: Client, there: Collection[str] = ()) -> None:
-    """Put both plugins on the cluster, unless they are there.
+    """Install both plugins on the cluster, unless they are there.
 
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster.
+        A client of the cluster.
     there : collection of str
         Names of the plugins that the cluster is known to have.
 

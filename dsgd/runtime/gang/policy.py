@@ -15,8 +15,8 @@ __all__ = ["FailurePolicy", "Restart", "Shrink", "as_policy"]
 class Restart:
     """Start a new gang over all rows; ``"restart"`` for short.
 
-    Lost rows are computed again by Dask, or sent again by the client. The gang has the ranks that the cluster can carry
-    then or, where their number is given, as many as before.
+    Lost rows are computed again by Dask, or sent again by the client. The new gang has as many ranks as the cluster
+    allows or, if their number is given, as many as before.
 
     Parameters
     ----------
@@ -68,26 +68,26 @@ class Shrink:
         check_number("Shrink(at_most=...)", self.at_most, low=0, integer=True)
 
 
-#: What becomes of a job when a machine fails; see `dsgd.runtime.run_on_cluster`.
+#: How a job reacts to the failure of a machine; see `dsgd.runtime.run_on_cluster`.
 FailurePolicy = Literal["raise", "restart", "shrink"] | Restart | Shrink
 
 _NAMED: Final = {"raise": None, "restart": Restart(), "shrink": Shrink()}
 
 
 def as_policy(where: str, value: FailurePolicy) -> Restart | Shrink | None:
-    """Return the policy that a value of ``on_failure`` stands for; None where failures are raised.
+    """Return the policy of a value of ``on_failure``; None if failures are raised.
 
     Parameters
     ----------
     where : str
         The parameter as the user wrote it, e.g. ``"SGDClassifier(on_failure=...)"``.
     value : str, Restart or Shrink
-        What was got.
+        The value.
 
     Raises
     ------
     InvalidParameterError
-        It is none of them.
+        The value is none of these.
     """
     if isinstance(value, (Restart, Shrink)):
         return value

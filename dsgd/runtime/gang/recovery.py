@@ -1,20 +1,21 @@
 """Recovery after a failure: whether the job continues, on which workers and with which rows.
 
-Problem: the longer a job and the more its workers, the surer it is to lose one; what the others have computed is still
-there, and mostly their rows are too.
+Problem: the longer a job and the more workers it has, the likelier it loses one. The results of the others still exist,
+and mostly their rows, too.
 
-Method: only failures of machines count (a worker left, hangs, or cannot be reached by its peers); what a program
-raises would be raised again. The ranks that are left stop, the gang is planned anew as the next epoch of the same job,
-and its program takes up the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
-Dask, or sent again by the client, and dealt to the workers that there are; a worker whose blocks are the same packs
-nothing. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted by what is left.
+Method: only failures of machines count (a worker left, hangs, or cannot be reached by its peers); an error of the
+program would be raised again. The remaining ranks stop, a new gang is planned as the next epoch of the same job, and
+its program resumes from the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
+Dask, or sent again by the client, and assigned to the current workers; a worker whose blocks are unchanged packs
+nothing. With ``"shrink"`` the survivors continue with the rows they hold, and all averages are weighted by the
+remaining rows.
 
-Workers belong to everybody who uses the cluster. One that is only late, because it packs rows for instance, is waited
-for as long as it sends heartbeats, up to the deadline of the job. One that hangs is set aside until it is heard of
-again: the gang does without it, and blocks that it alone holds are had anew. Neither is removed, unless a policy asks
-for that.
+Workers are shared by all users of the cluster. The job waits for a late worker, which may be packing rows, as long as
+it sends heartbeats, up to the deadline of the job. A hung worker is set aside until its heartbeats return: the gang
+continues without it, and blocks that only this worker holds are computed or sent again. Neither kind is removed, unless
+a policy asks for it.
 
-With ``elastic`` the gang is also formed anew, at the end of an epoch of training, when the cluster has grown.
+With ``elastic`` a new gang is also formed when the cluster has grown, at the end of an epoch of training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dsgd.runtime.worker.member import kept_blocks, request_pause
 __all__ = ["Limits", "Recovery"]
 
 _OF_MACHINES: Final = ("lost", "hung", "aborted", "lapsed", "late")
-#: What is said of the rank that a failure of a machine names.
+#: Texts for the rank that a failure of a machine names.
 _WHAT: Final = {
     "lost": "was lost",
     "hung": "hangs",
@@ -48,14 +49,14 @@ _LOOK_S: Final = 1.0
 
 
 class Limits(NamedTuple):
-    """What holds for every plan of a job; see `make_plan`.
+    """The limits of every plan of a job; see `make_plan`.
 
     Parameters
     ----------
     n_ranks, ranks_per_worker : int or None
-        How many ranks there may be, in all and on a worker.
+        Largest number of ranks, in all and on a worker.
     demand : MemoryDemand or None
-        What they need of the memory of their workers.
+        Memory that they need on their workers.
     """
 
     n_ranks: int | None
@@ -64,18 +65,18 @@ class Limits(NamedTuple):
 
 
 class Recovery:
-    """The failures of one job so far, and the plan of what comes next.
+    """The failures of one job so far, and the plan of its next gang.
 
     Parameters
     ----------
     handle : JobHandle
         The job.
     policy : Restart, Shrink or None
-        What to do when a machine fails; None raises.
+        The reaction to the failure of a machine; None raises.
     elastic : bool
-        Whether the gang takes in workers that join the cluster.
+        Whether workers that join the cluster also join the gang.
     block_rows : sequence of int or None
-        Rows of each block, where they are known.
+        Rows of each block, if known.
     limits : Limits
         What holds for every plan.
 
@@ -86,7 +87,7 @@ class Recovery:
     events : list of dict
         See `GangResult`.
     cause : BaseException or None
-        The failure that the job recovers from now.
+        The failure from which the job is recovering.
     """
 
     def __init__(
@@ -113,16 +114,16 @@ class Recovery:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the job may be formed anew at all, so that workers keep what it needs."""
+        """Whether a new gang may be formed at all, so that workers keep its data."""
         return self._policy is not None or self._elastic
 
     def heed(self, error: GangError, plan: Plan | None, keys: Sequence[Any]) -> None:
-        """Prepare to form the gang anew after an error, or raise it.
+        """Prepare to form a new gang after an error, or raise the error.
 
         Parameters
         ----------
         error : GangError
-            What ended the last gang.
+            The error that ended the last gang.
         plan : Plan or None
             Its plan, if it had one.
         keys : sequence of str
@@ -132,7 +133,7 @@ class Recovery:
         joined = isinstance(error, PausedError)
         if plan is None or not (joined or self._is_survived(record)):
             if self.events:
-                error.add_note(f"the gang had been formed anew {len(self.events)} times before")
+                error.add_note(f"the gang had been formed again {len(self.events)} times before")
             raise error
         self._began, self.cause = time.monotonic(), error
         self._left -= not joined
@@ -142,12 +143,12 @@ class Recovery:
         running = {worker["address"] for worker in self._handle.survey([])["workers"]}
         members = [address for address in plan.addresses if address in running - hung - late - self._out]
         answers = self._handle.ask(kept_blocks, members, self._patience_s)
-        # Who does not answer hangs, or has just gone.
+        # A worker that does not answer hangs, or has just left.
         hung |= set(members) - set(answers)
         remove = self._policy is not None and self._policy.remove_hung
-        # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
+        # Also if the gang shrinks: a survivor that had not packed all its blocks would request them there.
         self._handle.set_aside(hung, keys, remove=remove)
-        # A gang that shrinks takes nobody back; any other does, and hung ones are not offered to it meanwhile.
+        # A gang that shrinks takes no worker back. Any other does, but is not offered hung ones meanwhile.
         self._out |= late | hung if isinstance(self._policy, Shrink) else late
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
         self._plan, self._pausing = plan, False
@@ -176,7 +177,7 @@ class Recovery:
         return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
 
     def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
-        """Return the plan of the next gang; see `make_plan` for what it raises."""
+        """Return the plan of the next gang; see `make_plan` for errors."""
         free = [worker for worker in workers if worker.address not in self._out]
         if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in free})
@@ -184,7 +185,7 @@ class Recovery:
         try:
             return make_plan(wanted, free, *self._limits)
         except ClusterError:
-            # Those that were late are better than none.
+            # Late workers are better than none.
             if len(free) == len(workers):
                 raise
             return make_plan(wanted, workers, *self._limits)
@@ -195,9 +196,9 @@ class Recovery:
         return max(_ASK_S, min(self._handle.hung_after_s, self._handle.timeout_s))
 
     def _at_home(self, block: Block) -> Block:
-        """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
+        """Keep a packed block where it is packed: elsewhere it would have to be loaded and packed again."""
         owners = tuple(worker for worker, packed in self.kept.items() if block.index in packed)
-        # What is packed is in the memory that its worker uses now.
+        # A packed block is already part of the memory use of its worker.
         return replace(block, holders=owners, packed=0) if owners else block
 
     def _shrunk(self, plan: Plan, workers: Collection[str]) -> Plan:
@@ -209,7 +210,7 @@ class Recovery:
         return Plan(tuple(replace(member, first_rank=rank) for member, rank in zip(left, first, strict=False)))
 
     def started(self, plan: Plan) -> None:
-        """Note that the ranks of a plan begin."""
+        """Record that the ranks of a plan begin."""
         self._looked = time.monotonic()
         if not self.events or "ranks" in self.events[-1]:
             return
@@ -230,7 +231,7 @@ class Recovery:
         what = _WHAT.get(event["kind"])
         who = f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}"
         if what is None:
-            who = "this process was not heard of for so long that its workers went to others"
+            who = "this process sent no heartbeat for so long that its workers went to other jobs"
         warnings.warn(f"{who}; {after}.", RuntimeWarning, stacklevel=5)
 
     def look_for_newcomers(self, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Before a job begins: whether the cluster has the same versions, and runs code of its clients."""
+"""Checks before a job begins: whether the cluster has the same versions and runs code of its clients."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["check_versions", "code_allowed"]
 
-# Calls of Dask that a job is started with; a cluster may block some for its clients.
+# Calls of Dask that start a job; a cluster may block some of them for its clients.
 _NEEDED: Final = {
     "Scheduler": "run_function, register_scheduler_plugin and register_worker_plugin",
     "Worker": "plugin-add",
 }
 #: For each client, the name of its scheduler, and the workers that have the right versions.
 _RIGHT: Final[WeakKeyDictionary[Client, tuple[str, frozenset[str]]]] = WeakKeyDictionary()
-# How distributed (core.py) says so.
+# The text of distributed (core.py).
 _BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
 
 
 def check_versions(client: Client) -> frozenset[str]:
     """Compare the versions on the scheduler and on all workers with those of this process.
 
-    A worker that has answered well is not asked again: it cannot load another version.
+    A worker with the right versions is not asked again: it cannot load another version.
 
     Returns
     -------
@@ -55,8 +55,8 @@ def check_versions(client: Client) -> frozenset[str]:
         answers = client.run(probe, workers=asked, on_error="return") if asked else {}
     right = known.intersection(there["workers"])
     for address, found in answers.items():
-        # A worker that just left answers with an error, and is missed later if it is needed; so does one that is not
-        # to be asked, which may take the plugin all the same.
+        # A worker that just left answers with an error, and is missed later if it is needed. So does one that blocks
+        # this call, which may still accept the plugin.
         if isinstance(found, Mapping):
             wrong = _problems(f"worker {address}", found, wanted)
             problems += wrong
@@ -72,17 +72,17 @@ def check_versions(client: Client) -> frozenset[str]:
 
 @contextmanager
 def code_allowed() -> Iterator[None]:
-    """Say what a cluster must allow, where Dask's own calls are refused.
+    """Translate refused calls of Dask to an error that says what the cluster must allow.
 
     Raises
     ------
     ClusterError
-        The scheduler or a worker blocks a call that a job is started with.
+        The scheduler or a worker blocks a call that starts a job.
     """
     try:
         yield
     except Exception as error:
-        # Not always the ValueError it was: on its way from a worker over the scheduler it loses its type.
+        # Not always a ValueError: on its way from a worker through the scheduler it loses its type.
         blocked = _BLOCKED.search(str(error))
         if blocked is None:
             raise
@@ -103,9 +103,9 @@ def _problems(where: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -
 
 
 def _make_probes() -> tuple[Callable[[], dict[str, str]], Callable[..., dict[str, Any]]]:
-    """Return what tells the versions of a process, and what tells them of the scheduler, its workers and plugins."""
+    """Return two functions: for the versions of a process, and for those of the scheduler, its workers and plugins."""
 
-    # A function defined inside another one is pickled by value, so it also arrives where dsgd is not installed.
+    # A nested function is pickled by value, so it also runs where dsgd is not installed.
     def probe() -> dict[str, str]:
         import importlib
 

@@ -1,8 +1,7 @@
 """The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
 
-It is drawn from what the scheduler plugin knows anyway, twice a second and only while somebody looks. This file is
-loaded where the scheduler has a dashboard, and so has bokeh; a scheduler without one has no page, and nothing else
-changes.
+It shows the records of the scheduler plugin, updated twice a second while the page is open. This file is loaded only if
+the scheduler has a dashboard, and therefore bokeh; without a dashboard there is no page, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["PAGE", "GangPage", "attach"]
 
 PAGE: Final = "/dsgd"
 _REDRAW_MS: Final = 500
-# Stacked from work to waiting; told apart with any colour vision, and drawn so in reports.
+# Stacked from work to waiting, in colours that people with any colour vision can distinguish; reports use the same.
 _PHASES: Final = ("compute", "encode", "wire", "wait", "control")
 _COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00", "#b8609a")
 _CURVES: Final = ("#0072b2", "#d55e00", "#009e73", "#b8609a", "#c98500")
@@ -50,7 +49,7 @@ _EMPTY: Final = (
     "<p class='empty'>No job of dsgd yet. One appears here while an estimator with <code>client=...</code> is fitted "
     "on this cluster.</p>"
 )
-# Of the table; a data table of bokeh draws its cells once and not again.
+# Styles of the table; a data table of bokeh draws its cells only once.
 _STYLE: Final = """
 .bk-clearfix { width: 100%; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
@@ -86,7 +85,7 @@ def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -
     if any(f"{prefix}{PAGE}" in app.app_paths for app in applications):
         return True
     variables = dask_dashboard.template_variables(scheduler)
-    # The list is that of all pages of this scheduler: each of them shows the way here.
+    # The list has all pages of this scheduler: each of them links to this one.
     if PAGE.strip("/") not in variables["pages"]:
         variables["pages"].append(PAGE.strip("/"))
 
@@ -108,7 +107,7 @@ def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -
 
 
 class GangPage:
-    """What one visitor sees.
+    """The page of one visitor.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ class GangPage:
         )
 
     def update(self) -> None:
-        """Draw what the jobs have told by now."""
+        """Draw the current state of the jobs."""
         views = self._registry().overview()
         names = [_NEWEST, *(_name(view) for view in views)]
         if self._choice.options != names:
@@ -153,7 +152,7 @@ class GangPage:
         self._draw_curves(views, shown)
 
     def _chosen(self, views: Sequence[JobView]) -> JobView | None:
-        """Return the job whose ranks are shown; by itself the newest that has told of them."""
+        """Return the job whose ranks are shown; by default the newest that has reported them."""
         known = [view for view in views if view.history.latest]
         return next((view for view in known if _name(view) == self._choice.value), known[0] if known else None)
 
@@ -213,11 +212,11 @@ class GangPage:
         self.ranks.y_range.start = max(n, 2) - 0.5
 
     def _draw_curves(self, views: Sequence[JobView], shown: JobView | None) -> None:
-        # Those that are over would only take room from those that run.
+        # Finished jobs would only take space from running ones.
         drawn = [view for view in views if view.history.latest and (view is shown or view.state == "running")]
         drawn = drawn[: len(_CURVES)]
         points = [view.history.points() for view in drawn]
-        # A job keeps its colour while others come and go.
+        # A job keeps its colour while others start and end.
         colours = [_CURVES[view.number % len(_CURVES)] for view in drawn]
         self._curves.data = {
             "seconds": [[seconds for seconds, _ in curve] for curve in points],
@@ -243,7 +242,7 @@ _COLUMNS: Final = ("job", "state", *_NUMBERS, "strategy", "note")
 
 
 def _table(views: Sequence[JobView]) -> str:
-    """Return the jobs as a table of HTML; what a job says of itself is escaped."""
+    """Return the jobs as an HTML table; texts of a job are escaped."""
 
     def line(tag: str, cells: dict[str, str]) -> str:
         kinds = {name: "number" if name in _NUMBERS else name for name in cells}

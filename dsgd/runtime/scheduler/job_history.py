@@ -1,8 +1,8 @@
-"""What the scheduler keeps of a job for observers: its last event and its losses.
+"""The history of a job for observers: its last event and its losses.
 
-The events themselves are handed on to the client and forgotten. A curve keeps at most a few hundred points: when it is
-full every second one is dropped and only every second one is taken from then on, so a history is small however long a
-job runs.
+The events themselves are passed on to the client and forgotten. A curve has at most a few hundred points: when it is
+full, every second point is dropped and from then on only every second one is recorded, so a history stays small however
+long a job runs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _MAX_POINTS: Final = 400
 
 
 class JobView(NamedTuple):
-    """What somebody who looks at a job is shown.
+    """A job as shown to observers.
 
     Parameters
     ----------
     job_id : str
         The job.
     number : int
-        How many there were before it.
+        Number of earlier jobs.
     state : str
         ``"queued"``, ``"running"``, ``"stopping"``, ``"done"`` or ``"failed"``.
     places : sequence of str
         The worker of each rank.
     elapsed_s : float
-        Since it was asked for, or how long it took.
+        Seconds since it was requested, or its duration.
     history : JobHistory
-        What it has told.
+        Its history.
     """
 
     job_id: str
@@ -44,12 +44,12 @@ class JobView(NamedTuple):
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks it has."""
+        """Number of its ranks."""
         return len(self.places)
 
     @property
     def title(self) -> str:
-        """What it is, for people."""
+        """Its title."""
         return self.history.title
 
     @property
@@ -65,19 +65,19 @@ class JobHistory:
     Parameters
     ----------
     title : str
-        What the job is, for people.
+        Title of the job.
     began : float
-        When it was asked for, by the clock of the registry.
+        When it was requested, by the clock of the registry.
     number : int
-        How many jobs the scheduler had before it.
+        Number of earlier jobs of the scheduler.
     ended : float or None
-        When it was over.
+        When it ended.
     outcome : str
-        ``"done"`` or ``"failed"`` then.
+        ``"done"`` or ``"failed"`` once it has ended.
     latest : dict
-        The last event that says how far it is.
+        The last progress event.
     note : str
-        The last other thing it told.
+        The text of the last other event.
     curve : list of (float, float)
         Seconds of training and loss.
     """
@@ -94,7 +94,7 @@ class JobHistory:
     _skipped: int = field(default=0, init=False, repr=False)
 
     def note_event(self, event: Mapping[str, Any]) -> None:
-        """Take in an event of the job."""
+        """Record an event of the job."""
         if "comm_share" not in event:
             self.note = str(event.get("text", event.get("phase", self.note)))
             return
@@ -114,5 +114,5 @@ class JobHistory:
         return self.curve if self.curve[-1:] == last else self.curve + last
 
     def close(self, outcome: str, now: float) -> None:
-        """Note that the job is over."""
+        """Record that the job has ended."""
         self.outcome, self.ended = outcome, now

@@ -32,8 +32,8 @@ class Member:
 class Job:
     """One gang, from admission to the end of its last member.
 
-    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
-    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `history` stays.
+    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; `failure` and `suspicion` say whether it failed; `opened`
+    are the workers that hold data of it, perhaps from an earlier epoch; `events` wait for the client, `history` stays.
     """
 
     job_id: str
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def live(self) -> set[int]:
-        """Members that have begun and not ended."""
+        """Members that have begun and have not ended."""
         return self.started - self.ended
 
     @property
@@ -74,5 +74,5 @@ class Job:
 
     @property
     def stopped(self) -> bool:
-        """Whether something has gone wrong."""
+        """Whether it failed or is suspected to have."""
         return self.failure is not None or self.suspicion is not None

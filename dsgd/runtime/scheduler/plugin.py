@@ -1,11 +1,11 @@
 """The scheduler plugin: requests of clients and members, and events of Dask.
 
-Handlers do little and, but for the waiting ones, are synchronous: they share the event loop with all of Dask.
-Calls that wait return after `wait_s` seconds at most and are asked again, so that every wait has a deadline on both
-sides and a caller that died leaves nothing behind.
+Handlers do little and, except for those that wait, are synchronous: they share the event loop with all of Dask. Calls
+that wait return after at most `wait_s` seconds and are repeated, so that every wait has a deadline on both sides and a
+dead caller leaves nothing behind.
 
-The names of the plugins carry the version of dsgd. Whoever registers the same version again finds it there, jobs and
-leases with it; another version takes its place only when it has no jobs, so that two queues never lease one worker.
+The names of the plugins include the version of dsgd. Registering the same version again keeps its jobs and leases;
+another version replaces it only if it has no jobs, so that two queues never lease the same worker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
-# What Dask calls the reasons why a worker goes, where they say more than that its connection broke.
+# Dask's names of the reasons why a worker leaves, if they say more than that its connection broke.
 _DEPARTURES: Final = {
     "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
     "check-worker-ttl": "was removed by Dask (no heartbeat within distributed.scheduler.worker-ttl)",
 }
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
-# How often the scheduler looks after jobs and workers by itself.
+# How often the scheduler checks jobs and workers.
 _TICK_S: Final = 0.5
 
 
@@ -50,11 +50,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
     idempotent = True
 
     def __init__(self) -> None:
-        # Travels with the plugin, while everything else here is of the version that the scheduler has loaded.
+        # Sent with the plugin, while all other code here is of the version that the scheduler has loaded.
         self.sent_by = LOADED_VERSION
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take the handlers into the scheduler.
+        """Install the handlers in the scheduler.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._vigil = Vigil()
         before = scheduler.plugins.get(self.name)
         if isinstance(before, GangSchedulerPlugin):
-            # Put on the scheduler once more: its jobs go on.
+            # Installed again: its jobs continue.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
             self._aside, self._vigil = before._aside, before._vigil
             before._next_tick.cancel()
@@ -90,7 +90,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             }
         )
         if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
-            # It has a dashboard, and so has bokeh loaded.
+            # It has a dashboard, so bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
 
             attach(scheduler, _registry_of)
@@ -101,12 +101,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
     # ---- asked by the client
 
     async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the workers, and of each block its size, its holders, and whether it can still be had.
+        """Return the workers, and for each block its size, its holders, and whether it is still available.
 
         Workers are those that run and, apart, those that Dask has paused because their memory is full.
 
-        Workers that have just registered are waited for a little: a job right after the start of a cluster would
-        otherwise run on the few that were first.
+        Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
+        the first few.
         """
         for _ in range(_SETTLE_STEPS):
             if all(ws.status != Status.init for ws in self.scheduler.workers.values()):
@@ -150,10 +150,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         }
 
     async def set_aside(self, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
-        """Do without workers that hang, until they are heard of again.
+        """Set hung workers aside until their heartbeats return.
 
-        Dask gives them no new tasks meanwhile, of anybody, as if their memory were full. What they alone hold of a job
-        is given up, so that Dask computes it again or the client sends it again; what they run and hold of others is
+        Dask gives them no new tasks meanwhile, as if their memory were full. Blocks of the job that only they hold are
+        given up, so that Dask computes them again or the client sends them again; tasks and data of other users are
         left alone.
 
         Parameters
@@ -163,7 +163,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         keys : sequence of str
             The blocks of the job.
         remove : bool
-            Whether they are removed from the cluster instead, with all that they run and hold.
+            Whether they are instead removed from the cluster, with all their tasks and data.
         """
         stimulus = f"dsgd-hung-{monotonic()}"
         for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
@@ -180,7 +180,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def join(
         self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int, wait_s: float
     ) -> dict[str, Any]:
-        """Give a member's address; returns those of all when the last has come, or the state after `wait_s`."""
+        """Register a member's address; return those of all once the last has joined, or the state after `wait_s`."""
 
         def answer() -> dict[str, Any]:
             return self.registry.join(job_id, epoch, token, member, address, n_cores)
@@ -191,7 +191,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def member_event(
         self, worker: str, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any] | None
     ) -> None:
-        """Note that a member has begun (no event), or keep its progress event."""
+        """Record that a member has begun (no event), or keep its progress event."""
         if event is None:
             self.registry.member_started(job_id, epoch, token, member)
         else:
@@ -200,11 +200,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def member_end(
         self, worker: str, job_id: str, epoch: int, token: bytes, member: int, failure: dict[str, Any] | None
     ) -> None:
-        """Note that a member has ended, unless it was said before."""
+        """Record that a member has ended, unless that is known."""
         self.registry.finish(job_id, epoch, token, member, failure)
 
     def heartbeat(self, worker: str) -> None:
-        """Note that the event loop of a worker turns."""
+        """Record a heartbeat of the event loop of a worker."""
         self._heard[worker] = monotonic()
         self._take_back(worker)
 
@@ -226,11 +226,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry.stop_all("the cluster was restarted")
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
-        """Keep adaptive scaling from taking a worker away from a gang."""
+        """Keep adaptive scaling from removing a worker of a gang."""
         return [ws for ws in workers if ws.address not in self.registry.leases]
 
     async def before_close(self) -> None:
-        """Let nobody wait for a scheduler that goes."""
+        """End all waits when the scheduler closes."""
         self.registry.stop_all("the scheduler is closing")
         self._next_tick.cancel()
 
@@ -252,7 +252,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         ]
 
     def _give_way(self, scheduler: Scheduler) -> None:
-        """Refuse to run beside the jobs of another version; one that has none is taken off."""
+        """Refuse to run beside jobs of another version; remove another version without jobs."""
         if self.sent_by != LOADED_VERSION:
             raise VersionMismatchError(
                 f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {LOADED_VERSION} loaded. "
@@ -271,13 +271,13 @@ class GangSchedulerPlugin(SchedulerPlugin):
             scheduler.remove_plugin(name)
 
     def _tick(self) -> None:
-        """Look for workers that have stopped sending heartbeats, and for those that were heard of again.
+        """Find workers that have stopped sending heartbeats, and those whose heartbeats have returned.
 
-        Their heartbeats come from the event loop of the worker, which runs on beside a kernel of any length that has
-        released the interpreter lock, as ours do. They are not Dask's own: those rest while the wall clock of a worker
-        that was set back catches up. When they come is measured here, by a clock that nobody sets.
+        Heartbeats come from the event loop of the worker, which keeps running beside a kernel of any length that has
+        released the interpreter lock, as ours do. They are not Dask's own, which pause after the wall clock of a worker
+        was set back. Arrival times are measured here, by a monotonic clock.
         """
-        # By the clock of the event loop: timers of tornado rest while the wall clock, set back, catches up.
+        # By the clock of the event loop: timers of tornado pause after the wall clock was set back.
         self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         self._vigil.look()
         silences = self._silences()
@@ -290,16 +290,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 self._take_back(worker)
 
     def _silences(self) -> dict[str, float]:
-        """Return how long each worker that has a rank was not heard of, in seconds."""
+        """Return the seconds since the last heartbeat of each worker with a rank."""
         return {worker: self._vigil.silence_s(at) for worker, at in self._heard.items()}
 
     def _take_back(self, worker: str) -> None:
-        """Let Dask use a worker again that was set aside."""
+        """Let Dask use a worker again after it was set aside."""
         if self._aside.pop(worker, None) is not None and worker in self.scheduler.workers:
             self.scheduler.handle_worker_status_change(Status.running, worker, f"dsgd-heard-{monotonic()}")
 
     def _give_up(self, ws: WorkerState, keys: Sequence[Any], stimulus: str) -> None:
-        """Forget that a worker holds some keys, as Dask does with all that it holds when it leaves."""
+        """Forget that a worker holds some keys, as Dask does for all keys when a worker leaves."""
         next_states: dict[Any, Any] = {}
         held = [ts for ts in map(self.scheduler.tasks.get, keys) if ts is not None and ws in (ts.who_has or ())]
         for ts in held:
@@ -307,7 +307,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             if not ts.who_has:
                 next_states[ts.key] = "released" if ts.run_spec else "forgotten"
         if held:
-            # It reads that when it wakes.
+            # The worker reads this when it wakes.
             freed = {"op": "free-keys", "keys": [ts.key for ts in held], "stimulus_id": stimulus}
             self.scheduler.worker_send(ws.address, freed)
         self.scheduler.transitions(next_states, stimulus)
@@ -333,7 +333,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 await asyncio.wait_for(event.wait(), remaining)
             except TimeoutError:
                 break
-        # An event that nobody will set any more must not stay for a job that is over.
+        # An event that will never be set again must not remain for a finished job.
         if job_id not in self.registry.jobs:
             self._changed.pop(job_id, None)
 

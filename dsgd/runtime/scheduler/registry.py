@@ -1,17 +1,16 @@
 """The registry of gangs in the scheduler: queue, leases, rendezvous, failures.
 
-Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of
-the workers wait for ever), find its members, and stop as a whole when one of them does.
+Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of the
+workers would wait forever), its members must find each other, and it must stop as a whole when one of them stops.
 
-Method: a job asks for a set of workers and gets all of them at once, first come, first served among jobs whose sets
+Method: a job requests a set of workers and gets all of them at once, first come, first served among jobs whose sets
 overlap. It has a member for every worker, or several on one, which is leased once; a member may run several ranks.
-Members send their addresses and get the full list when the last has come. Every message of a member carries (job,
-epoch, token), so that a task which Dask ran again, or one of a job that is over, is turned away. The first failure is
-the cause; members that only noticed that a peer went quiet are heard after a grace period, in which the cause itself
-usually arrives.
+Members send their addresses and get the full list once the last has joined. Every message of a member carries (job,
+epoch, token), so that repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of
+members that only noticed a silent peer count after a grace period, in which the cause itself usually arrives.
 
-This module knows no Dask: messages go out through `send`, and time comes from `clock`, so the protocol is tested
-without a cluster. All calls come from one thread, the event loop of the scheduler.
+This module is independent of Dask: messages go out through `send`, and time comes from `clock`, so the protocol is
+tested without a cluster. All calls come from one thread, the event loop of the scheduler.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from dsgd.runtime.scheduler.jobs import Job, Member
 
 __all__ = ["Registry"]
 
-# How long a member's "my peer went away" waits for the peer's own story or for the scheduler to miss its worker.
+# How long the report that a peer is gone waits for the peer's own report, or for the scheduler to miss its worker.
 _GRACE_S: Final = 1.0
-# How long a member that does not react to an abort keeps its worker leased after its job was closed.
+# How long a member that ignores an abort keeps its worker leased after its job was closed.
 _LINGER_S: Final = 10.0
-# So many heartbeats fall into the silence after which a worker hangs; seldom enough for clusters of hundreds.
+# Heartbeats in the time after which a worker counts as hung; few enough for clusters of hundreds.
 _HEARTBEATS: Final = 8
 _LONGEST_HEARTBEAT_S: Final = 2.0
-# So many jobs that are over can still be looked at.
+# Number of finished jobs that are still shown.
 _N_OVER: Final = 8
 _NOBODY: Final = Member("", "", -1, 0)
 
@@ -48,7 +47,7 @@ class Registry:
     send : callable
         Takes (worker address, message) and delivers it to the worker plugin there, in order.
     changed : callable
-        Takes a job id; called when that job has changed, to wake whoever waits for it.
+        Takes a job id; called when that job has changed, to wake those that wait for it.
     clock : callable, default time.monotonic
         Returns seconds.
     """
@@ -80,9 +79,9 @@ class Registry:
         title: str = "",
         lease_s: float = float("inf"),
     ) -> None:
-        """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
+        """Put a job in the queue, and grant it if its workers are free; repeating the call changes nothing.
 
-        A later epoch takes the place of the one before, in the queue too: the gang is formed anew.
+        A later epoch replaces the one before, also in the queue: a new gang is formed.
         """
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
@@ -98,21 +97,21 @@ class Registry:
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Return what the client needs to know about its job.
+        """Return the state of a job for its client.
 
         Returns
         -------
         dict
             ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
             ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
-            ``ahead``, the workers waited for;
-            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None;
-            ``why``, of an unknown job the record of what it ended with, if it was known lately.
+            ``ahead``, the workers it waits for; ``started`` and ``live`` members; ``failure``, a record (kind, rank,
+            worker, host, text, pickled) or None; ``why``, for an unknown job the record of how it ended, if it was
+            known recently.
         """
         self._sweep()
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
-            # Why it is over is of interest to a client that was not there when it happened.
+            # A client that was away when the job ended needs to know why.
             why = next((over.failure for over in self.over if over.job_id == job_id), None)
             return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else [], "why": why}
         if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
@@ -135,7 +134,7 @@ class Registry:
         }
 
     def take_events(self, job_id: str) -> list[dict[str, Any]]:
-        """Return the progress events that came since the last call."""
+        """Return the progress events since the last call."""
         job = self.jobs.get(job_id)
         if job is None:
             return []
@@ -144,18 +143,19 @@ class Registry:
         return events
 
     def renew(self, job_id: str, token: bytes) -> None:
-        """Note that somebody attends to a job: its leases live on."""
+        """Renew the leases of a job: its client attends to it."""
         job = self.jobs.get(job_id)
         if job is not None and hmac.compare_digest(job.token, token):
             job.renewed_at = self._clock()
 
     def expire(self, silence_s: Callable[[float], float]) -> None:
-        """End the jobs to which nobody attends any more, and let go of workers whose ranks had their time to end.
+        """End the jobs whose leases were not renewed, and release workers whose ranks had their time to end.
 
         Parameters
         ----------
         silence_s : callable
-            Takes when a lease was renewed; returns for how long it was not, as far as the scheduler can tell.
+            Takes the time of the last renewal of a lease; returns for how long it was not renewed, as far as the
+            scheduler can tell.
         """
         for job in list(self.jobs.values()):
             if job.phase != "closed" and silence_s(job.renewed_at) > job.lease_s:
@@ -165,22 +165,23 @@ class Registry:
         self._sweep()
 
     def abort(self, job_id: str, reason: str) -> None:
-        """Stop a job from outside: the client asks, or is gone."""
+        """Stop a job from outside: its client asks for it, or is gone."""
         job = self.jobs.get(job_id)
         if job is not None and job.phase != "closed":
             self._fail(job, _failure("stopped", _NOBODY, reason))
 
     def end_early(self, job_id: str) -> None:
-        """Ask the program of a job to end with what it has; not all programs heed it."""
+        """Ask the program of a job to end early with its present result; not all programs do."""
         job = self.jobs.get(job_id)
         if job is not None and job.phase == "granted" and not job.stopped:
             for worker in job.opened:
                 self._tell(worker, "end", job)
 
     def close(self, job_id: str) -> None:
-        """End a job: its workers forget it, its leases go to the next.
+        """End a job: its workers forget it, and its leases go to the next job.
 
-        A member that is still running (it has not read its abort flag yet) keeps its worker until it ends, for a while.
+        A member that is still running (it has not yet read its abort flag) keeps its worker until it ends, up to a
+        limit.
         """
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
@@ -196,7 +197,7 @@ class Registry:
         self._sweep()
 
     def overview(self) -> list[JobView]:
-        """Return what there is to see of all jobs and of the last that are over, the newest first."""
+        """Return views of all jobs and of the last finished ones, newest first."""
         jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
         views = []
         for job in jobs.values():
@@ -210,7 +211,7 @@ class Registry:
     # ---- the members' side
 
     def member_started(self, job_id: str, epoch: int, token: bytes, member: int) -> None:
-        """Note that the task of a member has begun."""
+        """Record that the task of a member has begun."""
         job = self._fenced(job_id, epoch, token, member)
         if job is not None and member not in job.ended:
             job.started.add(member)
@@ -219,14 +220,14 @@ class Registry:
     def join(
         self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int = 1
     ) -> dict[str, Any]:
-        """Give the data address of a member and the cores it may use, and get those of all when the last has come.
+        """Register the data address of a member and the cores it may use; return those of all once the last has joined.
 
         Returns
         -------
         dict
-            ``join_state``: ``"waiting"`` (with ``missing``, those that have not come), ``"ready"`` (with
+            ``join_state``: ``"waiting"`` (with ``missing``, those that have not joined), ``"ready"`` (with
             ``addresses`` and ``workers`` in order, and ``n_cores``, the fewest that a member may use), ``"stopped"``
-            (with ``reason``) or ``"stale"``: this task does not belong to the gang (any more).
+            (with ``reason``) or ``"stale"``: this task does not, or no longer, belong to the gang.
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or job.phase != "granted" or member in job.ended:
@@ -253,18 +254,18 @@ class Registry:
     def finish(
         self, job_id: str, epoch: int, token: bytes, member: int, failure: Mapping[str, Any] | None = None
     ) -> None:
-        """Note that a member has ended, well or with a failure.
+        """Record that a member has ended, successfully or with a failure.
 
         Parameters
         ----------
         job_id, epoch, token
-            The credentials of the job; a member of an older epoch is not listened to.
+            The credentials of the job; members of an older epoch are ignored.
         member : int
             The member.
         failure : mapping or None
             ``kind`` (``"raised"``, or ``"aborted"`` when it stopped because of something elsewhere), ``text``,
-            ``pickled``, the exception as bytes, which are handed on unread, and ``rank``, the rank that failed where
-            it is not the first of the member.
+            ``pickled``, the exception as bytes, which are passed on unread, and ``rank``, the rank that failed if it is
+            not the first of the member.
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or member in job.ended:
@@ -281,7 +282,7 @@ class Registry:
         self._sweep()
 
     def publish(self, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any]) -> None:
-        """Keep a progress event until the client asks for it; the oldest go when there are too many."""
+        """Keep a progress event until the client asks for it; the oldest are dropped if there are too many."""
         job = self._fenced(job_id, epoch, token, member)
         if job is not None:
             job.events.append(event)
@@ -298,13 +299,13 @@ class Registry:
         worker : str
             Its address.
         how : str
-            How it left, to go on from "worker ...".
+            How it left, to follow "worker ..." in a text.
         """
         for job in list(self.jobs.values()):
             gone = [number for number, member in enumerate(job.members) if member.worker == worker]
             if not gone:
                 continue
-            # All of them before the job fails: nobody is told to stop who is no longer there.
+            # All of them before the job fails, so that no stop is sent to workers that are gone.
             job.ended.update(gone)
             job.opened.discard(worker)
             if job.phase != "closed":
@@ -314,14 +315,14 @@ class Registry:
         self._sweep()
 
     def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
-        """Stop a job one of whose workers has been silent for too long; the longest silence is the cause.
+        """Stop a job with a worker that has been silent for too long; the longest silence is the cause.
 
         Parameters
         ----------
         job_id : str
             The job.
         silent_s : mapping of str to float
-            Seconds since each worker was last heard of.
+            Seconds since the last heartbeat of each worker.
         """
         job = self.jobs.get(job_id)
         if job is None or job.phase != "granted":
@@ -332,7 +333,7 @@ class Registry:
             self._fail(job, _failure("hung", job.members[number], f"its worker was not heard of for {longest_s:.1f} s"))
 
     def client_left(self, client: str) -> None:
-        """Stop and close every job of a client that left: nobody is there to collect."""
+        """Stop and close every job of a client that left: its results have no recipient."""
         for job in list(self.jobs.values()):
             if job.client == client:
                 self.abort(job.job_id, "the client of the job left")
@@ -357,7 +358,7 @@ class Registry:
             if job.phase != "queued" or job.stopped:
                 continue
             workers = set(job.workers)
-            # An earlier job in the queue keeps its place: a later one may pass only where it wants none of its workers.
+            # An earlier job in the queue keeps its place: a later one may pass only if it needs none of its workers.
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
                 for worker in job.workers:
@@ -381,7 +382,7 @@ class Registry:
         self._grant()
 
     def _supersede(self, job: Job, staying: set[str]) -> None:
-        """Let go of the workers of an epoch; those that stay keep what the job has there."""
+        """Release the workers of an epoch; those that stay keep the job's data."""
         for worker in job.workers:
             if self.leases.get(worker) == job.job_id:
                 del self.leases[worker]

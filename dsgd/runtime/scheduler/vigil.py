@@ -1,9 +1,9 @@
-"""For how long somebody was silent, as far as this process can tell.
+"""Durations of silence, as far as this process can tell.
 
-Problem: a scheduler that was stopped, or that was busy for long, finds all heartbeats old when it wakes, and what has
-been sent meanwhile is still to be read. It must not take everybody for hung because it slept itself.
+Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones are
+still unread. It must not consider all workers hung because it slept itself.
 
-Method: it looks at the clock twice a second. After a longer pause everybody's silence begins anew: no more is known.
+Method: it reads the clock twice a second. After a longer pause all silences are counted from zero again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 
 __all__ = ["Vigil"]
 
-# After a longer pause between two looks silence proves nothing.
+# After a longer pause between two readings silence proves nothing.
 _PAUSE_S: Final = 3.0
 
 
 class Vigil:
-    """Since when this process has been awake without a pause.
+    """The time since when this process has been awake without a pause.
 
     Parameters
     ----------
@@ -32,13 +32,13 @@ class Vigil:
         self._looked_at = self._awake_since = clock()
 
     def look(self) -> None:
-        """Say that this process is awake; called twice a second."""
+        """Record that this process is awake; called twice a second."""
         now = self._clock()
         if now - self._looked_at > _PAUSE_S:
             self._awake_since = now
         self._looked_at = now
 
     def silence_s(self, heard_at: float) -> float:
-        """Return for how many seconds of being awake nothing has come from somebody last heard at `heard_at`."""
+        """Return the seconds awake since `heard_at`, the time of the last message of a sender."""
         self.look()
         return self._looked_at - max(heard_at, self._awake_since)

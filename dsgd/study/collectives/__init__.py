@@ -6,9 +6,9 @@
     runs = list(run_collective_study(study, "study/"))
     collective_page(study, [run.row for run in runs]).save("study/")
 
-`grid` says which sums, `runner` has the program of a rank that times them, `summary` what rows of a gang say beside the
-model of cost, `report` the page. Programs call what is exported here, and so does the command line; begin with
-`runner`.
+`grid` lists the sums, `runner` has the rank program that times them, `summary` compares the rows of a gang with the
+cost model and judges the claims, `report` makes the page. The command line and programs call what is exported here;
+begin with `runner`.
 """
 
 from dsgd.study.collectives.grid import WIRES, CollectiveStudy, demo_collective_study

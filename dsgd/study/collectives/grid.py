@@ -32,7 +32,7 @@ class CollectiveStudy:
     algorithms : sequence of str
         How they are summed.
     repeats : int
-        Times that each sum is made; the algorithms take turns.
+        Repetitions of each sum; the algorithms take turns.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class CollectiveStudy:
             raise InvalidParameterError(f"CollectiveStudy(sizes=...) must be multiples of 4 bytes. Got {self.sizes}.")
 
     def gangs(self) -> list[tuple[str, int]]:
-        """Return the wires and ranks in the order they are run: those of equal ranks, which share workers, together."""
+        """Return the wires and ranks in the order in which they are run: grouped by ranks, which share workers."""
         return [(wire, ranks) for ranks in sorted(set(self.ranks)) for wire in dict.fromkeys(self.wires)]
 
     def runs(self, wire: str, ranks: int) -> list[CollectiveRun]:

@@ -25,7 +25,7 @@ __all__ = ["collective_figure", "collective_page"]
 
 _CAPTION = (
     "Median time of an all-reduce of float32 vectors, of the slowest rank: marked as measured, dashed as the model "
-    "predicts from a calibration in the same gang. Rings mark what auto takes."
+    "predicts from a calibration in the same gang. Rings mark the choice of auto."
 )
 
 
@@ -43,7 +43,7 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
     ratios = [ratio for gang in gangs for ratio in gang.prediction_ratios()]
     chosen = [ratio for gang in gangs for n_bytes in gang.sizes() if (ratio := gang.auto_ratio(n_bytes)) is not None]
     return Page(
-        title="What does a sum over all ranks take?",
+        title="How long does a sum over all ranks take?",
         answer=collective_verdict(gangs),
         ran=facts(rows, ("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn")),
         highlights=[
@@ -90,6 +90,6 @@ def _panel(gang: CollectiveGang) -> Panel:
     chosen = [(n_bytes, row["seconds"]) for n_bytes in sizes if (row := gang.auto(n_bytes)) is not None]
     if chosen:
         x, y = zip(*chosen, strict=True)
-        marks.append(Line("what auto takes", x, y, TEXT, "circle", width=0.0, size=14.0, hollow=True))
+        marks.append(Line("choice of auto", x, y, TEXT, "circle", width=0.0, size=14.0, hollow=True))
     ticks = {float(n_bytes): size_text(n_bytes) for n_bytes in sizes}
     return Panel(gang.name, Axis("length", "log", ticks=ticks), Axis("time", "log", "s"), marks)

@@ -16,6 +16,7 @@ from dsgd.sim.calibration import run_measurement
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.workers import place_name
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "run_collective_study"]
 
-# Sums between two looks at the clock.
+# Sums between two readings of the clock.
 _MOST: Final = 20
 _BATCH_BYTES: Final = 8 << 20
 
@@ -36,12 +37,12 @@ def run_collective_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study has no row yet; yield every run: by ranks, wires, lengths and algorithms.
+    """Make the runs of a study that have no row yet; yield every run: by ranks, wires, lengths and algorithms.
 
     Parameters and errors are those of `dsgd.study.run_study`.
     The sums of a gang are made together.
     """
-    record = Record(out, force=force, command=command)
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, None))
     grids = (
         (0 if in_threads else ranks, [(None, study.runs(*gang)) for gang in gangs])
         for (ranks, in_threads), gangs in groupby(study.gangs(), key=lambda gang: (gang[1], gang[0] == "inproc"))
@@ -50,7 +51,7 @@ def run_collective_study(
 
 
 def _measure(client: Client | None, data: None, runs: Sequence[CollectiveRun]) -> list[Row]:
-    """Let a gang make sums; return what it says of each."""
+    """Let a gang make sums; return its rows."""
     wire: Any = runs[0].wire
     gang = run_measurement(
         measure, (tuple(runs),), client=client, ranks=runs[0].ranks, transport=wire, ranks_per_worker=1
@@ -62,22 +63,23 @@ def _measure(client: Client | None, data: None, runs: Sequence[CollectiveRun]) -
 def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[str, Any]]:
     """Time sums; a rank program.
 
-    Short sums are timed some at a time, one after the other as in training; a sum has taken as long as the slowest rank
-    took for it. Of equal lengths the algorithms take turns, so that what else the machine does meets all of them.
+    Short sums are timed in batches, one after the other as in training. The time of a sum is that of the slowest rank.
+    The algorithms of one length take turns, so that other load on the machine affects all of them.
 
     Parameters
     ----------
     rank : Rank
         This member of the gang.
     data : object
-        Not looked at.
+        Not used.
     runs : sequence of CollectiveRun
         What to sum, and how.
 
     Returns
     -------
     list of dict
-        Of each run: seconds, what was predicted from a calibration in the same gang, and what was sent.
+        Of each run: seconds (the median, and of each repetition), what was predicted from a calibration in the same
+        gang, and what was sent.
     """
     transport = rank.group.transport
     link = calibrate(rank.group)
@@ -92,7 +94,7 @@ def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[s
             for k, group in enumerate(groups):
                 line[k] = _timed(rank, group, vector, batch)
         rank.group.allreduce(seconds, "max")
-        # The first two make plans and scratch memory.
+        # The first two repetitions also make plans and scratch memory.
         found |= {run: seconds[2:, k].tolist() for k, run in enumerate(same)}
     rows = []
     for run, times in found.items():
@@ -101,6 +103,7 @@ def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[s
             {
                 "seconds": statistics.median(times),
                 "fastest_s": min(times),
+                "times_s": times,
                 "predicted_s": allreduce_seconds(run.algorithm, run.n_bytes, rank.size, link),
                 "bytes_sent": sum(cost.n_bytes for cost in costs),
                 "messages": sum(cost.messages for cost in costs),

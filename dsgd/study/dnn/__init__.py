@@ -6,8 +6,8 @@
     runs = list(run_dnn_study(study, "study/"))
     dnn_page(study, [run.row for run in runs]).save("study/")
 
-`grid` has the ways of talking, `modules` the networks (they need torch), `runner` trains, `summary` puts rows together,
-`report` draws the page. Programs call what is exported here, and so does the command line; begin with `grid.WAYS`.
+`grid` has the methods, `modules` the networks (they need torch), `runner` trains, `summary` makes tables and judges
+claims, `report` draws the page. The command line and programs call what is exported here; begin with `grid.WAYS`.
 """
 
 from dsgd.study.dnn.grid import WAYS, DnnRun, DnnStudy, Way, demo_dnn_study

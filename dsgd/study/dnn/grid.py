@@ -18,24 +18,24 @@ __all__ = ["MODELS", "SYNCHRONOUS", "WAYS", "DnnRun", "DnnStudy", "Way", "demo_d
 
 #: The networks of the study.
 MODELS: Final = ("mlp", "cnn")
-#: What the others are held against.
+#: The baseline of the other methods.
 SYNCHRONOUS: Final = "synchronous"
-# Of each weight, the matrix of rank 2 that comes nearest.
+# Each weight is sent as its best approximation of rank 2.
 _LOW_RANK: Final = Layerwise({"*": ErrorFeedback(PowerSGD(2))})
-# Batches of a rank between two exchanges of those that do not exchange after every batch.
+# Batches between two exchanges, for methods that do not exchange after every batch.
 _RARE: Final = 16
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way of talking with the settings that go with it.
+    """A method of synchronisation with its settings.
 
     Parameters
     ----------
     sync : AbstractStrategy
         The strategy.
     momentum : float
-        Momentum of the optimiser; 0 where the strategy or its compressor has one of its own.
+        Momentum of the optimiser; 0 if the strategy or its compressor has its own.
     """
 
     sync: AbstractStrategy[Any]
@@ -43,13 +43,13 @@ class Way:
 
 
 def _gradients(study: DnnStudy, ranks: int, compressor: Any = None) -> MinibatchSGD:
-    # The rate is meant for the batch of two ranks; with more it grows in proportion, over the first half of an epoch.
+    # The rate is for the batch of two ranks. With more ranks it grows in proportion, over the first half of an epoch.
     base = 2 * study.batch
     warmup = 0.5 if ranks > 2 else 0.0
     return MinibatchSGD(batch=ranks * study.batch, base_batch=base, warmup=warmup, compressor=compressor)
 
 
-#: Every way by its name: what makes it for a study and a number of ranks.
+#: Every method by name: a function that makes it for a study and a number of ranks.
 WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
     {
         SYNCHRONOUS: lambda study, ranks: Way(_gradients(study, ranks), study.momentum),
@@ -70,33 +70,33 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class DnnStudy:
-    """A grid of training runs of neural networks that differ in how ranks talk.
+    """A grid of training runs of neural networks that differ in how ranks synchronise.
 
     Parameters
     ----------
     models : sequence of {"mlp", "cnn"}
         The networks.
     ways : sequence of str
-        Names in `WAYS`; the synchronous run is always part of a study.
+        Names in `WAYS`; every study includes the synchronous run.
     ranks : sequence of int
         Numbers of ranks, 2 or more.
     network : str, optional
-        Ranks are simulated, over the network of this name. By default they are worker processes.
+        Name of the network of simulated ranks. By default ranks are worker processes.
     rows, test_rows : int, optional
         Rows of the digits; all by default.
     looks : sequence of int
-        After how many epochs a run is looked at, rising; each is trained by itself from the same start.
+        Numbers of epochs after which a run is evaluated, rising; each is a separate training run from the same start.
     batch : int
         Rows of a rank in a step.
     lr : float
-        The learning rate, for a batch of two ranks where gradients are exchanged; it falls in a straight line to
-        nothing at the end of training.
+        The learning rate; where gradients are exchanged, that of a batch of two ranks. It falls linearly to zero at the
+        end of training.
     momentum : float
         Momentum of the optimiser.
     density : float
         Share of the entries that gTop-k and DGC send.
     seeds : sequence of int
-        Seeds of the start and of the walk over the rows.
+        Seeds of the initial weights and of the order of the rows.
 
     Raises
     ------
@@ -135,7 +135,7 @@ class DnnStudy:
             network_for(self.network)
 
     def names(self) -> list[str]:
-        """Return the ways that are run, the synchronous one first."""
+        """Return the methods that are run, the synchronous one first."""
         return [SYNCHRONOUS, *(name for name in self.ways if name != SYNCHRONOUS)]
 
     def all_ranks(self) -> list[int]:
@@ -165,7 +165,7 @@ class DnnRun(AbstractRun):
     study, dataset, rows, test_rows, ranks, seed
         See `DnnStudy.runs`.
     model, name : str
-        The network, and the way of talking.
+        The network and the method.
     """
 
     study: DnnStudy
@@ -179,7 +179,7 @@ class DnnRun(AbstractRun):
 
     @property
     def way(self) -> Way:
-        """The way of talking."""
+        """The method."""
         return WAYS[self.name](self.study, self.ranks)
 
     def settings(self) -> Row:

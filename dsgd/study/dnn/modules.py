@@ -12,7 +12,7 @@ __all__ = ["CNN", "MLP", "AnnealedSGD"]
 
 
 class AnnealedSGD(torch.optim.SGD):
-    """SGD whose rate falls in a straight line, from ``lr`` at the first step to nothing after the last.
+    """SGD whose rate falls linearly, from ``lr`` at the first step to zero after the last.
 
     Parameters
     ----------

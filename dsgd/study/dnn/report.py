@@ -24,18 +24,18 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
     """Return the report of a study from its finished runs, at least one."""
     gangs = summarise_dnn(rows)
     figures = [pareto_figure(gangs)] if gangs else []
-    # Of one look a curve is one point, which the first figure has already.
+    # With one point per curve, the first figure shows all there is.
     if gangs and len(study.looks) > 1:
         figures.append(curves_figure(gangs))
     return Page(
-        title="How should the ranks of a neural network talk?",
+        title="How should the ranks of a neural network synchronise?",
         answer=dnn_answer(gangs),
         ran=facts(
             rows,
             ("Ranks", f"{joined(study.ranks)}; {where(study.network)}"),
             (
                 "Training",
-                f"{study.batch} rows of a rank in a step, rate {study.lr:g}, momentum {study.momentum:g}; looked at "
+                f"{study.batch} rows of a rank in a step, rate {study.lr:g}, momentum {study.momentum:g}; evaluated "
                 f"after {joined(study.looks)} epochs; seeds {joined(study.seeds)}",
             ),
         ),
@@ -53,13 +53,11 @@ def dnn_doubts(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what makes figures of a study hard to compare."""
     found = list(origin_doubts(rows))
     if study.network is not None:
-        found.append(
-            "Seconds are those of a virtual clock, whose cost of work is an estimate: bytes and models are real."
-        )
+        found.append("Seconds are those of a virtual clock with an estimated cost of work; bytes and models are real.")
         return found
     cores = rows[-1]["machine"]["cores"]
     if max(row["ranks"] for row in rows) > cores:
-        found.append(f"There are {cores} cores: gangs of more ranks take turns, and their times are longer for it.")
+        found.append(f"There are {cores} cores: gangs with more ranks take turns, which makes their times longer.")
     return found
 
 
@@ -72,9 +70,9 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
             points = {cell.name: (cell.median(cost), 1.0 - cell.median("test_accuracy")) for cell in gang.cells}
             edge = [points[name] for name in front]
             x, y = [point[0] for point in edge], [point[1] for point in edge]
-            # The others would write over each other; the legend has them all.
+            # Labels of the others would overlap; the legend names them.
             written = set(front)
-            marks = [Line("no other is better in both", x, y, MUTED, width=1.2, steps=True)]
+            marks = [Line("Pareto front", x, y, MUTED, width=1.2, steps=True)]
             for number, (name, (at, error)) in enumerate(points.items()):
                 colour, marker, _ = series(number)
                 marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
@@ -82,7 +80,7 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
             panels.append(Panel(_title(gang), _roomy(axis, costs, 0.25), _roomy(_ERROR, errors, 0.12), marks))
     caption = (
         "Test error of the model that training returns, against what all ranks have sent and against the time it took. "
-        "Along the line lie those that no other beats in both."
+        "The line joins the Pareto front: no other method is better in both."
     )
     return Figure("pareto", "Accuracy for bytes and for seconds", caption, panels, columns=2, height=330)
 
@@ -101,13 +99,13 @@ def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
                 marks.append(Line(cell.name, x, y, colour, marker, dash, names=names))
             panels.append(Panel(_title(gang), axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
-    return Figure("curves", "Test error while training goes on", caption, panels, columns=2, height=330)
+    return Figure("curves", "Test error during training", caption, panels, columns=2, height=330)
 
 
 def _roomy(axis: Axis, values: Sequence[float], share: float) -> Axis:
-    """Return an axis with a share of its length left free below the values, where names of points stand.
+    """Return an axis with a share of its length left free below the values, for the names of points.
 
-    Values within a factor of four of each other are laid out linearly, since few ticks of a logarithmic axis are there.
+    Values within a factor of four get a linear axis, since a logarithmic one has few ticks there.
     """
     low, high = min(values), max(values)
     if low <= 0.0 or high <= 4.0 * low:

@@ -14,7 +14,7 @@ from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
 from dsgd.study.frame.data import file_names
-from dsgd.study.frame.measure import point, spent
+from dsgd.study.frame.measure import majority_accuracy, point, spent
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Images", "load_images", "run_dnn_study"]
 
-# Mean and standard deviation of the pixels of MNIST over 255, by which everybody scales them.
+# Mean and standard deviation of the pixels of MNIST over 255, the usual scaling.
 _MEAN: Final = 0.1307
 _DEVIATION: Final = 0.3081
 
@@ -58,12 +58,12 @@ class Images:
 
 
 def load_images(rows: int | None = None, test_rows: int | None = None) -> Images:
-    """Return MNIST if it is on this machine, else the 1,797 digits of 8 by 8 pixels that scikit-learn brings along.
+    """Return MNIST if it is on this machine, else the 1,797 digits of 8 by 8 pixels that come with scikit-learn.
 
     Parameters
     ----------
     rows, test_rows : int, optional
-        At most so many; all by default.
+        Their largest numbers; all by default.
     """
     try:
         train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
@@ -108,13 +108,12 @@ def run_dnn_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study has no row yet; yield every run: by ranks, networks, seeds, ways.
+    """Make the runs of a study that have no row yet; yield every run: by ranks, networks, seeds, methods.
 
     Parameters and errors are those of `dsgd.study.run_study`.
 
-    What training returns after so many epochs is trained by itself for each look, from the same start and with the same
-    seed: what ranks have in the middle of a run is not what training returns. A run that diverges raises
-    `dsgd.DsgdError`.
+    Every point of a curve is a separate training run from the same start and with the same seed, because the models of
+    ranks in the middle of a run are not what training returns. A run that diverges raises `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     images = load_images(study.rows, study.test_rows)
@@ -122,18 +121,18 @@ def run_dnn_study(
 
 
 def _measure(client: Client | None, images: Images, runs: Sequence[DnnRun]) -> Iterator[Row]:
-    """Train on one number of ranks; yield what rows say of it."""
+    """Train on one number of ranks; yield the contents of the rows."""
     warm = set()
     for spec in runs:
         if client is not None and spec.model not in warm:
-            # Loading torch and compiled code on the workers is in no timing.
+            # Timings exclude loading torch and compiled code on the workers.
             _fit(client, images, spec, 1, 4 * spec.ranks * spec.study.batch)
             warm.add(spec.model)
         yield {"source": images.source, "shape": list(images.X.shape[1:])} | _train(client, images, spec)
 
 
 def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:
-    """Train a way of talking for each point of its curve; return what the row says of it."""
+    """Train a method for each point of its curve; return the contents of its row."""
     curve = []
     for epochs in spec.study.looks:
         model = _fit(client, images, spec, epochs)
@@ -146,6 +145,7 @@ def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:
         )
     return {
         "test_accuracy": curve[-1]["accuracy"],
+        "majority_accuracy": majority_accuracy(images.y, images.y_test),
         "train_s": curve[-1]["seconds"],
         **spent(model, spec.ranks),
         "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),

@@ -11,19 +11,21 @@ from dsgd.study.dnn.grid import SYNCHRONOUS
 from dsgd.study.frame.report import data_table, gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
+from dsgd.study.frame.verdict import Margin, average, exact, judged
 
 __all__ = ["DnnCell", "DnnGang", "check_dnn_claims", "dnn_answer", "dnn_data_table", "dnn_table", "summarise_dnn"]
 
-# What is promised on the digits of MNIST, all of them, with two worker processes: accuracy of the convolutional
-# network, and bytes as a share of those of the synchronous run.
+# Promises for all digits of MNIST and two worker processes: accuracy of the convolutional network, and bytes as a share
+# of those of the synchronous run.
 _ACCURACY: Final = 0.985
 _ACCURATE: Final = (SYNCHRONOUS, "local", "gtopk", "diloco")
 _SHARES: Final = {"local": 15, "gtopk": 30}
+_LEARNT: Final = 0.005
 
 
 @dataclass(frozen=True)
 class DnnCell(AbstractCell):
-    """The runs of a way of talking that differ in nothing but the seed.
+    """The runs of a method that differ only in the seed.
 
     Parameters
     ----------
@@ -39,7 +41,7 @@ class DnnCell(AbstractCell):
 
 @dataclass(frozen=True)
 class DnnGang:
-    """All ways of talking with one network and one number of ranks.
+    """All methods with one network and one number of ranks.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class DnnGang:
     ranks : int
         How many.
     network : str or None
-        What simulated ranks talk over; None for worker processes.
+        Network of simulated ranks; None for worker processes.
     cells : sequence of DnnCell
         The ways, in the order of the study.
     """
@@ -70,16 +72,22 @@ class DnnGang:
         return next(cell for cell in self.cells if cell.name == SYNCHRONOUS)
 
     def share(self, cell: DnnCell) -> float:
-        """Return how many times as many bytes the synchronous run has sent."""
+        """Return the bytes of the synchronous run over those of a cell."""
         return self.synchronous.median("bytes_sent") / max(1.0, cell.median("bytes_sent"))
 
+    @property
+    def is_trivial(self) -> bool:
+        """Whether the synchronous run is less than half a point better than always predicting the commonest label."""
+        trivial = self.synchronous.stat("majority_accuracy")
+        return trivial is not None and self.synchronous.median("test_accuracy") - trivial.median < _LEARNT
+
     def front(self, cost: str) -> list[str]:
-        """Return the ways that no other beats in both accuracy and `cost` (bytes_sent or train_s), cheapest first."""
+        """Return the Pareto front of accuracy and `cost` (bytes_sent or train_s), cheapest first."""
         return pareto({cell.name: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells})
 
 
 def summarise_dnn(rows: Iterable[Row]) -> list[DnnGang]:
-    """Return what the rows of a study are of: one entry per network and number of ranks that has a synchronous run."""
+    """Return one entry per network and number of ranks of these rows that has a synchronous run."""
     gangs = []
     for (dataset, model, ranks, network), own in grouped(rows, "dataset", "model", "ranks", "network").items():
         cells = [DnnCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()]
@@ -88,7 +96,7 @@ def summarise_dnn(rows: Iterable[Row]) -> list[DnnGang]:
 
 
 def dnn_table(gang: DnnGang) -> Table:
-    """Return one row per way of talking, the synchronous one first."""
+    """Return one row per method, the synchronous one first."""
     fronts = {"*": gang.front("bytes_sent"), "+": gang.front("train_s")}
     base = gang.synchronous.median("test_accuracy")
 
@@ -97,7 +105,7 @@ def dnn_table(gang: DnnGang) -> Table:
         return "1" if cell.name == SYNCHRONOUS else f"1/{times:.1f}" if times >= 1 else f"{1 / times:.2f}"
 
     columns: dict[str, Callable[[DnnCell], str]] = {
-        "way": lambda cell: " ".join([cell.name, *(star for star, front in fronts.items() if cell.name in front)]),
+        "method": lambda cell: " ".join([cell.name, *(star for star, front in fronts.items() if cell.name in front)]),
         "accuracy": lambda cell: f"{cell.median('test_accuracy'):.2%}",
         "- synchronous": lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
         "s": lambda cell: figure_text(cell.median("train_s")),
@@ -113,8 +121,8 @@ def dnn_table(gang: DnnGang) -> Table:
     note = (
         f"{first['n_params']:,} parameters, {first['looks'][-1]} epochs over {first['rows']:,} rows; accuracy on "
         f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together, "
-        "for the algorithm; control: what they say beside it. "
-        "No other way is better in accuracy and bytes (*), in accuracy and seconds (+)."
+        "for the algorithm; control: all other messages. "
+        "No other method is better in both accuracy and bytes (*), or accuracy and seconds (+)."
     )
     return Table.of(gang.name, gang.cells, columns, note)
 
@@ -126,34 +134,41 @@ def dnn_data_table(rows: Sequence[Row]) -> Table:
 
 def check_dnn_claims(gangs: Sequence[DnnGang]) -> list[Claim]:
     """Return what this library promises of neural networks, and whether it holds here."""
+    return [claim for gang in gangs for claim in (*_accurate(gang), *_sends_little(gang))]
+
+
+def _accurate(gang: DnnGang) -> list[Claim]:
+    whole = gang.dataset == "mnist" and gang.cells[0].rows[0]["rows"] >= 60_000
+    if not whole or (gang.model, gang.ranks, gang.network) != ("cnn", 2, None):
+        return []
     claims = []
-    for gang in gangs:
-        cells = {cell.name: cell for cell in gang.cells}
-        whole = gang.dataset == "mnist" and gang.cells[0].rows[0]["rows"] >= 60_000
-        for name in _ACCURATE:
-            if name in cells and whole and gang.model == "cnn" and gang.ranks == 2 and gang.network is None:
-                found = cells[name].median("test_accuracy")
-                claims.append(
-                    Claim(
-                        f"The convolutional network reaches {_ACCURACY:.1%} under {name}", gang.name,
-                        f"{_ACCURACY:.1%} or better", f"{found:.2%}", found >= _ACCURACY, cells[name].rows[0]["sync"],
-                    )
-                )  # fmt: skip
-        for name, least in _SHARES.items():
-            if name in cells and gang.ranks == 2:
-                share = gang.share(cells[name])
-                claims.append(
-                    Claim(
-                        f"{name} sends at most 1/{least} of the bytes of the synchronous run", gang.name,
-                        f"1/{least} or less", f"1/{share:.1f}", share >= least, cells[name].rows[0]["sync"],
-                    )
-                )  # fmt: skip
+    for cell in gang.cells:
+        found = average(cell.column("test_accuracy"))
+        if cell.name in _ACCURATE and found is not None:
+            claim = (
+                f"The convolutional network reaches {_ACCURACY:.1%} under {cell.name}", gang.name,
+                f"{_ACCURACY:.1%} or better",
+            )  # fmt: skip
+            claims.append(judged(claim, found, "{:.2%}".format, Margin(_ACCURACY), f"{cell.rows[0]['sync']}."))
+    return claims
+
+
+def _sends_little(gang: DnnGang) -> list[Claim]:
+    claims = []
+    for cell in gang.cells:
+        if cell.name in _SHARES and gang.ranks == 2:
+            least = _SHARES[cell.name]
+            name = f"{cell.name} sends at most 1/{least} of the bytes of the synchronous run"
+            claim, note = (name, gang.name, f"1/{least} or less"), f"{cell.rows[0]['sync']}."
+            # Bytes follow from a closed form (tests/laws/test_bytes.py): no seed changes them.
+            times = exact(gang.share(cell))
+            claims.append(judged(claim, times, "1/{:.1f}".format, Margin(least), note, trivial=gang.is_trivial))
     return claims
 
 
 def dnn_answer(gangs: Sequence[DnnGang]) -> str:
     """Return the answer of the study, a sentence per network and number of ranks."""
-    return " ".join(map(_answer, gangs)) or "No synchronous run has been finished yet, and so nothing to compare with."
+    return " ".join(map(_answer, gangs)) or "No synchronous run has finished yet, so there is nothing to compare with."
 
 
 def _answer(gang: DnnGang) -> str:
@@ -162,7 +177,7 @@ def _answer(gang: DnnGang) -> str:
     least = min(close, key=lambda cell: cell.median("bytes_sent"))
     soonest = min(close, key=lambda cell: cell.median("train_s"))
     return (
-        f"{gang.name}: {len(close)} of {len(gang.cells)} ways come within 0.3 points of the synchronous {base:.2%}; of "
-        f"them {least.name} sends least, {byte_text(least.median('bytes_sent'))} (1/{gang.share(least):.0f}), and "
-        f"{soonest.name} is done soonest, in {figure_text(soonest.median('train_s'))} s."
+        f"{gang.name}: {len(close)} of {len(gang.cells)} methods come within 0.3 points of the synchronous {base:.2%}; "
+        f"of them {least.name} sends the least, {byte_text(least.median('bytes_sent'))} (1/{gang.share(least):.0f}), "
+        f"and {soonest.name} finishes first, after {figure_text(soonest.median('train_s'))} s."
     )

@@ -1,4 +1,4 @@
-"""The study of elimination: what leaving samples out saves a kernel SVM, and what it costs.
+"""The study of elimination: what sample elimination saves in a kernel SVM, and what it costs.
 
 ::
 
@@ -6,9 +6,9 @@
     runs = list(run_elimination_study(study, data, "study/"))
     elimination_page(study, [run.row for run in runs], skipped).save("study/")
 
-`problems` and `grid` say what is run, `runner` trains and `measure` reads what a fit tells of itself; `model` computes
-more ranks from counts. `summary`, `claims`, `tables`, `plots` and `report` say what came out. Programs call what is
-exported here, and so does the command line; begin with `runner`.
+`problems` and `grid` list the runs, `runner` trains, `measure` reads the counts of a fit, and `model` predicts more
+ranks from them. `summary`, `claims`, `tables`, `plots` and `report` show the results. The command line and programs
+call what is exported here; begin with `runner`.
 """
 
 from dsgd.study.elimination.claims import check_elimination_claims

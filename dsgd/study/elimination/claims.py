@@ -2,8 +2,8 @@
 
 Published: Narasimhan, Vishnu, Holder, Hoisie, "Fast support vector machines using parallel adaptive shrinking on
 distributed systems", arXiv 1406.5161, and Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and accurate support
-vector machines on large scale systems", IEEE Cluster 2015. Only their abstracts were at hand, so neither their tables
-nor the tolerance behind the figures could be compared: shapes of the claims are checked, not their numbers.
+vector machines on large scale systems", IEEE Cluster 2015. Only their abstracts were available, so neither their tables
+nor the tolerance behind the figures could be compared: the shapes of the claims are checked, not their numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FEWER_VALUES", "LESS_TIME", "OPTIMUM", "SEQUENTIAL", "check_eliminat
 #: The published speed-up over a sequential baseline, and the published share of time saved by elimination alone.
 SEQUENTIAL: Final = 26.0
 LESS_TIME: Final = (0.3, 0.6)
-#: What this library promises: relative distance of optima, and of ``auto`` where the kernel matrix does not fit.
+#: Promises of this library: relative distance of optima, and savings of ``auto`` where the kernel matrix does not fit.
 OPTIMUM: Final = 1e-5
 FEWER_VALUES: Final = 2.5
 _AUTO_FASTER: Final = 1.3
@@ -36,7 +36,7 @@ _PROMISE: Final = "promise of this library"
 
 
 def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
-    """Return the claims, each with what a study says of it on each of its problems."""
+    """Return the claims, each with the result of a study on each of its problems."""
     checks: tuple[Callable[[EliminationSummary, str], Claim | None], ...] = (
         _faster_than_sequential,
         _less_time,
@@ -185,7 +185,7 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
         limit = base.median("kernel_evaluations") / least
         note += f" The proof alone needs as many values as leave {limit:.1f}x at most"
         note += ": the promise cannot be kept here." if limit < FEWER_VALUES else "."
-    # Values are counted, and the same in every run: where these are too many, seconds change nothing.
+    # Values are counted and the same in every run: if there are too many, seconds do not matter.
     verdict = Margin(_AUTO_FASTER).verdict(faster)
     if values.median < FEWER_VALUES:
         verdict = "fails"

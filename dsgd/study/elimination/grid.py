@@ -28,12 +28,12 @@ SOLVERS: Final = ("block", "pairwise")
 class EliminationStudy:
     """A grid of training runs.
 
-    The run without elimination is always part of it: it is what the others are measured against.
+    It always includes the run without elimination, the baseline of the others.
 
     Parameters
     ----------
     problems : sequence of Problem
-        What is trained on. Real sets that are not on this machine are skipped.
+        The training problems. Real sets that are not on this machine are skipped.
     presets : sequence of str
         Values of ``elimination``.
     caches : sequence of {"small", "fits"}
@@ -41,21 +41,22 @@ class EliminationStudy:
     cache_share : float
         The small cache holds this share of the kernel matrix in float32.
     ranks : sequence of int
-        Worker processes of the distributed runs, one thread each; empty for none of them. One rank is this process.
+        Numbers of worker processes of the distributed runs, with one thread each; empty for no distributed runs. One
+        rank is this process.
     rank_problems : sequence of str
         The problems of the distributed runs.
     rank_presets : sequence of str
         The presets of the distributed runs.
     rank_repeats : int
-        Times that each distributed run is made, but not more than `repeats`.
+        Repetitions of each distributed run, at most `repeats`.
     simulated_ranks : sequence of int
         Further numbers of ranks, whose times are computed from counts (`dsgd.study.elimination.model`).
     network : Network
         The network of the simulated ranks.
     repeats : int
-        Times that each run is made.
+        Repetitions of each run.
     tol : float
-        The gap to reach.
+        Tolerance of the gap.
     n_threads : int or None
         Threads of the runs in this process; None for all.
     with_reference : bool
@@ -103,7 +104,7 @@ class EliminationStudy:
     def cache_mb(self, cache: str, n_rows: int) -> float:
         """Return the size of a cache in megabytes for so many rows.
 
-        The one that fits has room for float64, which small problems and those with a large C are computed in.
+        The one that fits has room for float64, which small problems and problems with a large C use.
         """
         matrix_mb = n_rows * n_rows / 2**20
         return max(1.0, round(8 * matrix_mb + 1, 1) if cache == "fits" else round(4 * self.cache_share * matrix_mb, 1))
@@ -116,7 +117,7 @@ class EliminationStudy:
     def runs(self, problem: Problem) -> list[EliminationRun]:
         """Return the runs of one problem in this process.
 
-        Repetitions are outermost and each begins with another method, so that methods take turns and places.
+        Repetitions are outermost, and each begins with another method, so that methods take turns and change places.
         """
         methods = [*self.all_presets(), *([REFERENCE] if self.with_reference else [])]
         return [
@@ -127,7 +128,7 @@ class EliminationStudy:
         ]
 
     def rank_runs(self, problem: Problem, ranks: int) -> list[EliminationRun]:
-        """Return the distributed runs of one problem on so many ranks; they have the small cache."""
+        """Return the distributed runs of one problem on `ranks` ranks; they have the small cache."""
         if problem.name not in self.rank_problems:
             return []
         presets = [preset for preset in PRESETS if preset == "none" or preset in self.rank_presets]

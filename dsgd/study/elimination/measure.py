@@ -29,8 +29,8 @@ History = Sequence[EliminationRecord]
 def curve(histories: Sequence[History]) -> dict[str, list[float]]:
     """Return a run as a table of points over its steps.
 
-    With several pairs of classes, which are solved side by side, a point lies at the same share of every pair's own
-    run: steps, seconds and counts are summed, the gap is the widest.
+    Pairs of classes are solved side by side. A point lies at the same share of the run of every pair: steps, seconds
+    and counts are summed, and the gap is the widest.
 
     Returns
     -------
@@ -41,7 +41,8 @@ def curve(histories: Sequence[History]) -> dict[str, list[float]]:
     if len(tables) == 1:
         points = tables[0]
         if len(points) > _POINTS + 1:
-            # Even steps, and both sides of every jump of the active samples, or eliminations would look gradual.
+            # Evenly spaced steps, and both sides of every jump of the active samples: otherwise eliminations would look
+            # gradual.
             even = np.searchsorted(points[:, 0], np.linspace(0.0, points[-1, 0], _POINTS))
             jumps = np.flatnonzero(np.abs(np.diff(points[:, 2])) > 0.03 * points[0, 2])
             points = points[np.unique(np.concatenate([even, jumps, jumps + 1, [len(points) - 1]]))]
@@ -59,16 +60,16 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
     Returns
     -------
     dict
-        ``block_evaluations``, ``reconstruct_evaluations``, ``verify_evaluations``: values computed for blocks, to renew
-        indicators, and for the proof at the end. ``cache_share``: of the values that blocks used, those that were
-        cached.
+        ``block_evaluations``, ``reconstruct_evaluations``, ``verify_evaluations``: values computed for blocks, to
+        update indicators, and for the proof at the end. ``cache_share``: the cached share of the values that blocks
+        used.
     """
     computed = {"block": 0.0, "reconstruct": 0.0, "verify": 0.0}
     found = 0.0
     for history in histories:
         table = _table(history)
         for record, (before, after) in zip(history, pairwise(table), strict=True):
-            # Old events are merged where samples are left out, and rows that move bring their columns up to date.
+            # Old events are merged when samples are eliminated, and rows that move update their columns.
             kind = record.event if record.event in computed else "reconstruct"
             computed[kind] += after[5] - before[5]
             found += (after[4] - before[4]) * after[2]
@@ -80,10 +81,10 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
 
 
 def serial_seconds(histories: Sequence[History], n_free: int) -> float:
-    """Return the seconds of a run that more ranks would not divide: those of the steps inside blocks.
+    """Return the seconds of a run that more ranks do not divide: those of the steps inside blocks.
 
-    A step goes once over the variables of its block. How many those were is not in the history; they are taken to be
-    what `dsgd.svm.kernel_solver.block` aims at: an eighth of the samples and at most `BLOCK`, or once few samples are
+    A step passes once over the variables of its block. The history does not have their number, so it is taken to be the
+    target of `dsgd.svm.kernel_solver.block`: an eighth of the samples and at most `BLOCK`, or once few samples are
     active one and a half times the free ones.
     """
     total = 0.0
@@ -98,7 +99,7 @@ def serial_seconds(histories: Sequence[History], n_free: int) -> float:
 
 @cache
 def step_seconds(q: int, repeats: int = 7) -> float:
-    """Return what a step on two variables of a block of q costs here: the fastest of some block solves."""
+    """Return the seconds of a two-variable step in a block of q on this machine: the fastest of some solves."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(q, 4)), rng.choice([-1.0, 1.0], q)
     squares = (X * X).sum(axis=1)
@@ -121,7 +122,7 @@ def _table(history: History) -> FloatMatrix:
 
 
 def _at(table: FloatMatrix, share: float) -> FloatMatrix:
-    """Return the line in force at a share of the steps."""
+    """Return the record that holds at a share of the steps."""
     place = int(np.searchsorted(table[:, 0], share * table[-1, 0], side="right")) - 1
     return np.asarray(table[max(place, 0)] if share < 1.0 else table[-1])
 

@@ -1,8 +1,8 @@
 """Predicted times on more ranks: kernel counts of a run divided among them, plus messages.
 
-Problem: two cores show one and two ranks; what elimination is worth on more follows from counts that do not depend on
-the machine. With P ranks, L = ceil(log2 P), a latency of alpha seconds per message and beta seconds per byte, the
-pairwise solver takes per iteration
+Problem: two cores can run one and two ranks. The savings on more ranks follow from counts that do not depend on the
+machine. With P ranks, L = ceil(log2 P), a latency of alpha seconds per message and beta seconds per byte, the pairwise
+solver takes per iteration
 
     T = 2 (n_active / P) c + L alpha + 2 L (alpha + m beta)
 
@@ -14,10 +14,10 @@ solver takes per round of q variables
 
 for the E kernel values of the round and s seconds in which every rank solves the same small problem: candidates are
 gathered, and the extremes of the indicators all-reduced. A reconstruction adds an exchange of the changed rows, P alpha
-plus their bytes. Summed over a run, the kernel values are what the run counted.
+plus their bytes. Over a whole run, the kernel values are those that it counted.
 
-Times computed so are marked as simulated everywhere. They leave out waiting for the slowest rank: shares of the active
-samples are taken to be equal, as after a rebalancing.
+These times are marked as simulated everywhere. They exclude waiting for the slowest rank: all ranks are assumed to have
+equal shares of the active samples, as after a rebalancing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Network:
     Parameters
     ----------
     name : str
-        What to call it.
+        Its name.
     latency_s : float
-        Seconds before the first byte is there.
+        Seconds until the first byte arrives.
     byte_s : float
         Seconds per byte after that.
     """
@@ -63,26 +63,26 @@ TEN_GIGABIT: Final = Network("25 us, 10 Gbit/s", 25e-6, 0.8e-9)
 
 @dataclass(frozen=True)
 class Counts:
-    """What a run on one rank counted.
+    """Counts of a run on one rank.
 
     Parameters
     ----------
     solver : {"block", "pairwise"}
         Which solver.
     kernel_values : int
-        Kernel values computed, all told.
+        Kernel values computed in all.
     iterations, rounds : int
         Two-variable steps; rounds of exchange (for the pairwise solver the same).
     rows_sent : int
-        Rows that every rank must get, all told.
+        Rows that every rank must receive, in all.
     reconstructions : int
-        Times that indicators were renewed.
+        How many times indicators were updated.
     row_bytes : float
         Bytes of a row.
     parallel_s : float
-        Seconds on one rank of what is divided among ranks: kernel values and what is done with them.
+        Seconds of the work that ranks divide, on one rank: kernel values and their use.
     serial_s : float
-        Seconds on one rank of what every rank does for itself.
+        Seconds of the work that every rank repeats, on one rank.
     """
 
     solver: str
@@ -98,7 +98,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class SimulatedTime:
-    """Seconds of a run on ranks that were not there.
+    """Predicted seconds of a run on more ranks.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class SimulatedTime:
 
 
 def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
-    """Return what a run that counted this on one rank would take on `ranks` ranks."""
+    """Return the predicted seconds on `ranks` ranks of a run with these counts on one rank."""
     check_number("simulate(ranks=...)", ranks, low=1)
     compute = counts.parallel_s / ranks + counts.serial_s
     if ranks == 1:

@@ -36,7 +36,7 @@ _CACHES: Final = {"small": "Cache of a tenth of the matrix", "fits": "Cache that
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
-    """Return the figures of a study: those that it ran something for."""
+    """Return the figures for which the study has runs."""
     makers = (_active, _gap, _work, _time, _cache, _sequential, _ranks)
     return [figure for make in makers if (figure := make(summary)).panels]
 

@@ -1,7 +1,7 @@
 """The problems of the study of elimination: real sets and generated ones.
 
-Elimination lives from samples that are settled at a bound early. So the generated sets differ in just that: clean
-clusters (few samples matter), labels turned at random (half of them stay at C), a checkerboard with a large C (few
+Elimination depends on samples that settle at a bound early. The generated sets differ in exactly this: clean clusters
+(few samples matter), randomly flipped labels (half of these samples stay at C), a checkerboard with a large C (few
 support vectors, many steps) and clusters in so many dimensions that nearly every support vector is free.
 """
 
@@ -33,13 +33,13 @@ class Problem:
     name : str
         A key of `PROBLEMS`.
     rows : int
-        Rows: as many generated, or a draw without replacement from a real set (all of it where it has fewer).
+        Number of rows: generated, or drawn without replacement from a real set (all of it if it has fewer).
     C : float
         Cost of violating the margin.
     gamma : float or {"scale"}, default "scale"
         Width of the kernel exp(-gamma ||x - z||^2).
     text : str
-        What it is, for the table of the report.
+        Its description in the table of the report.
     """
 
     name: str
@@ -82,7 +82,7 @@ class ProblemData:
     Parameters
     ----------
     problem : Problem
-        The problem, with the number of rows there really are.
+        The problem, with the actual number of rows.
     source : str
         The files, or how the rows were made.
     X : array or CSR matrix, shape (n_rows, n_features)
@@ -97,7 +97,7 @@ class ProblemData:
     y: AnyArray = field(repr=False)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a row says of the data."""
+        """Return the columns of a row that describe the data."""
         return {
             "text": self.problem.text,
             "source": self.source,
@@ -113,7 +113,7 @@ def find_problem(name: str) -> Problem:
     Raises
     ------
     InvalidParameterError
-        There is none; names them all.
+        The name is unknown; the text lists all names.
     """
     if name not in PROBLEMS:
         raise InvalidParameterError(f"unknown problem {name!r}; choose from {', '.join(PROBLEMS)}")
@@ -121,7 +121,7 @@ def find_problem(name: str) -> Problem:
 
 
 def load_problem(problem: Problem, *, data_home: str | os.PathLike[str] | None = None) -> ProblemData:
-    """Make or load the rows of a problem; the web is never asked.
+    """Generate or load the rows of a problem, without downloads.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def load_problem(problem: Problem, *, data_home: str | os.PathLike[str] | None =
 
 
 def _clusters(n: int, rng: np.random.Generator, *, noise: float) -> tuple[FloatMatrix, FloatVector]:
-    """Return ten Gaussian clusters in 20 dimensions, five of each class; a share of the labels is drawn anew."""
+    """Return ten Gaussian clusters in 20 dimensions, five of each class; a share of the labels is drawn at random."""
     centres = rng.choice([-1.0, 1.0], (10, 20)) * (rng.random((10, 20)) < 0.5)
     which = rng.integers(0, 10, n)
     X = centres[which] + rng.normal(size=(n, 20)) * rng.uniform(0.6, 1.4, (10, 20))[which]

@@ -18,7 +18,7 @@ __all__ = ["elimination_page", "elimination_verdict"]
 
 
 def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequence[str] = ()) -> Page:
-    """Return the report of a study from its finished runs, with a line of doubt for each problem that was skipped.
+    """Return the report of a study from its finished runs, with a caveat for each problem that was skipped.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
         elimination_table(summary, problem, cache) for problem in summary.problems() for cache in summary.caches()
     ]
     return Page(
-        title="What does leaving samples out save a kernel SVM?",
+        title="What does sample elimination save in a kernel SVM?",
         answer=elimination_verdict(summary, claims),
         ran=facts(
             rows,
@@ -61,7 +61,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
 
 @dataclass(frozen=True)
 class _Gains:
-    """What auto was worth with a small cache, a figure per problem.
+    """The savings of auto with a small cache, a figure per problem.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class _Gains:
     single : list of float
         How many times as fast as the reference.
     wrong, out : float
-        Samples that came back, of those left out, over all presets.
+        Samples that came back, and samples eliminated, over all presets.
     """
 
     values: list[float]
@@ -122,10 +122,9 @@ def elimination_verdict(summary: EliminationSummary, claims: Sequence[Claim]) ->
     same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]
     every = "Every" if same and all(same) else "Not every"
     text = (
-        f"With a cache of a tenth of the kernel matrix, elimination (auto) computed {span_of(gains.values, '{:.2f}')} "
-        f"times the kernel values of a run without it, in {span_of(gains.seconds, '{:.2f}')} times the time. {every} "
-        f"preset ended at the same optimum; {gains.wrong:,.0f} of {gains.out:,.0f} samples left out, over all presets, "
-        "had to come back. "
+        f"With the small cache, elimination (auto) computed {span_of(gains.values, '{:.2f}')} times the kernel values of "
+        f"a run without it, in {span_of(gains.seconds, '{:.2f}')} times the time. {every} preset ended at the same "
+        f"optimum; {gains.wrong:,.0f} of {gains.out:,.0f} samples left out, over all presets, had to come back. "
     )
     if gains.single:
         text += f"Against scikit-learn's single thread auto was {span_of(gains.single, '{:.1f}')} times as fast. "

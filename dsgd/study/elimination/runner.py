@@ -37,7 +37,7 @@ def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[Probl
     Returns
     -------
     study : EliminationStudy
-        The same, with the problems that are at hand and the rows they really have.
+        The same, with the available problems and their actual numbers of rows.
     data : list of ProblemData
         Their rows.
     skipped : list of str
@@ -62,10 +62,10 @@ def run_elimination_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study has no row yet; yield every run: those in this process, then by ranks and problems.
+    """Make the missing runs of a study; yield every run: those in this process, then by ranks and problems.
 
     Study and data are what `find_problems` returned; the others are those of `dsgd.study.run_study`. An untimed fit
-    comes before the first timed one of a problem, so that loading compiled code is in no timing.
+    precedes the first timed one of a problem, so timings exclude loading compiled code.
     """
     record = Record(out, force=force, command=command)
     grids = [(0, [(found, study.runs(found.problem)) for found in data])]
@@ -78,7 +78,7 @@ def run_elimination_study(
 
 
 def _measure(client: Client | None, data: ProblemData, runs: Sequence[EliminationRun]) -> Iterator[Row]:
-    """Train on one problem; yield what rows say of it."""
+    """Train on one problem; yield the contents of the rows."""
     described, warm = data.describe(), set[str]()
     blocks = None if client is None else place(client, data.X, data.y, runs[0].ranks or 1, "shuffled")
     for run in runs:
@@ -101,21 +101,21 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: 
     if run.method == REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_
-    if run.ranks is not None:  # from the first step to the proof: placing rows and starting the job is not in it
+    if run.ranks is not None:  # from the first step to the proof, without placing rows and starting the job
         row["seconds"] = seconds = sum(history[-1].seconds for history in histories)
     if client is not None:
         totals = model.ledger_.totals()
         row["communication_s"] = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / (run.ranks or 1)
         row |= {name: int(totals[name]) for name in ("bytes_sent", "control_bytes_sent")}
     n_free = _count_free(model, run.problem.C)
-    # Ranks divide kernel values and what is done with them; blocks are solved by one for all.
+    # Ranks divide kernel values and their use; one rank solves the blocks for all.
     serial_s = min(seconds, serial_seconds(histories, n_free)) if run.solver == "block" else 0.0
     return row | {
         "converged": bool(model.converged_),
         "gap": float(model.gap_),
         "objective": float(model.dual_objective_),
         "samples": sum(max(record.n_active for record in history) for history in histories),
-        # The pairwise solver exchanges at every step, and keeps a record now and then.
+        # The pairwise solver exchanges at every step, but records only some of them.
         "rounds": int(np.sum(model.n_iter_)) if run.solver == "pairwise" else _count_blocks(histories),
         "n_eliminated": int(model.n_eliminated_),
         "n_returned": int(model.n_returned_),
@@ -144,7 +144,7 @@ def _model(run: EliminationRun, client: Client | None) -> Any:
 
 
 def _warm_up(run: EliminationRun, data: ProblemData, client: Client | None, blocks: list[Any] | None) -> None:
-    """Fit once as the first timed run will: compiled code, threads and memory are then at hand for all methods."""
+    """Fit once like the first timed run, so that compiled code, threads and memory are ready for all methods."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         X, y = (data.X, data.y) if blocks is None else (blocks, None)

@@ -1,7 +1,6 @@
 """Summary of the study of elimination: medians over repetitions, and ratios to runs without it.
 
-Ratios are taken repetition by repetition, since methods took turns within each: what slows the machine for a while
-slows both.
+Ratios are taken within repetitions, in which methods took turns: whatever slows the machine for a while slows both.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from dsgd.study.frame.summary import AbstractCell, Stat, grouped
 
 __all__ = ["EliminationCell", "EliminationSummary", "summarise_elimination"]
 
-# What runs that differ in nothing but the repetition have in common.
+# The columns shared by runs that differ only in the repetition.
 _KEY = ("problem", "method", "cache", "solver", "ranks")
 _ORDER = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
 
 
 @dataclass(frozen=True)
 class EliminationCell(AbstractCell):
-    """The runs that differ in nothing but the repetition.
+    """The runs that differ only in the repetition.
 
     Parameters
     ----------
@@ -49,13 +48,13 @@ class EliminationCell(AbstractCell):
 
     def by_repeat(self, name: str) -> dict[int, float]:
         """Return a column by repetition, where it is known."""
-        return {row["repeat"]: float(row[name]) for row in self.rows if row.get(name) is not None}
+        return self.column(name, "repeat")
 
     def least_values(self) -> float | None:
         """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
 
-        With s support vectors among n samples that gap is made of every value between a support vector and a sample,
-        and each could be any number to a solver that does not compute it: s n - s (s - 1) / 2, as K is symmetric.
+        With s support vectors among n samples, this gap depends on every value between a support vector and a sample,
+        and a solver cannot know a value without computing it: s n - s (s - 1) / 2 values, as K is symmetric.
         """
         row = self.rows[0]
         if row["classes"] > 2 or row.get("samples") is None:

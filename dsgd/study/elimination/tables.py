@@ -64,7 +64,7 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> 
 
 
 def overview_table(summary: EliminationSummary, cache: str) -> Table:
-    """Return one row per problem with this cache: what elimination is worth there."""
+    """Return one row per problem with this cache: the savings of elimination."""
     rows: list[tuple[str, ...]] = []
     for problem in summary.problems():
         base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)
@@ -136,15 +136,15 @@ def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Ne
 def _on_ranks(
     cell: EliminationCell, ranks: int | None, how: str, seconds: float, wire_s: float | None, base: float
 ) -> tuple[str, ...]:
-    """Return a row of `ranks_table`: what so many ranks take, of which on the wire, beside `base` seconds of one."""
+    """Return a row of `ranks_table`: seconds of the ranks, those on the wire, and their ratio to `base` seconds."""
     share = "-" if wire_s is None else f"{wire_s / seconds:.0%}"
     what = (cell.problem, cell.solver, cell.method, str(ranks), how)
     return *what, _figure(seconds), share, f"{base / seconds:.2f}", _count(cell.median("kernel_evaluations"))
 
 
 def counts_of(cell: EliminationCell) -> Counts:
-    """Return what the runs of a cell on one rank counted, medians over the repetitions."""
-    # Both rows of a pair go to everyone; of a block, those variables that may move, at most all that are active.
+    """Return the counts of the runs of a cell on one rank, medians over the repetitions."""
+    # Every rank gets both rows of a pair; of a block, the rows of the variables that may move, at most all active ones.
     rounds = int(cell.median("rounds"))
     sent = 2 * rounds if cell.solver == "pairwise" else rounds * min(BLOCK // 2, int(cell.median("rows")))
     return Counts(
@@ -161,7 +161,7 @@ def counts_of(cell: EliminationCell) -> Counts:
 
 
 def simulated(cell: EliminationCell, ranks: int, network: Network) -> SimulatedTime:
-    """Return what the runs of a cell on one rank would take on more."""
+    """Return the predicted seconds on more ranks of the runs of a cell on one rank."""
     return simulate(counts_of(cell), ranks, network)
 
 

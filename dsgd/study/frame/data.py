@@ -38,7 +38,8 @@ class DataSource:
     Parameters
     ----------
     name : str
-        A name that `dsgd.datasets` knows; where the set is not at hand its generated twin is used and named as such.
+        A name that `dsgd.datasets` knows; if the set is not on this machine, its generated twin is used and named as
+        such.
     rows : int, optional
         Training rows: a draw without replacement of that many, or as many generated; all of them by default.
     test_rows : int, optional
@@ -64,7 +65,7 @@ class StudyData:
     Parameters
     ----------
     name : str
-        The data at hand; ends in ``-like`` where it is a generated twin.
+        Name of the data; ends in ``-like`` for a generated twin.
     source : str
         The names of the files, or how the rows were made.
     X, X_test : array or CSR matrix, shape (n_rows, n_features)
@@ -72,7 +73,7 @@ class StudyData:
     y, y_test : array, shape (n_rows,)
         Labels.
     bayes_accuracy : float or None
-        The best accuracy that is possible, where it is known: on a generated twin.
+        The best possible accuracy, known for a generated twin only.
     """
 
     name: str
@@ -84,7 +85,7 @@ class StudyData:
     bayes_accuracy: float | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return what a row says of the data."""
+        """Return the columns of a row that describe the data."""
         return {
             "source": self.source,
             "features": int(self.X.shape[1]),
@@ -134,7 +135,7 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
 def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
     """Give each rank its rows: send them to a worker of its own, or cut them for a simulated rank.
 
-    Which rows a rank trains on is decided here and nowhere else, for workers and simulated ranks alike.
+    Only this function decides which rows a rank trains on, for workers and simulated ranks alike.
 
     Parameters
     ----------

@@ -27,11 +27,11 @@ def check_grid(
     study : object
         The study.
     least : mapping of str to number
-        By field the least that is allowed.
+        Smallest allowed value, by field.
     choices : mapping of str to sequence of str
-        By field what is allowed.
+        Allowed values, by field.
     above : mapping of str to number, optional
-        By field what it must be above.
+        Exclusive lower bound, by field.
     given : sequence of str
         Fields that must not be empty.
 

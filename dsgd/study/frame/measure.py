@@ -24,7 +24,7 @@ _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
     "squared_hinge": lambda margin: np.maximum(0.0, 1.0 - margin) ** 2,
     "log_loss": lambda margin: np.logaddexp(0.0, -margin),
 }
-#: The losses whose full objective is evaluated here, apart from the training code.
+#: The losses whose full objective is evaluated here, independently of the training code.
 LOSSES: Final = tuple(_LOSSES)
 
 
@@ -90,13 +90,13 @@ def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> fl
 
 
 def point(model: Any, epochs: int) -> dict[str, Any]:
-    """Return a point of a curve after so many epochs: seconds from the first sample on the first rank, bytes of all."""
+    """Return a point of a curve: epochs, seconds since the first sample on the first rank, bytes of all ranks."""
     seconds, totals = model.fit_report_["epochs"][-1]["seconds"], model.ledger_.totals()
     return {"epoch": epochs, "seconds": seconds, **{name: int(totals[name]) for name in _SENT}}
 
 
 def spent(model: Any, ranks: int = 1) -> dict[str, Any]:
-    """Return seconds by phase, of all ranks together or of the mean of so many, and counts of all together.
+    """Return seconds by phase, summed over ranks or averaged over `ranks` of them, and counts over all ranks.
 
     Bytes and messages are the algorithm's; those of control have names of their own.
     """

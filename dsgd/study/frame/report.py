@@ -33,21 +33,21 @@ def data_table(rows: Iterable[Row], *more: str, note: str = "") -> Table:
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return what was run, with what a study adds of its `own`, and where, as pairs of name and text."""
+    """Return what was run and where, with the study's `own` facts, as pairs of name and text."""
     return [("Command", rows[-1]["command"]), *own, *ran(rows)]
 
 
 def doubts(rows: Sequence[Row], own: Iterable[str] = ()) -> list[str]:
-    """Return what makes the seconds of a study hard to compare with each other or with another study's.
+    """Return reasons why the seconds of a study are hard to compare with each other or with another study's.
 
     Parameters
     ----------
     rows : sequence of dict
         Rows of one study.
     own : iterable of str, optional
-        What the study adds.
+        Further reasons of the study.
     """
-    # Of a cluster elsewhere, and of a virtual clock, this machine's load and cores say nothing.
+    # This machine's load and cores do not matter for a cluster elsewhere or a virtual clock.
     is_here = rows[-1].get("cluster", "local") == "local"
     return [*origin_doubts(rows), *own, *(load_doubts(rows) if is_here else ())]
 

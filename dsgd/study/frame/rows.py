@@ -1,7 +1,7 @@
 """The file of rows: one JSON object per finished run, written as it is made.
 
-A study that is interrupted goes on where it stopped: a run whose key is already in the file is not run again. A line
-that was cut off by a crash or a full disk is dropped when the file is opened for writing.
+An interrupted study resumes where it stopped: a run whose key is already in the file is not repeated. A line that was
+cut off by a crash or a full disk is dropped when the file is opened for writing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS_FILE: Final = "rows.jsonl"
 
 
 class AbstractRun(ABC):
-    """A run that a study asks for: one cell of its grid, once."""
+    """One run of a study: a cell of its grid, with one seed or repetition."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class RowFile:
     path : str or path-like
         The file; made with its folder when it is not there. A torn last line is removed from it.
     force : bool, default False
-        Start anew: drop the rows already there.
+        Drop the rows that are in the file.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class RowFile:
         self._rows: dict[str, Row] = {} if force else {row["key"]: row for row in read_rows(self.path)}
         text = "".join(_line(row) for row in self._rows.values())
         if not self.path.exists() or self.path.read_text(encoding="utf-8") != text:
-            with replacing(self.path) as aside:  # being stopped here loses nothing
+            with replacing(self.path) as aside:  # an interrupt here loses nothing
                 aside.write_text(text, encoding="utf-8")
 
     def __contains__(self, key: object) -> bool:
@@ -157,7 +157,7 @@ class RowFile:
         self._rows[kept["key"]] = kept
 
     def select(self, keys: Iterable[str]) -> list[Row]:
-        """Return the rows with these keys, in the order of the keys; keys that have not been run are left out."""
+        """Return the rows with these keys, in the order of the keys; keys without a row are skipped."""
         return [self._rows[key] for key in keys if key in self._rows]
 
 

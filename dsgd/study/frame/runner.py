@@ -1,6 +1,6 @@
 """Running a study: missing runs are made, on worker processes if needed.
 
-A study is stopped and goes on as often as one likes: its record is on disk after every run.
+A study can be interrupted and resumed at any time, because its record is on disk after every run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Record:
     force : bool, default False
         Drop the rows that are there.
     command : str, optional
-        What new rows say they were made by; the command line of this process by default.
+        The command recorded in new rows; the command line of this process by default.
     **about
-        What new rows say besides, such as where their ranks were.
+        Further columns of new rows, such as where their ranks were.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Record:
         runs : sequence of AbstractRun
             The runs.
         measure : callable
-            Takes the runs that have no row yet, and returns what it found of each. It is called only if there are any.
-            As a generator it makes a run when that is asked for, and keeps what they share in its variables; of runs
-            that are made together it returns a list, whose rows are all on disk before the first is yielded.
+            Takes the runs that have no row yet, and returns the contents of their rows. It is called only if there are
+            any. As a generator it makes each run on demand, and can share variables between runs. For runs that are
+            made together it returns a list, whose rows are all on disk before the first is yielded.
         """
         missing = {run.key: run for run in runs if run.key not in self._rows}
         found = measure(list(missing.values())) if missing else ()
@@ -79,7 +79,7 @@ class Record:
 
 
 def by_ranks(study: Any, sets: Sequence[Any], network: str | None = None) -> Iterator[Any]:
-    """Yield the grids of a study on some sets for `run_grids`: by ranks, sets. Ranks on a network need no workers."""
+    """Yield the grids of a study on some data sets for `run_grids`, by ranks. Simulated ranks need no workers."""
     for ranks in study.all_ranks():
         parts = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in sets]
         yield ranks if network is None else 0, parts
@@ -98,10 +98,10 @@ def run_grids(
     record : Record
         Where rows are and go.
     grids : iterable of (int, sequence of (data, sequence of AbstractRun))
-        Runs by the worker processes that they need, 0 for none, and inside by what they are trained on. Workers are
-        started once for each entry, and only if one of its runs has no row yet.
+        Runs, grouped by the number of worker processes that they need (0 for none) and by data. Workers are started
+        once for each entry, and only if one of its runs has no row yet.
     measure : callable
-        Takes a client (None without workers), the data and the runs to make, and yields what it found of each.
+        Takes a client (None without workers), the data and the runs to make, and yields the contents of their rows.
     scheduler : str, optional
         Address of a cluster to use in place of worker processes on this machine.
     """

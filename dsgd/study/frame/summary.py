@@ -1,6 +1,6 @@
 """Summary of rows: the median over repetitions, and the range.
 
-Medians, because a run on a busy machine is now and then far slower than its repetitions, never far faster.
+Medians, because a run on a busy machine is sometimes far slower than its repetitions, but never far faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stat:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Stat | None:
-        """Return the quantity of some values, or None where there is none; those that are None are left out."""
+        """Return the quantity of the values that are not None, or None if there are none."""
         known = [float(value) for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
@@ -42,13 +42,17 @@ class Stat:
 
 
 class AbstractCell(ABC):
-    """The runs that differ in nothing but the seed or the repetition, their `rows`."""
+    """Runs that differ only in the seed or the repetition; `rows` has their rows."""
 
     rows: Sequence[Row]
 
     def stat(self, name: str) -> Stat | None:
-        """Return a column over the repetitions, or None where no row has it."""
+        """Return a column over the repetitions, or None if no row has it."""
         return Stat.of(row.get(name) for row in self.rows)
+
+    def column(self, name: str, by: str = "seed") -> dict[Any, float]:
+        """Return a column by the seed or repetition of its row, where it is known."""
+        return {row[by]: float(row[name]) for row in self.rows if row.get(name) is not None}
 
     def median(self, name: str) -> float:
         """Return the median of a column.
@@ -64,7 +68,7 @@ class AbstractCell(ABC):
         return stat.median
 
     def medians(self, *names: str) -> dict[str, float | None]:
-        """Return the medians of columns by name, None of those that no row has."""
+        """Return the medians of columns by name, None for those that no row has."""
         stats = {name: self.stat(name) for name in names}
         return {name: stat.median if stat else None for name, stat in stats.items()}
 
@@ -75,7 +79,7 @@ class AbstractCell(ABC):
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Return rows by what they have in these columns, in the order in which that first comes."""
+    """Group rows by the values of these columns, in order of first appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -83,7 +87,7 @@ def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
 
 
 def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names of the points that no other beats in both of their numbers, by rising numbers."""
+    """Return the names of the points that no other beats in both numbers (the Pareto front), in rising order."""
 
     def is_beaten(own: tuple[float, float]) -> bool:
         return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())

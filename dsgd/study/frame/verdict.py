@@ -1,11 +1,11 @@
-"""What a study may say of a claim: holds, exceeds, fails, undecided, or nothing.
+"""The verdict on a claim: holds, exceeds, fails, undecided, or no claim.
 
 Problem: a figure on the right side of a margin says little if the next run may lie on the other side.
 
-Every measured figure has a 95 % interval over what was repeated, the seeds or repetitions that both sides of a
-comparison have in common: Student's t of the differences, or of the logarithms of the ratios, pair by pair. Few
-repetitions make it wide, and one run has none. A resampled median would be narrower: of three runs it covers three
-cases in four.
+Every measured figure has a 95 % interval over the seeds or repetitions that both sides of a comparison share: Student's
+t of the paired differences, or of the logarithms of the paired ratios. Few repetitions make it wide, and one run has
+none. Computed figures, such as counts of bytes, are points. A resampled median would be narrower: of three runs it
+covers three cases in four.
 
 The verdict is that of the whole interval. It *holds* inside the published range, *exceeds* above it and *fails* below
 it; an interval that crosses a margin is *undecided*, and so are seconds of a machine that was busy with other work. A
@@ -15,7 +15,7 @@ model that is no better than always predicting the commonest label makes no clai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,24 +25,25 @@ from scipy.special import stdtrit
 from dsgd.report import Claim, is_busy
 from dsgd.study.frame.rows import Row
 
-__all__ = ["Interval", "Margin", "difference", "exact", "judged", "ratio", "were_busy"]
+__all__ = ["Interval", "Margin", "average", "difference", "exact", "judged", "largest", "ratio", "were_busy"]
 
 _SHARE: Final = 0.95
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
 _CROSSES: Final = "The interval over the runs crosses the margin."
+_POINT: Final = "Computed, not measured: every run gives the same figure."
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and how certain it is.
+    """A figure with its confidence interval.
 
     Parameters
     ----------
     estimate, low, high : float
         The mean (of ratios the geometric one), and the ends of its 95 % interval; those of one run are infinite.
     n : int
-        Repetitions; 0 for what was computed and is the same every time.
+        Repetitions; 0 for a computed figure, which is the same every time.
     """
 
     estimate: float
@@ -51,7 +52,7 @@ class Interval:
     n: int = 0
 
     def mapped(self, change: Callable[[float], float]) -> Interval:
-        """Return the figure after a change that rises or falls throughout."""
+        """Return the figure after a monotonic change."""
         ends = sorted((change(self.low), change(self.high)))
         return Interval(change(self.estimate), ends[0], ends[1], self.n)
 
@@ -64,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Margin:
-    """Between which figures a claim holds.
+    """The range of figures in which a claim holds.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class Margin:
     published : float
         Above it the claim is exceeded.
     most : float
-        Above it the claim fails: of what should be small.
+        Above it the claim fails; for figures that should be small.
     """
 
     least: float = -math.inf
@@ -98,17 +99,29 @@ def exact(value: float) -> Interval:
     return Interval(value, value, value)
 
 
+def average(found: Mapping[Any, float]) -> Interval | None:
+    """Return the mean of a figure over its repetitions; None if there are none."""
+    return _mean(list(found.values()))
+
+
 def difference(ours: Mapping[Any, float], other: Mapping[Any, float]) -> Interval | None:
-    """Return by how much a figure is above another's, over the repetitions of both; None where they share none."""
+    """Return a figure minus another over their common repetitions; None if they share none."""
     return _mean([ours[run] - other[run] for run in ours if run in other])
 
 
 def ratio(above: Mapping[Any, float], below: Mapping[Any, float]) -> Interval | None:
-    """Return a figure over another's, over the repetitions of both in which both are positive and finite."""
+    """Return the ratio of two figures over the common repetitions in which both are positive and finite."""
     pairs = [(above[run], below[run]) for run in above if run in below]
     logs = [math.log(ours / other) for ours, other in pairs if 0 < ours < math.inf and 0 < other < math.inf]
     found = _mean(logs)
     return None if found is None else found.mapped(_exp)
+
+
+def largest(found: Iterable[Interval]) -> Interval:
+    """Return the largest of several figures: it is above each of their lower ends, and below the highest upper end."""
+    figures = list(found)
+    estimate, low, high = (max(getattr(one, name) for one in figures) for name in ("estimate", "low", "high"))
+    return Interval(estimate, low, high, max(one.n for one in figures))
 
 
 def were_busy(rows: Sequence[Row]) -> bool:
@@ -137,7 +150,7 @@ def judged(
     form : callable
         Writes a figure.
     margin : Margin
-        Where it holds.
+        The range in which it holds.
     note : str
         What to know before believing either figure.
     trivial : bool, default False
@@ -148,6 +161,8 @@ def judged(
     verdict = "undecided" if busy and found.n else margin.verdict(found)
     if verdict == "undecided":
         note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
+    elif not found.n:
+        note = f"{note} {_POINT}".lstrip()
     holds = None if trivial or verdict == "undecided" else verdict == "holds"
     return Claim(
         *claim, found.text(form), holds, note, trivial,

@@ -26,7 +26,7 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
     ranks : int
         Worker processes of one thread each, started on this machine and closed again.
     scheduler : str, optional
-        Address of a cluster that is there already, to be used instead.
+        Address of an existing cluster to use instead.
 
     Yields
     ------
@@ -51,7 +51,7 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
             n_workers=ranks,
             threads_per_worker=1,
             processes=True,
-            # No dashboard, and a free port for the page that the scheduler serves all the same: 8787 may be taken.
+            # No dashboard, and a free port for the page that the scheduler serves even so: 8787 may be taken.
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.ERROR,
@@ -62,19 +62,19 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
 
 
 def cluster_where(needed: bool, ranks: int, scheduler: str | None = None) -> AbstractContextManager[Client | None]:
-    """Give a client as `cluster_of` does where one is needed, else None: nothing is started for runs that are there."""
+    """Give a client as `cluster_of` does if one is needed, else None, so that nothing is started for finished runs."""
     return cluster_of(ranks, scheduler) if needed else nullcontext()
 
 
 def place_name(scheduler: str | None, network: object = None) -> str:
-    """Return what rows call the place of their ranks: "simulated" on a network, or "scheduler", or "local"."""
+    """Return the name of the place of the ranks in rows: "simulated" on a network, "scheduler", or "local"."""
     return "simulated" if network is not None else "scheduler" if scheduler else "local"
 
 
 @contextmanager
 def _children_ignore_interrupts() -> Iterator[None]:
-    """Start processes that leave ctrl-C to this one, which then closes them in order and without their tracebacks."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be set
+    """Start processes that ignore ctrl-C; this one handles it and closes them in order, without their tracebacks."""
+    if threading.current_thread() is not threading.main_thread():  # signals can be set only there
         yield
         return
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """The study of gTop-k: what sparse sums save on a slow network, and what gTop-k loses.
 
-`model` computes and puts into tables, `report` draws the page; nothing is trained. The command line calls it, and so
-may programs; begin with `model`.
+`model` computes, judges the published ranges and makes tables, `report` draws the page; nothing is trained. The command
+line and programs call what is exported here; begin with `model`.
 """
 
 from dsgd.study.gtopk.model import (
@@ -9,13 +9,13 @@ from dsgd.study.gtopk.model import (
     MODELS,
     NetModel,
     Scaling,
+    check_gtopk_claims,
     compute_range,
     lost_share,
     mass_rows,
     mass_table,
     scaling,
     scaling_table,
-    verdict_table,
 )
 from dsgd.study.gtopk.report import gtopk_page
 
@@ -24,6 +24,7 @@ __all__ = [
     "MODELS",
     "NetModel",
     "Scaling",
+    "check_gtopk_claims",
     "compute_range",
     "gtopk_page",
     "lost_share",
@@ -31,5 +32,4 @@ __all__ = [
     "mass_table",
     "scaling",
     "scaling_table",
-    "verdict_table",
 ]

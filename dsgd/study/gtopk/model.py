@@ -15,9 +15,9 @@ parameter, 8 bytes an entry that is sent::
 and ``efficiency = compute / (compute + communication)`` of one step, nothing overlapped. With places packed
 (`dsgd.compress.sparse`) an entry takes less than 8 bytes; that is a line of its own.
 
-What a step computes is stated, not measured: the operations of the model, forward and twice as many backward, for a
-batch of 32, over the operations a second of a GPU of the time. A claim is therefore also turned round: for which
-compute times would it hold?
+Compute times are assumed, not measured: the operations of the model, forward and twice as many backward, for a batch of
+32, over the operations per second of a GPU of the time. For each claim the study therefore also says for which compute
+times it would hold.
 
 Source: Shi et al. 2019 (claims, alpha and beta); the operation counts are those of the models' authors.
 """
@@ -35,23 +35,24 @@ from dsgd.collectives.compressed.gtopk import Entries, merge_all
 from dsgd.collectives.model import LinkCost
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Table
+from dsgd.report import Claim, Table
+from dsgd.study.frame.verdict import Margin, exact, judged
 
 __all__ = [
     "GIGABIT",
     "MODELS",
     "NetModel",
     "Scaling",
+    "check_gtopk_claims",
     "compute_range",
     "lost_share",
     "mass_rows",
     "mass_table",
     "scaling",
     "scaling_table",
-    "verdict_table",
 ]
 
-#: One gigabit, as the authors of gTop-k found it.
+#: One gigabit, as the authors of gTop-k measured it.
 GIGABIT: Final = LinkCost(0.436e-3, 9e-9)
 #: The published ranges of efficiency over dense sums, and over Top-k.
 OVER_DENSE: Final = (2.7, 12.0)
@@ -62,7 +63,7 @@ _DENSITY: Final = 0.001
 
 @dataclass(frozen=True)
 class NetModel:
-    """A model that the claims are about.
+    """A model of the publication.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def scaling(model: NetModel, size: int, tflops: float, link: LinkCost = GIGABIT,
 
 
 def compute_range(other_s: float, gtopk_s: float, low: float, high: float) -> tuple[float, float] | None:
-    """Return the compute times between which one way of summing is `low` to `high` times as efficient as another.
+    """Return the range of compute times in which one algorithm is `low` to `high` times as efficient as another.
 
     The gain ``(c + other) / (c + gtopk)`` falls towards one as the compute time c grows.
 
@@ -224,26 +225,25 @@ def scaling_table(steps: Sequence[Scaling], size: int) -> Table:
     return Table(f"A step on {size} ranks: milliseconds, then efficiency", (*columns, *efficiencies), rows, note)
 
 
-def verdict_table(steps: Sequence[Scaling]) -> Table:
-    """Return where the published ranges hold, one row per model and claim."""
-    rows = []
+def check_gtopk_claims(steps: Sequence[Scaling], size: int) -> list[Claim]:
+    """Return the published gains in efficiency as claims, with the compute times for which each would hold."""
+    claims = []
     for step in steps:
         for name, gain, other_s, (low, high) in (
-            ("dense", step.over_dense, step.dense_s, OVER_DENSE),
+            ("dense sums", step.over_dense, step.dense_s, OVER_DENSE),
             ("Top-k", step.over_topk, step.topk_s, OVER_TOPK),
         ):
+            text = f"gTop-k by a tree is {low:g} to {high:g} times as efficient as {name} on {size} ranks"
             between = compute_range(other_s, step.tree_s, low, high)
-            text = "at none" if between is None else f"{1e3 * between[0]:.0f} to {1e3 * between[1]:.0f} ms"
-            verdict = "holds" if low <= gain <= high else ("less" if gain < low else "more")
-            rows.append((step.model.name, f"{low}x to {high:g}x over {name}", f"{gain:.2f}x", verdict, text))
-    note = "less, more: outside the published range on that side; the last column says which compute times are inside."
-    return Table(
-        "Published gain in efficiency of gTop-k by a tree",
-        ("model", "published", "model of cost", "verdict", "holds for a step of"),
-        rows,
-        note,
-        n_text=5,
-    )
+            note = (
+                f"A step computes {1e3 * step.compute_s:.0f} ms; no compute time puts the gain into the range."
+                if between is None
+                else f"A step computes {1e3 * step.compute_s:.0f} ms; the gain is in the range for "
+                f"{1e3 * between[0]:.0f} to {1e3 * between[1]:.0f} ms."
+            )
+            claim = (text, step.model.name, f"{low:g}x to {high:g}x")
+            claims.append(judged(claim, exact(gain), "{:.2f}x".format, Margin(low, high), note))
+    return claims
 
 
 def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:

@@ -10,15 +10,16 @@ from dsgd.study.msf.summary import Cell, Summary
 
 __all__ = ["check_claims", "is_trivial"]
 
-# A model this close to the majority vote, or with this balanced accuracy, has learnt next to nothing of the rare class.
+# A model this close to the majority vote, or with this balanced accuracy, has learnt almost nothing about the rare
+# class.
 _TRIVIAL_MARGIN = 0.005
 _TRIVIAL_BALANCED = 0.55
 
 
 def check_claims(summary: Summary) -> list[Claim]:
-    """Return the published claims, each with what a study says of it on each of its datasets.
+    """Return the published claims, each with the result of a study on each of its datasets.
 
-    Every claim is read at the largest number of ranks that was run.
+    Claims are evaluated at the largest number of ranks that was run.
     """
     checks = (_less_communication, _faster_than_frequent, _faster_than_sequential, _same_accuracy)
     return [check(summary, dataset) for check in checks for dataset in summary.datasets()]
@@ -131,7 +132,7 @@ def _same_accuracy(summary: Summary, dataset: str) -> Claim:
     if best is not None:
         note += f" The best possible on this generated set is {best:.2%}."
     if trivial:
-        note += " No better than trivial: this accuracy says next to nothing."
+        note += " No better than trivial: this accuracy says almost nothing."
     return judged((name, dataset, figure), change, _points, Margin(-tolerance), note, trivial=trivial)
 
 

@@ -22,8 +22,8 @@ SCHEDULES: Final = ("optimal", "pegasos", "per_epoch")
 class Study:
     """A grid of training runs.
 
-    The sequential run (one rank, nothing to synchronise) is always part of a study: it is what the others are
-    measured against, whether or not `ranks` names 1.
+    Every study includes the sequential run (one rank, nothing to synchronise), the baseline of the others, whether or
+    not `ranks` names 1.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Study:
     every : sequence of int
         Synchronisation periods, in samples per rank between two averages of the model.
     seeds : sequence of int
-        Seeds of the walk over the rows; every cell of the grid is run once per seed.
+        Seeds of the order of the rows; every cell of the grid is run once per seed.
     epochs : int
         Passes over the training rows.
     alpha : float
@@ -94,7 +94,7 @@ class Study:
     def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[RunSpec]:
         """Return the runs of one dataset on one number of ranks.
 
-        Seeds come before periods, so that a study that is stopped early holds whole curves of its first seeds.
+        Seeds come before periods, so that an interrupted study holds whole curves of its first seeds.
         """
         periods: list[int | None] = [None] if ranks == 1 else [*sorted(set(self.every))]
         return [RunSpec(self, dataset, rows, test_rows, ranks, every, seed) for seed in self.seeds for every in periods]

@@ -1,7 +1,7 @@
 """The figures of the study of the period.
 
-Panels of one dataset stand beside each other, or those of all datasets, so that a figure reads the same for one set and
-for three. Points are medians over seeds, bars reach from the lowest to the highest seed.
+The panels of one dataset stand in a row, or those of all datasets, so that a figure reads the same for one set and for
+three. Points are medians over seeds; bars reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _accuracy(summary: Summary, dataset: str) -> Panel:
     if majority > low - 0.05:
         marks.append(Level(majority, "commonest label", MUTED, "dotted"))
         low, high = min(low, majority), max(high, majority)
-    else:  # far below: drawing it would flatten what there is to see
+    else:  # far below: drawing it would flatten the curves
         title += f", commonest label {majority:.1%}"
     # At least a point high, so that a tenth of a point does not look like a cliff.
     middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)

@@ -17,7 +17,7 @@ __all__ = ["study_page", "verdict"]
 
 
 def study_page(study: Study, rows: Sequence[Row]) -> Page:
-    """Return the report of a study from its finished runs; one that was stopped early shows what is there.
+    """Return the report of a study from its finished runs, which may be some of them.
 
     Raises
     ------

@@ -29,11 +29,11 @@ def run_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+    """Make the runs of a study that have no row yet; yield every run of the grid when it is finished.
 
     For each number of ranks a cluster of that many worker processes of one thread each is started on this machine and
-    closed again. The rows of a dataset are sent to its workers once and stay there for all runs. A short fit comes
-    before the first timed one, so that loading compiled code is in no timing.
+    closed again. The rows of a dataset are sent to its workers once and stay there for all runs. A short fit precedes
+    the first timed one, so timings exclude loading compiled code.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def run_study(
     out : str or path-like
         Folder of the study; rows go to ``rows.jsonl`` in it.
     scheduler : str, optional
-        Address of a cluster that is there already; its workers should have one thread each.
+        Address of an existing cluster; its workers should have one thread each.
     force : bool, default False
-        Run everything anew.
+        Repeat all runs.
     command : str, optional
-        What rows say they were made by; the command line of this process by default.
+        The command recorded in rows; the command line of this process by default.
 
     Yields
     ------
@@ -60,7 +60,7 @@ def run_study(
     ClusterError
         The cluster has fewer workers than ranks.
     DatasetError
-        A dataset can be neither found nor made.
+        A dataset can be neither found nor generated.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler))
     loaded = [load_data(source, study.dtype) for source in study.data]
@@ -68,11 +68,11 @@ def run_study(
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) -> Iterator[Row]:
-    """Train on one dataset and one number of ranks; yield what rows say of it."""
+    """Train on one dataset and one number of ranks; yield the contents of the rows."""
     assert client is not None  # every run has workers
     study, described = runs[0].study, data.describe()
     blocks = place(client, data.X, data.y, runs[0].ranks, study.partition)
-    # Loading compiled code is in no timing.
+    # Timings exclude loading compiled code.
     _model(runs[0], client, max_iter=1).fit(blocks, None)
     for run in runs:
         model = _model(run, client, max_iter=study.epochs).fit(blocks, None)
@@ -89,18 +89,18 @@ def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:
         max_iter=max_iter,
         tol=None,
         random_state=spec.seed,
-        # One rank has nobody to talk to: its epochs are not cut up.
+        # One rank has no peers: its epochs are not cut into rounds.
         sync=EpochAveraging() if spec.every is None else LocalSGD(every=spec.every),
         n_jobs=spec.ranks,
         client=client,
-        # Messages, as in the published study: on one host rounds would else run inside one compiled loop, where a
-        # synchronisation costs next to nothing and there is little to save.
+        # Messages over TCP, as in the published study: on one host rounds would otherwise run inside one compiled loop,
+        # where a synchronisation costs almost nothing and there is little to save.
         transport="tcp",
     )
 
 
 def _worth(model: SGDClassifier, data: StudyData, study: Study) -> dict[str, float | None]:
-    """Return what the averaged model is worth."""
+    """Return the quality of the averaged model."""
     test, train = score(model, data.X_test, data.y_test), score(model, data.X, data.y)
     return {
         "test_accuracy": test["accuracy"],
@@ -112,7 +112,7 @@ def _worth(model: SGDClassifier, data: StudyData, study: Study) -> dict[str, flo
 
 
 def _cost(model: SGDClassifier) -> dict[str, Any]:
-    """Return what the run took: seconds by phase and bytes (summed over ranks), memory, and the curve."""
+    """Return the costs of the run: seconds by phase and bytes (summed over ranks), memory, and the curve."""
     report: dict[str, Any] = model.fit_report_
     curve = [
         {name: record[name] for name in ("epoch", "seconds", "train_loss", "dispersion")} for record in report["epochs"]

@@ -16,7 +16,7 @@ __all__ = ["Cell", "Summary", "difference", "summarise", "target_reached"]
 
 @dataclass(frozen=True)
 class Cell(AbstractCell):
-    """The runs that differ in nothing but the seed.
+    """The runs that differ only in the seed.
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ def summarise(rows: Iterable[Row]) -> Summary:
 
 
 def difference(cell: Cell, other: Cell, name: str) -> tuple[float, float | None]:
-    """Return by how much the mean of a column over seeds is above another cell's, and the standard error of that.
+    """Return the difference of the means of a column over seeds between two cells, and its standard error.
 
-    Means, because what a model scores scatters to both sides: the median of three seeds is no more certain, and says
-    nothing of how certain it is.
+    Means, because scores scatter to both sides: the median of three seeds is no more certain, and has no standard
+    error.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def difference(cell: Cell, other: Cell, name: str) -> tuple[float, float | None]
 
 
 def target_reached(row: Row, target: float) -> tuple[int, float] | None:
-    """Return after how many epochs and seconds the training loss of a run first was `target` or less.
+    """Return the epochs and seconds after which the training loss of a run was first `target` or less.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def target_reached(row: Row, target: float) -> tuple[int, float] | None:
     Returns
     -------
     tuple of (int, float) or None
-        Epochs and seconds; None if the run never got there.
+        Epochs and seconds; None if the run never reached it.
     """
     for point in row.get("curve", ()):
         if point["train_loss"] is not None and point["train_loss"] <= target:
@@ -154,7 +154,7 @@ def _value(row: Row, name: str) -> float | None:
         spent = [_value(row, f"{phase}_s") for phase in PHASES]
         # The ledger of short rounds is an estimate from a sample of them, so its sum may exceed the time that passed.
         return None if None in spent else max(0.0, float(row["train_s"]) - sum(s for s in spent if s is not None))
-    # Rows of before control was counted apart have it in the other columns.
+    # In rows from before control was counted separately, other columns include it.
     value = row.get(name, 0.0 if name in _CONTROL else None)
     if value is None:
         return None

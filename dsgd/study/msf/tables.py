@@ -21,7 +21,7 @@ def data_table(summary: Summary) -> Table:
     return sets_table(rows, "features", "non-zero", "commonest label", "best possible", note=note)
 
 
-# What of the results goes together: what fits a terminal, what a run took, and what its model is worth.
+# Groups of columns: a table that fits a terminal, the costs of a run, and the quality of its model.
 BRIEF: Final = (
     "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
 )  # fmt: skip

@@ -5,8 +5,9 @@
     predicted = [predict_point(point) for point in PUBLISHED]
     scaling_page(predicted).save("study/")
 
-Nothing is trained. `published` has the points and what is assumed of them, `model` predicts, `tables`, `figures` and
-`report` say it. Programs call what is exported here, and so does the command line; begin with `model`.
+Nothing is trained. `published` has the points and the assumptions about them, `model` predicts, `tables` judges the
+claims, `figures` and `report` draw the page. The command line and programs call what is exported here; begin with
+`model`.
 """
 
 from dsgd.study.scaling.model import Curve, Predicted, curves, node_counts, predict_point, vary

@@ -81,8 +81,7 @@ def ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
         panels.append(Panel(point.name, x, Axis("FLOP / byte", "log"), marks))
     caption = (
         "Operations of a step per byte that a layer sends when it is shared by samples. Above the line its sum takes "
-        "less time than its work; below, it is waited for unless other layers hide it, and sharing by weights may send "
-        "less."
+        "less time than its work; below, ranks wait unless other layers hide it, and sharing by weights may send less."
     )
     return Figure("ratio", "Compute to communication, layer by layer", caption, panels)
 

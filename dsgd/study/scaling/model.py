@@ -12,13 +12,13 @@ from dsgd.study.scaling.published import PublishedPoint
 
 __all__ = ["VARIATIONS", "Curve", "Predicted", "curves", "node_counts", "predict_point", "vary"]
 
-#: What is assumed otherwise to see how far a prediction depends on it.
+#: Variations of the assumptions, to see how far a prediction depends on them.
 VARIATIONS: Final = ("as assumed", "half the bandwidth", "10x the latency", "nodes twice as fast", "no overlap")
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """A published point and what the model says of it.
+    """A published point and its prediction.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Predicted:
     alone_s : float
         Seconds of the whole batch on one node.
     data, hybrid : ScalingPoint
-        All layers shared by samples; each layer as is best for it.
+        All layers shared by samples; each layer shared in the best way.
     """
 
     point: PublishedPoint
@@ -68,7 +68,7 @@ class Curve:
 
 
 def predict_point(point: PublishedPoint) -> Predicted:
-    """Return what the model says of a published point."""
+    """Return the prediction for a published point."""
     settings = point.layers, [point.nodes], point.batch, point.machine, point.wire
     data, hybrid = (speedup_curve(*settings, sharing=sharing)[0] for sharing in ("data", "hybrid"))
     alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)

@@ -1,8 +1,8 @@
 """The published speed-ups, and the assumptions about each.
 
 Das et al., "Distributed deep learning using synchronous stochastic gradient descent" (2016, arXiv 1602.06709). The
-speed-ups, batches and numbers of nodes are those of its abstract. Machines and wires are those it describes, by their
-nominal rates; what the abstract leaves open is said with each point.
+speed-ups, batches and numbers of nodes are those of its abstract. Machines and wires are those it describes, with their
+nominal rates; each point lists what the abstract leaves open.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SOURCE: Final = (
 
 @dataclass(frozen=True)
 class Own:
-    """A network that the reader has asked about.
+    """A network of the reader's own.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def own_tables(own: Own) -> list[Table]:
 
 
 def scaling_page(predicted: Sequence[Predicted], own: Own | None = None, *, command: str = "") -> Page:
-    """Return the report on the published points, and on a network that the reader has asked about."""
+    """Return the report on the published points and, if given, on a network of the reader's own."""
     points = [found.point for found in predicted]
     tables, figures = [points_table(predicted), assumptions_table(predicted), variations_table(predicted)], []
     if own is not None:

@@ -18,6 +18,7 @@ from dsgd.sim.scaling import (
     place_layers,
     scaling_limit,
 )
+from dsgd.study.frame.verdict import Margin, exact, judged
 from dsgd.study.scaling.model import VARIATIONS, Curve, Predicted, vary
 from dsgd.study.scaling.published import PublishedPoint
 
@@ -31,7 +32,7 @@ __all__ = [
     "variations_table",
 ]
 
-# A prediction from nominal rates that comes this close is called right.
+# Relative distance at which a prediction counts as right.
 _CLOSE: Final = 0.25
 
 
@@ -86,7 +87,7 @@ def variations_table(predicted: Sequence[Predicted]) -> Table:
 
 
 def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Table:
-    """Return one row per layer: what it computes for what it sends, and how it is best shared.
+    """Return one row per layer: its operations per byte, and how it is best shared.
 
     Parameters
     ----------
@@ -122,7 +123,7 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
 
 
 def curve_table(found: Sequence[Curve], title: str) -> Table:
-    """Return speed-up, efficiency and what is waited for, one row per number of nodes."""
+    """Return speed-up, efficiency and waiting time, one row per number of nodes."""
     columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
         "nodes": lambda pair: str(pair[0].nodes),
         "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
@@ -138,18 +139,15 @@ def curve_table(found: Sequence[Curve], title: str) -> Table:
 
 
 def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
-    """Return the published points as claims: whether the model says the same."""
-    return [
-        Claim(
-            f"The model says {found.point.speedup:g}x on {found.point.nodes} nodes to within {_CLOSE:.0%}",
-            found.point.name,
-            f"{found.point.speedup:g}x",
-            f"{found.hybrid.speedup:.1f}x",
-            abs(found.ratio - 1.0) <= _CLOSE,
-            f"Predicted from nominal rates. {found.point.assumed}",
-        )
-        for found in predicted
-    ]
+    """Return the published points as claims: whether the model agrees."""
+    claims = []
+    for found in predicted:
+        point = found.point
+        name = f"The model predicts {point.speedup:g}x on {point.nodes} nodes to within {_CLOSE:.0%}"
+        claim, note = (name, point.name, f"{point.speedup:g}x"), f"From nominal rates. {point.assumed}"
+        margin = Margin((1.0 - _CLOSE) * point.speedup, most=(1.0 + _CLOSE) * point.speedup)
+        claims.append(judged(claim, exact(found.hybrid.speedup), "{:.1f}x".format, margin, note))
+    return claims
 
 
 def scaling_answer(predicted: Sequence[Predicted]) -> str:

@@ -6,8 +6,8 @@
     runs = list(run_strategy_study(study, "study/"))
     strategy_page(study, [run.row for run in runs]).save("study/")
 
-`grid` says what is run and at which rates, `runner` trains, `summary` knows the target and who reaches it, `plots` and
-`report` draw it. Programs call what is exported here, and so does the command line; begin with `grid`.
+`grid` lists the runs and their rates, `runner` trains, `summary` computes the target and which strategies reach it,
+`plots` and `report` draw the page. The command line and programs call what is exported here; begin with `grid`.
 """
 
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, demo_strategy_study

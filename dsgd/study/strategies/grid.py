@@ -33,16 +33,16 @@ from dsgd.sync import (
 
 __all__ = ["FAMILIES", "SEQUENTIAL", "StrategyRun", "StrategyStudy", "demo_strategy_study", "family", "looks"]
 
-#: What the run of one rank is called.
+#: Name of the run of one rank.
 SEQUENTIAL: Final = "sequential"
-# Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
+# These take steps by the mean of many gradients, or at a share of the rate, so they need a larger rate.
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
 _MOST: Final = 10.0
 _AVERAGES: Final = (LocalSGD, AutoSync, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
-# Raised when equal settings come to mean another run; rows of before are made again. From 2 on simulated ranks hold the
-# rows that the partition gives them.
+# Raised when the same settings come to mean a different run, so that older rows are repeated. Since 2, simulated ranks
+# hold the rows that the partition assigns to them.
 _DEFINITION: Final = 2
-#: Of strategies, as figures group them.
+#: Families of strategies, by which figures group them.
 FAMILIES: Final = (
     "averages of models", "centres, momentum, corrections", "neighbours and pairs", "servers", "one model, every step",
 )  # fmt: skip
@@ -50,25 +50,25 @@ FAMILIES: Final = (
 
 @dataclass(frozen=True)
 class StrategyStudy:
-    """A grid of training runs that differ in how ranks talk.
+    """A grid of training runs that differ in how ranks synchronise.
 
-    The sequential run (one rank) is always part of a study: it is what the others are measured against.
+    Every study includes the sequential run (one rank), the baseline of the others.
 
     Parameters
     ----------
     data : sequence of DataSource
         The datasets.
     strategies : mapping of str to strategy, optional
-        What each is called, and what estimators take as ``sync``. By default all strategies with their defaults but
+        The strategies by name, as estimators take them as ``sync``. By default all strategies with their defaults but
         Hogwild, whose ranks share memory.
     ranks : sequence of int
         Numbers of ranks, 2 or more.
     network : str, optional
-        Ranks are simulated, over the network of this name (`dsgd.sim.NETWORKS`). By default they are worker processes.
+        Network of simulated ranks (a name in `dsgd.sim.NETWORKS`). By default ranks are worker processes.
     stragglers : str, default "none"
         How uneven the work of simulated ranks is.
     seeds : sequence of int
-        Seeds of the walk over the rows.
+        Seeds of the order of the rows.
     epochs : int
         Passes over the training rows of the longest run.
     alpha : float
@@ -76,11 +76,11 @@ class StrategyStudy:
     loss : {"hinge", "squared_hinge", "log_loss"}
         The loss.
     schedule : str, default "constant"
-        Step sizes. Stale gradients need small ones from the start, so asynchronous strategies take constant ones
-        whatever is said here; where all are to be compared at equal rates, leave it.
+        Step sizes. Stale gradients need small steps from the start, so asynchronous strategies always take constant
+        ones. Keep the default to compare all strategies at equal rates.
     eta0 : float
-        The constant rate. Where a step goes by the mean of many gradients, or at a share of the rate, it is
-        ``ranks - 1`` times as large, at most ten times.
+        The constant rate. Strategies that take steps by the mean of many gradients, or at a share of the rate, get
+        ``ranks - 1`` times as much, at most ten times.
     partition : str
         How training rows are assigned to the ranks, see `dsgd.datasets.split_rows`: ``"contiguous"``, ``"shuffled"``,
         ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
@@ -179,7 +179,7 @@ class StrategyRun(AbstractRun):
     study, dataset, rows, test_rows, ranks, seed
         See `StrategyStudy.runs`.
     name : str
-        What the strategy is called.
+        Name of the strategy.
     strategy : AbstractStrategy
         The strategy.
     """
@@ -220,7 +220,7 @@ class StrategyRun(AbstractRun):
 
 
 def looks(epochs: int) -> list[int]:
-    """Return after how many epochs the model of a run is looked at.
+    """Return the numbers of epochs after which the model of a run is evaluated.
 
     Parameters
     ----------

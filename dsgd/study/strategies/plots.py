@@ -20,7 +20,7 @@ _FRONT: Final = (
     "Every strategy that reaches the target, at what that took. Along the line lie those that no other beats in both; "
     "their names are written. Hover over a point for its name."
 )
-# What early points are allowed to take of the height, over the sequential run's last one.
+# Height that early points may take, as a multiple of the sequential run's last one.
 _HIGHEST: Final = 1.3
 
 
@@ -60,7 +60,7 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
             marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=front))
     target = f"{gang.target(excess):.4g}"
     title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
-    # Names stand left of and below the points of the front, where no other can be; they need room.
+    # Names stand to the left of and below the points of the front, where there are no others; they need room.
     low_s, low_bytes = (
         0.6 * max(least, min(point[side] for point in reached.values())) if reached else None
         for side, least in (("seconds", 0.0), ("bytes_sent", 1.0))
@@ -89,6 +89,6 @@ def _family(gang: StrategyGang, family: str, against: Literal["seconds", "bytes_
 
 
 def _points(cell: StrategyCell, against: str) -> tuple[list[float], list[float]]:
-    # A curve that has sent nothing has no place on an axis of powers.
+    # A curve without bytes cannot be drawn on a logarithmic axis.
     curve = [point for point in cell.curve() if point[against] > 0.0]
     return [point[against] for point in curve], [point["objective"] for point in curve]

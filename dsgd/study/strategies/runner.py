@@ -30,13 +30,12 @@ def run_strategy_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study has no row yet; yield every run: by ranks, datasets, seeds, strategies.
+    """Make the runs of a study that have no row yet; yield every run: by ranks, datasets, seeds, strategies.
 
     Parameters and errors are those of `dsgd.study.run_study`.
 
-    What a strategy would return after so many epochs is trained apart for each point of its curve, from the same start
-    and with the same seed: what ranks have in the middle of a run is not what training returns. A strategy that
-    diverges raises `dsgd.DsgdError`.
+    Every point of a curve is a separate training run from the same start and with the same seed, because the models of
+    ranks in the middle of a run are not what training returns. A strategy that diverges raises `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
@@ -44,7 +43,7 @@ def run_strategy_study(
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[StrategyRun]) -> Iterator[Row]:
-    """Train the strategies on one dataset and one number of ranks; yield what rows say of them."""
+    """Train the strategies on one dataset and one number of ranks; yield the contents of the rows."""
     described = data.describe()
     blocks = place(client or _simulated(runs[0]), data.X, data.y, runs[0].ranks, runs[0].study.partition)
     for run in runs:
@@ -57,7 +56,7 @@ def _simulated(spec: StrategyRun) -> SimulatedCluster:
 
 
 def _train(client: Client | None, data: StudyData, blocks: list[Any], spec: StrategyRun) -> Row:
-    """Train a strategy for each point of its curve; return what the row says of it."""
+    """Train a strategy for each point of its curve; return the contents of its row."""
     study = spec.study
     model = SGDClassifier(
         loss=study.loss,
@@ -73,7 +72,7 @@ def _train(client: Client | None, data: StudyData, blocks: list[Any], spec: Stra
     curve = []
     try:
         if client is not None:
-            # Loading compiled code is in no timing.
+            # Timings exclude loading compiled code.
             model.set_params(max_iter=1).fit(blocks, None)
         for epoch in looks(study.epochs):
             model.set_params(max_iter=epoch).fit(blocks, None)

@@ -29,12 +29,12 @@ _LEARNT: Final = 0.005
 
 @dataclass(frozen=True)
 class StrategyCell(AbstractCell):
-    """The runs of a strategy that differ in nothing but the seed.
+    """The runs of a strategy that differ only in the seed.
 
     Parameters
     ----------
     name : str
-        What the strategy is called.
+        Name of the strategy.
     rows : sequence of dict
         The rows of its seeds.
     """
@@ -44,7 +44,7 @@ class StrategyCell(AbstractCell):
 
     @property
     def family(self) -> str:
-        """To whom its ranks talk."""
+        """With which peers its ranks exchange."""
         return str(self.rows[0]["family"])
 
     def reached(self, target: float) -> dict[str, float] | None:
@@ -63,7 +63,7 @@ class StrategyGang:
     ranks : int
         How many.
     network : str or None
-        What simulated ranks talk over; None for worker processes.
+        Network of simulated ranks; None for worker processes.
     sequential : StrategyCell
         The run of one rank.
     cells : sequence of StrategyCell
@@ -78,7 +78,7 @@ class StrategyGang:
 
     @property
     def name(self) -> str:
-        """What it is called in tables and figures."""
+        """Its name in tables and figures."""
         return f"{self.dataset}, {gang_text(self.ranks, self.network)}"
 
     def target(self, excess: float) -> float:
@@ -86,13 +86,13 @@ class StrategyGang:
         return self.sequential.median("objective") * (1.0 + excess)
 
     def reached(self, excess: float) -> dict[str, dict[str, float]]:
-        """Return where each strategy that does reaches the target, by name."""
+        """Return the point at which each strategy reaches the target, by name, for those that do."""
         target = self.target(excess)
         found = {cell.name: cell.reached(target) for cell in self.cells}
         return {name: point for name, point in found.items() if point is not None}
 
     def front(self, excess: float) -> list[str]:
-        """Return the strategies that no other beats in both seconds and bytes to the target, soonest first."""
+        """Return the Pareto front of seconds and bytes to the target, fastest first."""
         reached = self.reached(excess)
         return pareto({name: (point["seconds"], point["bytes_sent"]) for name, point in reached.items()})
 
@@ -107,7 +107,7 @@ class StrategyGang:
 
 
 def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
-    """Return what the rows of a study are of: one entry per dataset, with a sequential run, and number of ranks."""
+    """Return one entry per number of ranks and dataset with a sequential run."""
     gangs = grouped(rows, "dataset", "ranks", "network")
     found = []
     for (dataset, ranks, network), own in gangs.items():
@@ -129,7 +129,7 @@ def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
     note = (
         f"Target: a training objective of {target:.4g}, that of the sequential run plus {excess:.0%}. Objective and "
         "accuracy (on test rows) are those of the model that training returns after so many epochs. Sent: by all ranks "
-        "and servers together, for the algorithm; control: what they say beside it. "
+        "and servers together, for the algorithm; control: all other messages. "
         f"{_over(gang)} * no other strategy needs fewer seconds and fewer bytes."
     )
     return Table(gang.name, columns, rows, note)
@@ -142,7 +142,7 @@ def _over(gang: StrategyGang) -> str:
 
 def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
     epochs, point, alone = cell.rows[0]["epochs"], cell.reached(target), cell is gang.sequential
-    # Rows of before control was counted apart have it in what is sent.
+    # In rows from before control was counted separately, the bytes sent include it.
     first, control = cell.rows[0], cell.stat("control_bytes_sent")
     return (
         cell.name + " *" * (cell.name in front),
@@ -162,7 +162,7 @@ def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[
 
 
 def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> list[Claim]:
-    """Return what this library promises of its strategies, and whether it holds here; see `strategy_table`."""
+    """Return the promises of this library about its strategies, and whether they hold here; see `strategy_table`."""
     claims = []
     for gang in gangs:
         lowest = min(gang.cells, key=gang.behind)
@@ -192,8 +192,7 @@ def _points(share: float) -> str:
 
 def _distance(gang: StrategyGang, cell: StrategyCell) -> Interval:
     """Return the accuracy of a strategy less that of the sequential run, over the seeds."""
-    by_seed = [{row["seed"]: float(row["test_accuracy"]) for row in one.rows} for one in (cell, gang.sequential)]
-    found = difference(*by_seed)
+    found = difference(cell.column("test_accuracy"), gang.sequential.column("test_accuracy"))
     # Seeds are run in their order, so that both have the first.
     assert found is not None
     return found

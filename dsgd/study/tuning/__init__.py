@@ -6,8 +6,8 @@
     runs = list(run_tuning_study(study, "study/"))
     tuning_page(study, [run.row for run in runs]).save("study/")
 
-`grid` has the rules and the periods, `runner` lets them take turns, `summary` knows targets and regret, `report` draws
-the page. Programs call what is exported here, and so does the command line; begin with `runner`.
+`grid` has the rules and the periods, `runner` trains them in turns, `summary` computes targets and regret, `report`
+draws the page. The command line and programs call what is exported here; begin with `runner`.
 """
 
 from dsgd.study.tuning.grid import AUTO, RULES, TuningRun, TuningStudy, demo_tuning_study

@@ -27,7 +27,7 @@ from dsgd.sync.adaptive import (
 
 __all__ = ["AUTO", "RULES", "SEQUENTIAL", "TuningRun", "TuningStudy", "demo_tuning_study"]
 
-#: What the default of ``sync="auto"`` is called, and the run of one rank.
+#: Names of the default of ``sync="auto"`` and of the run of one rank.
 AUTO: Final = "auto"
 SEQUENTIAL: Final = "sequential"
 #: Every rule by its name in a study.
@@ -43,7 +43,7 @@ RULES: Final[MappingProxyType[str, AbstractRule]] = MappingProxyType(
         "post-local": PostLocal(),
     }
 )
-# Raised when equal settings come to mean another run. From 2 on simulated ranks hold the rows that workers hold.
+# Raised when the same settings come to mean a different run. Since 2, simulated ranks hold the rows that workers hold.
 _DEFINITION: Final = 2
 _PERIODS: Final = tuple(2**power for power in range(13))
 
@@ -63,14 +63,14 @@ class TuningStudy:
     ranks : int
         Worker processes, or simulated ranks.
     network : str or None
-        What simulated ranks talk over, a name in `dsgd.sim.NETWORKS`; None runs real worker processes.
+        Network of simulated ranks, a name in `dsgd.sim.NETWORKS`; None runs worker processes.
     seeds : sequence of int
-        Seeds of the walk over the rows.
+        Seeds of the order of the rows.
     epochs : int
         Passes over the rows of the longest run. The target of a seed is the training objective of one rank after
         half as many.
     repeats : int
-        How often the longest run is trained, which tells the seconds of all epochs; they are medians.
+        Repetitions of the longest run, which gives the seconds of all epochs as medians.
     target : float
         ``AutoSync(target=...)``.
     loss : {"hinge", "squared_hinge", "log_loss"}
@@ -115,11 +115,11 @@ class TuningStudy:
 
     @property
     def target_epochs(self) -> int:
-        """After how many epochs the objective of one rank is the target."""
+        """Epochs after which the objective of one rank is the target."""
         return self.epochs // 2
 
     def looks(self) -> list[int]:
-        """Return after how many epochs the model of a run is looked at: mostly where it may reach the target."""
+        """Return the numbers of epochs after which a run is evaluated: mostly where it may reach the target."""
         target = self.target_epochs
         return sorted({1, *range(max(1, target // 2), self.epochs, max(1, target // 4)), self.epochs})
 

@@ -82,7 +82,7 @@ def _periods(one: TuningSet) -> Panel:
     cell = one.rule(AUTO)
     lines = []
     for number, row in enumerate([] if cell is None else cell.rows):
-        # Drawn to the end of the run. Its seconds are medians, and the periods those of one of its fits.
+        # Drawn to the end of the run: its seconds are medians, its periods those of one fit.
         end = max(row["curve"][-1]["seconds"], row["periods"][-1]["seconds"])
         steps = [*((record["seconds"], record["period"]) for record in row["periods"]), (end, None)]
         x = [seconds for seconds, _ in steps]

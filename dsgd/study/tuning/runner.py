@@ -1,9 +1,9 @@
 """Running the study of automatic periods.
 
 The speed of a shared machine changes from minute to minute, so the policies of a seed take turns, fit by fit. A period
-whose first epoch takes far longer than the best of the others can take to the target is not the best one: its later
-epochs are not run. Nor are those between the target and the end, where only the accuracy is asked for. That spares the
-study most of its time, and none of its results.
+whose first epoch takes far longer than the best of the others needs to reach the target is not the best one, so its
+later epochs are not run. Nor are those between the target and the end, where only the accuracy matters. This saves most
+of the time of the study and changes none of its results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_tuning_study"]
 
-# How many times as long as the fastest epochs take to the target a first epoch may take before the others are left out.
+# A first epoch may take this multiple of the fastest time to the target before the later ones are skipped.
 _SLOW_PERIOD: Final = 2.0
 _SLOW_RULE: Final = 20.0
 
@@ -43,7 +43,7 @@ def run_tuning_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study has no row yet; yield every run: by datasets, those of one rank, then seeds, policies.
+    """Make the missing runs of a study; yield every run: by datasets, those of one rank, then seeds, policies.
 
     Parameters and errors are those of `dsgd.study.run_study`.
     The runs of a seed are finished together.
@@ -72,7 +72,7 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
         where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
         if blocks is None and where is not None:
             blocks = place(where, data.X, data.y, study.ranks, "shuffled")
-            if client is not None:  # loading compiled code is in no timing
+            if client is not None:  # timings exclude loading compiled code
                 _model(missing[0], client, 1).fit(blocks, None)
         curves = _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[missing[0].seed])
         return [{**described, **curve.as_row()} for curve in curves]
@@ -107,9 +107,9 @@ def _by_turns(curves: list[_Curve], target: float) -> list[_Curve]:
 
 
 class _Curve:
-    """What the models of a run are worth after some epochs, and when they were ready.
+    """The quality of the models of a run after some epochs, and their seconds.
 
-    Each point is trained from the start: what a model is worth is only known when its training ends.
+    Each point is a separate training run, because the quality of a model is known only at the end of training.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class _Curve:
     data : StudyData
         The set.
     blocks : object
-        Its rows where they have been placed, else None.
+        Its rows if they have been placed, else None.
     """
 
     def __init__(self, spec: TuningRun, where: Client | SimulatedCluster | None, data: StudyData, blocks: Any) -> None:
@@ -133,7 +133,7 @@ class _Curve:
 
     @property
     def objective(self) -> float:
-        """The training objective at the last look, infinite before the first."""
+        """The training objective at the last evaluation, infinite before the first."""
         return statistics.fmean(self._worth[max(self._worth)]) if self._worth else math.inf
 
     @property
@@ -156,7 +156,7 @@ class _Curve:
         self._accuracies.append(float(test) if test is not None else math.nan)
 
     def as_row(self) -> Row:
-        """Return what the row of the run says of it."""
+        """Return the contents of the row of the run."""
         curve = [
             # From the first sample to the end of the epoch, on the first rank.
             {"epoch": e, "seconds": statistics.median(self._seconds[e]), "objective": statistics.fmean(self._worth[e])}

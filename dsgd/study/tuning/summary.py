@@ -34,7 +34,7 @@ _POINTS: Final = 0.003
 
 @dataclass(frozen=True)
 class TuningCell(AbstractCell):
-    """The runs of a policy on a set that differ in nothing but the seed.
+    """The runs of a policy on a set that differ only in the seed.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class TuningCell(AbstractCell):
 
     @property
     def seconds(self) -> float:
-        """Seconds to the target, the median over seeds; infinite where most have not come there."""
+        """Seconds to the target, the median over seeds; infinite if most did not reach it."""
         return statistics.median(self.by_seed().values())
 
     def by_seed(self) -> dict[int, float]:
@@ -69,7 +69,7 @@ class TuningCell(AbstractCell):
 
     @property
     def accuracy(self) -> float | None:
-        """The test accuracy in the end, the median over seeds; None where the runs were ended early."""
+        """The final test accuracy, the median over seeds; None if the runs were ended early."""
         if not all(row["complete"] for row in self.rows):
             return None
         return self.median("test_accuracy")
@@ -81,7 +81,7 @@ class TuningCell(AbstractCell):
 
     @property
     def period(self) -> int:
-        """The period in the end, the (lower) median over seeds."""
+        """The final period, the (lower) median over seeds."""
         if self.every is not None:
             return self.every
         return int(statistics.median_low(row["periods"][-1]["period"] for row in self.rows))
@@ -110,22 +110,21 @@ class TuningSet:
 
     @property
     def best(self) -> TuningCell:
-        """The fixed period that comes to the target first."""
+        """The fixed period that reaches the target first."""
         return min(self.sweep, key=lambda cell: cell.seconds)
 
     def regret(self, cell: TuningCell) -> float:
-        """Return the seconds to the target of a policy over those of the best fixed period, the median over seeds.
+        """Return a policy's seconds to the target over those of the best fixed period, the median over seeds.
 
-        The least of many numbers that scatter is too small: of equal periods the luckiest would be what is compared
-        with. So which period is the best is asked of the other seeds each time, where there are any. NaN if neither has
-        come to the target with any seed.
+        The minimum of noisy numbers is biased: among equal periods the luckiest would be the baseline. So for each seed
+        the best period is chosen by the other seeds, if there are any. NaN if neither reaches the target with any seed.
         """
         seconds, best = cell.by_seed(), self.judged_best(cell)
         ratios = [seconds[seed] / best[seed] for seed in best if min(seconds[seed], best[seed]) < math.inf]
         return statistics.median(ratios) if ratios else math.nan
 
     def judged_best(self, cell: TuningCell) -> dict[int, float]:
-        """Return the seconds of the best period by seed, where the other seeds say which that is."""
+        """Return the seconds of the best period by seed, where the other seeds choose that period."""
         sweep = [other.by_seed() for other in self.sweep]
         seeds, found = set(cell.by_seed()).intersection(*sweep), {}
         for seed in seeds:
