@@ -33,7 +33,8 @@ class Job:
     """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
-    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `history` stays.
+    are the workers that keep something of it, of an earlier epoch maybe; `table` is what all members get when the last
+    has come; `events` wait for the client, `history` stays.
     """
 
     job_id: str
@@ -49,6 +50,7 @@ class Job:
     started: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
     n_cores: int | None = None
+    table: bytes = b""
     ended: set[int] = field(default_factory=set)
     failure: dict[str, Any] | None = None
     suspicion: dict[str, Any] | None = None
