@@ -15,7 +15,7 @@ import numpy as np
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport
-from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError

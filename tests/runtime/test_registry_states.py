@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dsgd.runtime.scheduler.jobs import Job
 from dsgd.runtime.messages import read_table
+from dsgd.runtime.scheduler.jobs import Job
 from dsgd.runtime.scheduler.registry import Registry
 
 WORKERS = "wxyz"

@@ -2,8 +2,9 @@
 
 A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the
-last one has registered: one question and one answer, unless that takes long. So no port needs to be agreed on, and none can be taken by another program in between.
-Strangers that connect are refused while the member waits, and the port is closed as soon as all have joined.
+last one has registered: one question and one answer, unless that takes long. So no port needs to be agreed on, and none
+can be taken by another program in between. Strangers that connect are refused, and the port is closed as soon as all
+members are connected with each other; in a large gang that is when it ends (`dsgd.comm.sockets.mesh`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from distributed.comm import get_address_host
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import job_code
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
@@ -264,7 +265,8 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
     GangTimeoutError
         Some members did not come in time; names them.
     ClusterError
-        Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
+        Not all members can share memory, with ``transport="shm"``, no port can be listened on, or this process may not
+        open as many files as its connections need.
     """
     relays, member = context.job.relays, context.credentials.member
     with open_listener(context.worker, context.wires) as listener:
@@ -272,7 +274,9 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
         try:
             transport = _connect(context, listener, _wait_for_all(context, listener, link), ledger)
         finally:
-            relays.close_door(member)
+            # Where peers may still come, the end of the job closes it.
+            if not listener.is_kept:
+                relays.close_door(member)
         return GangConnection(transport, dict(listener.refused + relays.refused))
 
 
