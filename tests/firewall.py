@@ -72,9 +72,9 @@ async def intrude(address: str, dask_worker: Any) -> list[str]:
     to = {"rank": 0, "peer": 1}
     return [
         await peer.dsgd_connect(**job, **to, address=dask_worker.address),
-        await peer.dsgd_message(**job, **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x"),
+        await peer.dsgd_message(**job, **to, position=0, data=b"x", came=True),
+        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x", came=True),
+        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x", came=1),
     ]
 
 

@@ -289,8 +289,8 @@ class Listener:
         """Close a connection that does not belong here, and remember why."""
         with suppress(ValueError):
             self.guests.remove(guest)
-        guest.sock.close()
         self.count(kind, f"{guest.peer}: {reason}")
+        guest.sock.close()
 
     def count(self, kind: str, text: str) -> None:
         """Remember that a connection was turned away."""
