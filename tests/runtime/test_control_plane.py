@@ -1,4 +1,4 @@
-"""What a gang of hundreds costs the scheduler, in messages and calls: members are coroutines, and there are no workers."""
+"""What a gang of hundreds costs the scheduler, in messages and calls; members are coroutines, without workers."""
 
 from __future__ import annotations
 

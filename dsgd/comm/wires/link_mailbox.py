@@ -1,9 +1,9 @@
 """Mailboxes of ranks that are connected to each other; see `dsgd.comm.mailbox`.
 
 The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. In a gang of
-more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for the other. A frame goes
-to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is left to a
-thread that is started when it is needed for the first time.
+more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for the other. A
+frame goes to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is
+left to a thread that is started when it is needed for the first time.
 
 Cost per frame: one copy of the array more than `dsgd.comm.wires.tcp`, and one system call to look.
 """

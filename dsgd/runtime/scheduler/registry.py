@@ -238,8 +238,8 @@ class Registry:
         Returns
         -------
         dict
-            ``join_state``: ``"waiting"``, ``"ready"`` (with ``table``, see `dsgd.runtime.messages.read_table`), ``"stopped"`` (with
-            ``reason``) or ``"stale"``: this task does not belong to the gang (any more).
+            ``join_state``: ``"waiting"``, ``"ready"`` (with ``table``, for `dsgd.runtime.messages.read_table`),
+            ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not belong to the gang (any more).
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or job.phase != "granted" or member in job.ended:

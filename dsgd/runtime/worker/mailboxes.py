@@ -8,7 +8,7 @@ the ports of the workers where no other can be reached.
 
 Servers are threads beside the ranks of a worker: server k runs on member k modulo their number.
 
-Cost: a connection for each two of n ranks and servers between which there is mail, beside those of the collectives; in a
+Cost: a connection for each two ranks or servers between which there is mail, beside those of the collectives; in a
 small gang for each two.
 """
 
