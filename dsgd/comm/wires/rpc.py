@@ -179,7 +179,7 @@ class Switchboard:
         self.start(rank, peer, sock, post, came=True)
 
     async def deliver(self, rank: int, peer: int, position: int, data: bytes, *, came: bool) -> None:
-        """Hand the bytes of a peer to a rank of this process that it has called, or that calls it; see `Relay.deliver`."""
+        """Hand bytes to a rank of this process, from a peer that has called it (`came`) or not; see `Relay.deliver`."""
         relay = self._relays.get((rank, peer, came))
         if relay is None and not data:
             return  # it ends what has ended here already

@@ -140,7 +140,7 @@ async def open_relay(
 
 
 def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer: int, came: bool) -> Post:
-    """Return what delivers bytes to `rank` on the worker at `address`; `peer` is who sends them, and may have called."""
+    """Return what delivers bytes of `peer` to `rank` on the worker at `address`; `came` if `peer` has called it."""
     to = {**job, "rank": rank, "peer": peer, "came": came}
 
     async def post(position: int, data: bytes) -> None:
