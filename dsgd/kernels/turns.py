@@ -4,8 +4,9 @@ Problem: the workers of a host that begin their first fit at once all miss the s
 Sixteen processes on two cores that compiled them side by side took two minutes for what takes one of them ten seconds.
 
 Method: who misses a kernel locks a file beside the cache and looks once more; the lock is kept until the kernel is
-saved or cannot be compiled. It dies with its process. Who waits for longer than `_PATIENCE_S`, or cannot lock files,
-compiles by itself: that costs time and nothing else.
+saved or cannot be compiled. It dies with its process. Who finds it locked waits and then looks again, all at once and
+without a lock. Who waits for longer than `_PATIENCE_S`, or cannot lock files, compiles by itself: that costs time and
+nothing else.
 
 Numba lets one thread of a process compile at a time, and what its kernel calls inside that. Only the outermost locks,
 so processes cannot wait for each other in a circle.
@@ -13,7 +14,6 @@ so processes cannot wait for each other in a circle.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,8 +47,7 @@ class Turns:
                 return found
             try:
                 if not self._compiling:
-                    self._file = _locked(Path(dispatcher._cache.cache_path) / _LOCK)
-                    found = load(*args)
+                    found = self._wait(Path(dispatcher._cache.cache_path) / _LOCK, lambda: load(*args))
                 if found is None:
                     self._compiling.append(dispatcher)
             finally:
@@ -76,31 +75,50 @@ class Turns:
         if not self._compiling:
             self._end()
 
+    def _wait(self, path: Path, look: Callable[[], Any]) -> Any:
+        """Wait for the lock, or for what another process compiles; returns what is found at last."""
+        self._file = _opened(path)
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._file is not None and time.monotonic() < deadline:
+            if _lock(self._file, fcntl.LOCK_EX):
+                return look()
+            while not _lock(self._file, fcntl.LOCK_SH) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            found = look()
+            if found is not None:
+                return found
+        self._end()
+        return None
+
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
 
-def _locked(path: Path) -> IO[bytes] | None:
-    """Return a file once this process has locked it; None if that cannot be."""
+def _opened(path: Path) -> IO[bytes] | None:
+    """Return the file to lock; None where that cannot be, and Numba will say so when it saves."""
     if fcntl is None:
         return None
-    with contextlib.ExitStack() as on_error:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = on_error.enter_context(path.open("ab"))
-        except OSError:
-            return None  # a folder that cannot be written to; Numba says so where it saves
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_LOOK_S)
-            except OSError:
-                return None  # a file system without locks
-            else:
-                on_error.pop_all()
-                return file
-    return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError:
+        return None
+    try:
+        _lock(file, fcntl.LOCK_SH)
+    except OSError:  # a file system without locks
+        file.close()
+        return None
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return file
+
+
+def _lock(file: IO[bytes], how: int) -> bool:
+    """Lock a file if that can be done at once, and return whether it was."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
