@@ -14,15 +14,11 @@ so processes cannot wait for each other in a circle.
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final
-
-try:
-    import fcntl
-except ImportError:  # a system without locks on files
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Turns"]
 
@@ -99,8 +95,6 @@ class Turns:
 
 def _opened(path: Path) -> IO[bytes] | None:
     """Return the file to lock; None where that cannot be, and Numba will say so when it saves."""
-    if fcntl is None:
-        return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
