@@ -11,8 +11,8 @@ import os
 import socket
 from typing import Any
 
-from dsgd.comm.memory import neighbours
-from dsgd.comm.sockets import mesh
+from dsgd.comm.sockets import connector
+from dsgd.comm.wires import shm
 from dsgd.runtime.worker import rendezvous
 
 
@@ -32,7 +32,7 @@ class _Firewall:
 
     def __init__(self, how: str) -> None:
         self.logged: list[str] = []
-        self._kept = rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S
+        self._kept = rendezvous.SchedulerLink.join, shm.host_identity, connector._DIRECT_S
         self._sockets = contextlib.ExitStack()
         self._handler = logging.Handler()
         self._handler.emit = lambda record: self.logged.append(record.getMessage())  # type: ignore[method-assign]
@@ -40,12 +40,12 @@ class _Firewall:
 
         join = self._kept[0]
         rendezvous.SchedulerLink.join = lambda link, _, *rest: join(link, address, *rest)  # type: ignore[method-assign]
-        neighbours.host_identity = lambda: os.urandom(32)  # workers of one host that cannot share memory
-        mesh._DIRECT_S = 0.3  # type: ignore[misc]
+        shm.host_identity = lambda: os.urandom(32)  # workers of one host that cannot share memory
+        connector._DIRECT_S = 0.3  # type: ignore[misc]
         logging.getLogger("dsgd.comm.wires.rpc").addHandler(self._handler)
 
     def take_down(self) -> None:
-        rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
+        rendezvous.SchedulerLink.join, shm.host_identity, connector._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
         logging.getLogger("dsgd.comm.wires.rpc").removeHandler(self._handler)
         self._sockets.close()
 
@@ -72,9 +72,9 @@ async def intrude(address: str, dask_worker: Any) -> list[str]:
     to = {"rank": 0, "peer": 1}
     return [
         await peer.dsgd_connect(**job, **to, address=dask_worker.address),
-        await peer.dsgd_message(**job, **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x"),
+        await peer.dsgd_message(**job, **to, position=0, data=b"x", came=True),
+        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x", came=True),
+        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x", came=1),
     ]
 
 

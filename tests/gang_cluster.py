@@ -129,7 +129,7 @@ def _left_on_scheduler(dask_scheduler: Any) -> list[str]:
         if name.startswith("dsgd-gangs"):
             left += [f"job {job}" for job in plugin.registry.jobs]
             left += [f"lease of {worker}" for worker in plugin.registry.leases]
-            left += [f"waiter of {job}" for job in plugin._changed]
+            left += [f"waiter of {job}" for job in (*plugin._changed, *plugin._meetings)]
     return left
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport
-from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError
@@ -78,14 +78,14 @@ class _Exchange:
 
     async def _open(self, rank: int, peer: int) -> socket.socket:
         ours, theirs = socket.socketpair()
-        self.boards[rank].start(rank, peer, theirs, self._post(peer, rank))
-        await self.boards[peer].admit(peer, rank, self._post(rank, peer))
+        self.boards[rank].start(rank, peer, theirs, self._post(peer, rank, came=True))
+        await self.boards[peer].admit(peer, rank, self._post(rank, peer, came=False))
         return ours
 
-    def _post(self, rank: int, peer: int) -> Callable[[int, bytes], Any]:
+    def _post(self, rank: int, peer: int, *, came: bool) -> Callable[[int, bytes], Any]:
         async def post(position: int, data: bytes) -> None:
             try:
-                await self.boards[rank].deliver(rank, peer, position, data)
+                await self.boards[rank].deliver(rank, peer, position, data, came=came)
             except ProtocolError as error:
                 raise ConnectionResetError(str(error)) from None
 

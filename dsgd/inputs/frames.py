@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
@@ -106,6 +105,9 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     ValueError
         As there.
     """
+    # Not with this module: a worker that packs columns checks no rows.
+    from sklearn.utils.validation import validate_data
+
     try:
         return validate_data(estimator, X, *map(in_memory, y), **options)
     except ValueError as error:

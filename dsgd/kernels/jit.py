@@ -1,4 +1,7 @@
-"""How kernels are compiled: with a cache on disk, so that new processes load machine code."""
+"""How kernels are compiled: with a cache on disk, so that new processes load machine code.
+
+Processes that share the cache compile in turns (`dsgd.kernels.turns`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from numba import njit
 from numba.core import event
 
+from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
 __all__ = ["kernel", "leaf_kernel", "scalar"]
@@ -45,8 +49,11 @@ class _FirstUse(event.Listener):
     def on_end(self, event: Any) -> None:
         """Look at a kernel that is compiled, or failed to be."""
         self._stages.pop().__exit__()
+        if event.is_failed:
+            _turns.leave(event.data["dispatcher"])
 
 
+_turns = Turns()
 event.register("numba:compile", _FirstUse())
 
 
@@ -70,7 +77,9 @@ def _with_stamp(dispatcher: Any) -> Any:
     Numba looks at the file of the kernel, but not at those of the functions that it calls. So the stamp here covers all
     files of this folder, and those of every compiled function that the kernel calls.
     """
-    dispatcher._cache.load_overload = _staged(dispatcher._cache.load_overload)
+    cache = dispatcher._cache
+    cache.load_overload = _staged(_turns.loading(dispatcher, cache.load_overload))
+    cache.save_overload = _turns.saving(dispatcher, cache.save_overload)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
         files = sorted(_files | _files_called(dispatcher.py_func))

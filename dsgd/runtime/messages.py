@@ -1,10 +1,12 @@
-"""The names of the message streams between scheduler and workers."""
+"""The names of the message streams between scheduler and workers, and what all members of a gang are told."""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Sequence
+from typing import Any, Final
 
-__all__ = ["HEARTBEAT", "JOB_ORDER", "MEMBER_END", "MEMBER_EVENT"]
+__all__ = ["HEARTBEAT", "JOB_ORDER", "MEMBER_END", "MEMBER_EVENT", "pack_table", "read_table"]
 
 #: From the scheduler to a worker: open, abort, end early or close a job.
 JOB_ORDER: Final = "dsgd-job"
@@ -14,3 +16,22 @@ MEMBER_EVENT: Final = "dsgd-member-event"
 MEMBER_END: Final = "dsgd-member-end"
 #: From a worker to the scheduler: its event loop turns.
 HEARTBEAT: Final = "dsgd-heartbeat"
+
+
+def pack_table(addresses: Sequence[str], workers: Sequence[str], n_cores: int) -> bytes:
+    """Return what every member of a gang is told when the last has come, the same bytes for each.
+
+    Parameters
+    ----------
+    addresses, workers : sequence of str
+        Where each member listens, and its worker.
+    n_cores : int
+        The fewest cores that a member may use.
+    """
+    return json.dumps({"addresses": list(addresses), "workers": list(workers), "n_cores": n_cores}).encode()
+
+
+def read_table(table: bytes) -> dict[str, Any]:
+    """Return what `pack_table` was given, by name."""
+    found: dict[str, Any] = json.loads(table)
+    return found

@@ -237,8 +237,11 @@ anything = st.one_of(
     ),
     anything,
     anything,
+    anything,
 )
-def test_any_message_of_a_relay_is_taken_or_refused(fields: dict[str, Any], position: Any, data: Any) -> None:
+def test_any_message_of_a_relay_is_taken_or_refused(
+    fields: dict[str, Any], position: Any, data: Any, came: Any
+) -> None:
     """Only bytes of a connection of an open job are taken; everything else gets a reason, and is counted."""
     store = JobStore()
     store.open("job", EPOCH, TOKEN)
@@ -246,7 +249,7 @@ def test_any_message_of_a_relay_is_taken_or_refused(fields: dict[str, Any], posi
 
     async def call() -> list[str]:
         return [
-            await handlers.message(**fields, position=position, data=data),
+            await handlers.message(**fields, position=position, data=data, came=came),
             await handlers.connect(**fields, address=data),
         ]
 
@@ -276,12 +279,12 @@ def test_a_relay_takes_its_bytes_in_order_or_ends(messages: list[Any]) -> None:
         for message in messages:
             position, data = (len(sent), b"due") if message == "next" else message
             try:
-                await board.deliver(0, 1, position, data)
+                await board.deliver(0, 1, position, data, came=False)
             except (ProtocolError, OSError):
                 break
             sent += data
         with pytest.raises(ProtocolError):
-            await board.deliver(0, 1, len(sent), bytes(CHUNK_BYTES + 1))
+            await board.deliver(0, 1, len(sent), bytes(CHUNK_BYTES + 1), came=False)
         board.close()
         ours.setblocking(False)
         while piece := await asyncio.get_running_loop().sock_recv(ours, 4096):

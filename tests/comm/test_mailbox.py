@@ -13,11 +13,11 @@ import pytest
 from dsgd.comm import AbortFlag
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox
-from dsgd.comm.wires import inproc_mailbox
+from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.comm.wires.link_mailbox import LinkMailbox
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
-from gangs import gang, raise_first, run_ranks
+from gangs import connect_with, gang, raise_first, run_ranks, wrap_picky
 
 KINDS = ("inproc", "tcp", "wrapped", "rpc")
 
@@ -31,9 +31,12 @@ def mailboxes(
     with contextlib.ExitStack() as cleanup:
         if kind == "inproc":
             boxes = inproc_mailbox.connect([RankLedger(rank) for rank in range(n)], aborts, timeout_s)
-        else:
+        elif kind == "rpc":
             meshes = cleanup.enter_context(gang(kind, n, timeout_s, aborts))
             boxes = [LinkMailbox(mesh) for mesh in meshes]
+        else:
+            wrap = wrap_picky if kind == "wrapped" else None
+            boxes = raise_first(connect_with(link_mailbox.connect, n, timeout_s, aborts, wrap=wrap))
         for box in boxes:
             cleanup.callback(box.close)
         yield boxes
@@ -49,7 +52,7 @@ def post_many(box: AbstractMailbox, frame: np.ndarray) -> None:
         box.post(1, frame)
 
 
-@pytest.mark.parametrize("n", [2, 5])
+@pytest.mark.parametrize("n", [2, 5, 11])
 def test_frames_come_complete_and_in_order(kind: str, n: int) -> None:
     """Whatever lengths and types are posted, each rank takes from each other one what that one has posted, in order."""
     lengths, dtypes = (0, 1, 17, 30_000), (np.float64, np.float32, np.uint8)
@@ -76,6 +79,19 @@ def test_frames_come_complete_and_in_order(kind: str, n: int) -> None:
 
     with mailboxes(kind, n) as boxes:
         raise_first(run_ranks([lambda box=box: program(box) for box in boxes]))
+
+
+def test_ranks_of_a_large_gang_are_connected_by_their_mail() -> None:
+    """Who waits for mail of several ranks gets that of the one that posts, and only ranks with mail are connected."""
+    with mailboxes("tcp", 11) as boxes:
+        assert boxes[4].ready(range(4), 0.0) is None
+        found = run_ranks([lambda: boxes[4].wait_any([0, 7, 10]), lambda: boxes[10].post(4, np.ones(3))])
+        assert found[0] == 10
+        assert boxes[4].ready([0, 7, 10], 0.0) == 10
+        boxes[4].post(0, np.ones(2))
+        assert boxes[0].wait_any(range(1, 11)) == 4
+        links = [sorted(box._mesh._links) for box in boxes]  # type: ignore[attr-defined]
+        assert links == [[4], [], [], [], [0, 10], [], [], [], [], [], [4]]
 
 
 def test_a_sender_does_not_wait_for_the_receiver(kind: str) -> None:

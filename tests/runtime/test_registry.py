@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsgd.runtime.messages import read_table
 from dsgd.runtime.scheduler.registry import Registry
 from dsgd.runtime.scheduler.vigil import Vigil
 
@@ -75,13 +76,15 @@ def test_the_queue_is_first_come_first_served(world: World) -> None:
 
 
 def test_ranks_meet_when_the_last_has_come(world: World) -> None:
-    """Every rank gets all addresses in rank order, and those who wait learn who is missing."""
+    """Every rank gets all addresses in rank order, and those who wait can learn who is missing."""
     world.admit("a", "xyz")
-    assert world.join("a", 2, n_cores=8)["missing"] == ["rank 0 on worker x", "rank 1 on worker y"]
+    assert world.join("a", 2, n_cores=8) == {"join_state": "waiting"}
+    assert world.registry.missing("a", 0, TOKEN, 2) == ["rank 0 on worker x", "rank 1 on worker y"]
+    assert world.registry.missing("a", 0, b"wrong", 2) == []
     world.join("a", 0, n_cores=2)
+    ready = world.join("a", 1, n_cores=4)
     addresses, workers = ["h:0", "h:1", "h:2"], ["x", "y", "z"]
-    ready = {"join_state": "ready", "addresses": addresses, "workers": workers, "n_cores": 2}
-    assert world.join("a", 1, n_cores=4) == ready
+    assert read_table(ready["table"]) == {"addresses": addresses, "workers": workers, "n_cores": 2}
     assert world.join("a", 2) == ready
 
 

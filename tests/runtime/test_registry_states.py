@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dsgd.runtime.messages import read_table
 from dsgd.runtime.scheduler.jobs import Job
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -101,7 +102,7 @@ class Gangs(RuleBasedStateMachine):
         if job.phase != "granted" or rank >= len(job.members):
             assert state == "stale"
         if state == "ready":
-            assert len(answer["addresses"]) == len(job.members)
+            assert len(read_table(answer["table"])["addresses"]) == len(job.members)
             assert not job.stopped
 
     @rule(number=numbers, rank=ranks, kind=st.sampled_from(["", "raised", "aborted"]))

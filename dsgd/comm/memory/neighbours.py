@@ -17,18 +17,22 @@ number for the lower one to find: this proves that both see the same memory. The
 others, so ranks cannot wait in a circle. A rank that cannot make or open a segment says so, and the pair stays on TCP.
 Pairs that have moved then find out whether they may read each other's memory too (`pulling`).
 
-Cost: four records per pair and two short messages, once.
+In a gang whose ranks are not all connected from the start (`dsgd.comm.sockets.mesh`) the hosts of the others become
+known by recursive doubling: in step k a rank exchanges what it knows with its neighbour number k.
+
+Cost: four records per pair and two short messages, once. In a large gang, `_HOST_BYTES` for every rank to every rank.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import secrets
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,13 +40,13 @@ import numpy as np
 
 from dsgd.comm.memory.pulling import Pulling, agree_on_pulling
 from dsgd.comm.memory.ring import Ring, segment_bytes
-from dsgd.comm.memory.segment import NAME_BYTES, Segment, host_identity, socket_path
+from dsgd.comm.memory.segment import NAME_BYTES, Segment, socket_path
 from dsgd.comm.sockets.handshake import Credentials, receive_exactly
-from dsgd.comm.sockets.link import Link
-from dsgd.comm.sockets.mesh import measure_latency
+from dsgd.comm.sockets.link import Link, measure_latency
+from dsgd.comm.sockets.mesh import hypercube
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
-__all__ = ["Neighbourhood", "join_neighbours", "warn_of"]
+__all__ = ["Neighbourhood", "join_neighbours", "tell_hosts", "warn_of"]
 
 _MAGIC: Final = b"dsgS"
 _VERSION: Final = 3
@@ -58,6 +62,10 @@ _STEP_S: Final = 5.0
 _FRAMES: Final = b"F"
 _BELL: Final = b"B"
 _TEXT_BYTES: Final = 48
+# Enough to tell hosts apart; that they share memory is proved in another way.
+_HOST_BYTES: Final = 8
+_HOST: Final = struct.Struct(f"<I{_HOST_BYTES}s")
+_COUNT: Final = struct.Struct("<I")
 
 _log = logging.getLogger("dsgd.comm.wires.shm")
 
@@ -98,7 +106,8 @@ class Neighbourhood:
     Parameters
     ----------
     hosts : tuple of int, length world size
-        The host of each rank, numbered as they first occur; equal on all ranks.
+        The host of each rank, numbered as they first occur; equal on all ranks. Of `join_neighbours`, those of this
+        rank and the peers that it has asked.
     rings : dict of int to Ring
         What this rank shares with peers of its host.
     problems : list of str
@@ -179,10 +188,10 @@ def join_neighbours(
     capacity: int,
     carries_headers: bool,
     has_boxes: bool,
-    identity: bytes | None = None,
+    identity: bytes,
     pulls: bool = True,
 ) -> Neighbourhood:
-    """Share memory with the peers on this host; all ranks call it at once, right after they have joined.
+    """Share memory with the peers on this host; both ranks of each link call it at once, right after it was made.
 
     Parameters
     ----------
@@ -196,8 +205,8 @@ def join_neighbours(
         See `Ring`.
     has_boxes : bool
         Whether segments have the boxes of a window.
-    identity : bytes, length 32, optional
-        What stands for this host; found out by default.
+    identity : bytes, length 32
+        What stands for this host.
     pulls : bool, default True
         Whether this rank reads long frames from the memory of its neighbours, where the system lets it.
 
@@ -214,7 +223,6 @@ def join_neighbours(
         A peer does not answer, or went away.
     """
     rank, rings = credentials.rank, dict[int, Ring]()
-    identity = host_identity() if identity is None else identity
     meeting = _Meeting(links, rank, segment_bytes(capacity, has_boxes=has_boxes))
     try:
         identities = meeting.ask(identity)
@@ -236,9 +244,7 @@ def join_neighbours(
         raise
     finally:
         meeting.close()
-    order = {name: number for number, name in enumerate(dict.fromkeys(identities[r] for r in sorted(identities)))}
-    hosts = tuple(order[identities[r]] for r in sorted(identities))
-    return Neighbourhood(hosts, rings, meeting.problems)
+    return Neighbourhood(_numbered([identities[r] for r in sorted(identities)]), rings, meeting.problems)
 
 
 class _Meeting:
@@ -253,7 +259,7 @@ class _Meeting:
         self.problems: list[str] = []
 
     def ask(self, identity: bytes) -> dict[int, bytes]:
-        """Return what stands for the host of each rank."""
+        """Return what stands for the host of this rank and of each peer."""
         identities = {self.rank: identity}
         for peer in self.links:
             self._send(peer, _Note(_WHO, identity))
@@ -359,6 +365,64 @@ def _move(shared: _Shared, old: Link, credentials: Credentials, pulls: bool) -> 
     link = Link(shared.frames, old.rank, old.address, job=job, epoch=epoch, latency_s=latency_s, way="shm")
     old.sock.close()
     return link, pulling
+
+
+def tell_hosts(links: dict[int, Link], rank: int, size: int, identity: bytes) -> tuple[int, ...]:
+    """Return the host of each rank, numbered as they first occur; all ranks call it at once.
+
+    Parameters
+    ----------
+    links : dict of int to Link
+        Those to `dsgd.comm.sockets.mesh.first_peers`, a hypercube and the ranks beyond.
+    rank, size : int
+        This rank, and how many there are.
+    identity : bytes
+        What stands for the host of this rank.
+
+    Raises
+    ------
+    GangTimeoutError, AbortedError
+        A peer does not answer, or went away.
+    """
+    known = {rank: hashlib.blake2b(identity, digest_size=_HOST_BYTES).digest()}
+    folded, steps = hypercube(rank, size)
+    peer = rank
+    try:
+        for peer in (*folded, *steps, *folded):
+            known |= _swap_hosts(links[peer], known, size)
+    except OSError as error:
+        who = f"rank {peer} at {links[peer].address}"
+        if isinstance(error, TimeoutError):
+            raise GangTimeoutError(f"{who} did not say which hosts it knows while rank {rank} asked.") from error
+        raise AbortedError(f"{who} went away while rank {rank} joined it: {error}.") from error
+    return _numbered([known[r] for r in range(size)])
+
+
+def _swap_hosts(link: Link, known: Mapping[int, bytes], size: int) -> dict[int, bytes]:
+    """Return which hosts a peer knows, and tell it those known here."""
+    entries = b"".join(_HOST.pack(rank, host) for rank, host in known.items())
+    link.sock.sendall(_COUNT.pack(len(known)) + entries)
+    count = _COUNT.unpack(_receive(link, _COUNT.size))[0]
+    if count > size:
+        raise ProtocolError(f"rank {link.rank} at {link.address} knows of {count} ranks where there are {size}.")
+    return {
+        rank: host
+        for rank, host in _HOST.iter_unpack(_receive(link, count * _HOST.size))
+        if rank < size and rank not in known
+    }
+
+
+def _receive(link: Link, n_bytes: int) -> bytes:
+    data = receive_exactly(link.sock, n_bytes)
+    if len(data) < n_bytes:
+        raise ConnectionResetError("it closed the connection")
+    return data
+
+
+def _numbered(hosts: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the host of each rank as a number, in the order in which they first occur."""
+    order = {name: number for number, name in enumerate(dict.fromkeys(hosts))}
+    return tuple(order[host] for host in hosts)
 
 
 def warn_of(problems: Sequence[str], rank: int) -> None:

@@ -3,7 +3,7 @@
 Problem: anyone who can reach a port can connect to it. A health check, a scanner, a rank of yesterday's job or of
 another version may connect, and none of them may join, stop the gang, or learn its secret.
 
-The rank with the higher number connects. Four records of `RECORD_BYTES` bytes go to and fro::
+One of two ranks connects, usually the one with the higher number. Four records of `RECORD_BYTES` bytes go to and fro::
 
     connector -> acceptor   hello:   job, epoch, who I am, whom I want, world size, digest of the settings, nonce
     acceptor  -> connector  welcome: the same from its side, and HMAC(token, "accept" + hello + welcome)
@@ -12,7 +12,8 @@ The rank with the higher number connects. Four records of `RECORD_BYTES` bytes g
 
 The token is never sent. A connection that fails before the proof (garbage, another job, a wrong token) is dropped and
 counted, and the acceptor keeps waiting: a stranger must not be able to stop a gang. A failure after the proof (other
-settings, a rank that has already joined) is an error on both sides.
+settings, a rank that has already joined) is an error on both sides, but for two ranks that connect to each other at
+once: the connection of the lower one ends here (`dsgd.comm.sockets.link_table`).
 
 Source: challenge and response after RFC 2104 and `multiprocessing.connection`, with both nonces in either proof.
 """
@@ -47,6 +48,7 @@ WRONG_TOKEN: Final = 4
 WRONG_CONFIG: Final = 5
 WRONG_SIZE: Final = 6
 WRONG_RANK: Final = 7
+CROSSED: Final = 8
 _REASONS: Final = {
     WRONG_VERSION: "it speaks another version of the handshake: install one dsgd on all workers",
     WRONG_JOB: "it belongs to another job",
@@ -55,6 +57,7 @@ _REASONS: Final = {
     WRONG_CONFIG: "the settings of the job (versions, dtype, number of features, ...) are not the same",
     WRONG_SIZE: "the number of ranks is not the same",
     WRONG_RANK: "it names a rank that has already joined or is not expected here",
+    CROSSED: "the two have called each other at once, and the call of the higher rank holds",
 }
 
 _KINDS: Final = {WRONG_JOB: "job", WRONG_EPOCH: "epoch", WRONG_TOKEN: "token"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.comm.frames import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
+from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
@@ -32,6 +34,7 @@ __all__ = [
     "PeerLateError",
     "as_bytes",
     "charge_exchange",
+    "measure_latency",
     "shut_down",
 ]
 
@@ -48,6 +51,7 @@ LOOKS: Final = 6
 # 26 us with six of them and 18 us with 24.
 _LOCAL_LOOKS: Final = 24
 _MAX_REST: Final = 64
+_N_PINGS: Final = 8
 _KEEPALIVE_IDLE_S: Final = 10
 _KEEPALIVE_INTERVAL_S: Final = 5
 
@@ -281,3 +285,22 @@ def charge_exchange(ledger: RankLedger, start: float, arrived_at: float, source:
     wait_s = 0.0 if source is None else max(arrived_at - start - source.latency_s, 0.0)
     ledger.charge(WAIT, wait_s)
     ledger.charge(WIRE, elapsed_s - wait_s)
+
+
+def measure_latency(sock: socket.socket, *, is_first: bool) -> float:
+    """Return half of the shortest of a few round trips, in seconds; both ends call it at once."""
+    shortest_s = float("inf")
+    ping = b"\0"
+    start: float | None = None
+    for _ in range(_N_PINGS):
+        if is_first:
+            start = time.perf_counter()
+            sock.sendall(ping)
+        if not receive_exactly(sock, 1):
+            raise ConnectionResetError("it closed the connection during the handshake")
+        if start is not None:
+            shortest_s = min(shortest_s, time.perf_counter() - start)
+        if not is_first:
+            start = time.perf_counter()
+            sock.sendall(ping)
+    return shortest_s / 2

@@ -6,13 +6,16 @@ dropped within a second, delay no peer and take no memory.
 
 Connections are read without ever waiting: `Listener.look` accepts new ones, continues the TLS handshake and the first
 record of each, and drops those that make no progress. A rank calls it now and then while it waits for the rendezvous,
-and whenever something arrives while it lets its peers join (`dsgd.comm.sockets.mesh`). While it can do neither, because
-it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed as soon as the
-last peer has joined.
+and a thread does while peers may come (`dsgd.comm.sockets.acceptor`) or kernels are loaded (`Listener.attended`). The
+port is closed as soon as the last peer has joined.
+
+A process that may open no more files lets strangers go until it can accept again; it is the one that connects who is
+told (`dsgd.comm.sockets.connector`).
 """
 
 from __future__ import annotations
 
+import errno
 import re
 import select
 import socket
@@ -35,11 +38,18 @@ Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
 
 #: How long a guest may take for each of its records. Ranks send theirs in one piece and at once.
 GUEST_S: Final = 0.75
+# A guest that has shown the job is most likely a peer, whose process may share its core with many others.
+_PEER_S: Final = 5.0
 # Together with the time a guest may take, this is still below a second.
 _ATTEND_S: Final = 0.1
 _BACKLOG: Final = 128
 _KEPT_REFUSALS: Final = 8
+# So many guests may be here that have shown nothing; more than that are let go, the oldest first.
 _MAX_GUESTS: Final = 256
+# What a process runs into that may open no more files, or a system without memory for a socket.
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# How long nobody is accepted then.
+_FULL_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 _PORTS: Final = re.compile(r"(\d{1,5})(?:\s*-\s*(\d{1,5}))?", re.ASCII)
 
@@ -102,6 +112,8 @@ class Guest:
         The record it has sent last, until that is answered.
     hello, welcome : Record or None
         What has been said already.
+    fits : bool
+        Whether it has shown that it knows the job, if not yet that it belongs there.
     """
 
     sock: socket.socket
@@ -110,6 +122,7 @@ class Guest:
     record: Record | None = None
     hello: Record | None = None
     welcome: Record | None = None
+    fits: bool = False
     _data: bytes = field(default=b"", init=False)
     _is_secure: bool = field(default=False, init=False)
 
@@ -144,7 +157,7 @@ class Guest:
     def answered(self) -> None:
         """Note that the last record has been answered, and wait for the next."""
         self.record = None
-        self.until = time.monotonic() + GUEST_S
+        self.until = time.monotonic() + _PEER_S
 
 
 class Listener:
@@ -168,6 +181,8 @@ class Listener:
         ``"epoch"``, ``"token"``, ``"settings"`` or ``"crowd"``.
     refusals : deque of str
         The last few of them in words.
+    is_kept : bool
+        Whether `close` does nothing, because peers may still come; a mesh sets it and closes the listener itself.
 
     Raises
     ------
@@ -205,6 +220,8 @@ class Listener:
         self.guests: list[Guest] = []
         self.refused: Counter[str] = Counter()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)
+        self.is_kept = False
+        self._is_full = False
 
     def look(self, wrap: Wrap | None, job: int, epoch: int) -> list[Guest]:
         """Accept new connections and drop those that make no progress; never waits.
@@ -232,7 +249,8 @@ class Listener:
             except OSError as error:
                 self.refuse(guest, "left", str(error))
                 continue
-            if guest.record is not None and (guest.hello or check_job(guest.record, job, epoch) == OK):
+            guest.fits = guest.fits or (guest.record is not None and check_job(guest.record, job, epoch) == OK)
+            if guest.record is not None and guest.fits:
                 continue
             if now > guest.until:
                 kind, reason = (
@@ -258,32 +276,47 @@ class Listener:
             is_over.set()
             thread.join()
 
-    def wait(self, limit_s: float) -> None:
-        """Wait until somebody comes or says something, `limit_s` seconds at most."""
+    def wait(self, limit_s: float, bell: int) -> bool:
+        """Wait until somebody comes or says something, `limit_s` seconds at most; return whether `bell` can be read."""
         poller = select.poll()
-        for sock in (self.sock, *(guest.sock for guest in self.guests)):
+        # Nobody can be accepted for now: whoever waits at the port would wake this thread again and again.
+        for sock in (*([] if self._is_full else [self.sock]), *(guest.sock for guest in self.guests)):
             poller.register(sock, select.POLLIN)
-        poller.poll(limit_s * 1000)
+        poller.register(bell, select.POLLIN)
+        return bell in dict(poller.poll(min(limit_s, _FULL_S if self._is_full else limit_s) * 1000))
 
     def refuse(self, guest: Guest, kind: str, reason: str) -> None:
         """Close a connection that does not belong here, and remember why."""
         with suppress(ValueError):
             self.guests.remove(guest)
+        self.count(kind, f"{guest.peer}: {reason}")
         guest.sock.close()
+
+    def count(self, kind: str, text: str) -> None:
+        """Remember that a connection was turned away."""
         self.refused[kind] += 1
-        self.refusals.append(f"{guest.peer}: {reason}")
+        self.refusals.append(text)
 
     def close(self) -> None:
-        """Stop listening, and turn away who waits; may be called more than once."""
+        """Stop listening, and turn away who waits, unless it is kept; may be called more than once."""
+        if self.is_kept:
+            return
         self.sock.close()
         for guest in list(self.guests):
             self.refuse(guest, "silent", "it came too late")
 
     def _take_in(self, wrap: Wrap | None) -> None:
+        self._is_full = False
         for _ in range(_MAX_GUESTS):
             try:
                 sock, name = self.sock.accept()
             except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                # Strangers are gone within a second, and peers wait at the port.
+                self._is_full = True
                 return
             guest = Guest(sock, f"{name[0]}:{name[1]}", time.monotonic() + GUEST_S)
             try:
@@ -294,8 +327,9 @@ class Listener:
             except OSError as error:
                 self.refuse(guest, "left", str(error))
                 continue
-            if len(self.guests) >= _MAX_GUESTS:
-                self.refuse(self.guests[0], "crowd", "too many came at once")
+            strangers = [other for other in self.guests if not other.fits]
+            if len(strangers) >= _MAX_GUESTS:
+                self.refuse(strangers[0], "crowd", "too many came at once")
             self.guests.append(guest)
 
     def __enter__(self) -> Self:

@@ -205,11 +205,12 @@ def connect(
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
         See `dsgd.comm.wires.tcp.connect`.
     """
-    entrance = Entrance(listener, rank, addresses, f"{wire} ".encode(), **options)
-    links = entrance.join()
-    mesh = entrance.transport(links)
+    everybody = tuple(peer for peer in range(len(addresses)) if peer != rank)
+    entrance = Entrance(listener, rank, addresses, f"{wire} ".encode(), first=everybody, **options)
+    joined = entrance.join()
+    mesh = entrance.transport(joined)
     try:
-        carrier = make(links, mesh.abort, entrance.credentials.job)
+        carrier = make(joined.links, mesh.abort, entrance.credentials.job)
     except BaseException as error:
         mesh.close()
         mesh.abort.check()

@@ -1,8 +1,9 @@
 """Mailboxes of ranks that are connected to each other; see `dsgd.comm.mailbox`.
 
-The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. A frame goes
-to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is left to a
-thread that is started when it is needed for the first time.
+The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. In a gang of
+more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for the other. A
+frame goes to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is
+left to a thread that is started when it is needed for the first time.
 
 Cost per frame: one copy of the array more than `dsgd.comm.wires.tcp`, and one system call to look.
 """
@@ -21,6 +22,7 @@ from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_r
 from dsgd.comm.sockets.duplex import receive_some, send_bytes
 from dsgd.comm.sockets.link import Link, PeerLateError, as_bytes, charge_exchange
 from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.mesh import FULL_MESH
 from dsgd.comm.wires import tcp
 from dsgd.comm.wires.tcp import TCPTransport
 from dsgd.ledger import WAIT, WIRE
@@ -43,7 +45,7 @@ class _Parcel:
 
 @final
 class LinkMailbox(AbstractMailbox):
-    """The mailbox of a rank that has a connection to each other one.
+    """The mailbox of a rank that has connections of its own to the others.
 
     Parameters
     ----------
@@ -57,6 +59,7 @@ class LinkMailbox(AbstractMailbox):
         self.ledger = mesh.ledger
         self.deadline_s = mesh.deadline_s
         self._mesh = mesh
+        self._has_all = mesh.is_complete
         self._abort = mesh.abort
         self._last = -1
         # What the thread and its owner share; also held while a socket under TLS is read or written, whose two
@@ -73,6 +76,10 @@ class LinkMailbox(AbstractMailbox):
         self._check_peer(to)
         ledger = self.ledger
         start = ledger.clock()
+        if not self._has_all:
+            # The peer may be at work for long before it looks for mail.
+            self._mesh.reach(to, at_once=True)
+            self._has_all = self._mesh.is_complete
         waited_s = self._await_room(to)
         link, _ = self._mesh.announce(to, array, None, None, op)
         assert link is not None  # announce returns one for each array
@@ -203,7 +210,7 @@ class LinkMailbox(AbstractMailbox):
 
 
 def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings: Any) -> LinkMailbox:
-    """Return the mailbox of a rank that is connected with all others, once it is.
+    """Return the mailbox of a rank, once it is connected with all others or, in a large gang, can be.
 
     Parameters
     ----------
@@ -216,4 +223,5 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings:
     **settings
         Those of `dsgd.comm.wires.tcp.Entrance`; raises what `dsgd.comm.wires.tcp.connect` does.
     """
-    return LinkMailbox(tcp.connect(listener, rank, addresses, **settings))
+    first = None if len(addresses) <= FULL_MESH else ()
+    return LinkMailbox(tcp.connect(listener, rank, addresses, first=first, **settings))

@@ -9,8 +9,8 @@ The threads of a process are connected pairwise (`inproc`). The first rank of ea
 to every other leader: one wire between processes, of as many ends as there are processes, used by one thread in each.
 Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside.
 
-Cost: W - 1 connections per process, whatever T is; a frame costs what it costs on its wire. If ranks exchange one to
-one, they also have mailboxes (`dsgd.comm.mailbox`), with W T - 1 connections each.
+Cost: W - 1 connections per process at most, whatever T is; a frame costs what it costs on its wire. If ranks exchange
+one to one, they also have mailboxes (`dsgd.comm.mailbox`), with a connection to each rank that they have mail for.
 
 Rejected: one connection per pair of processes that carries the frames of all ranks. Frames of several senders would
 have to be taken apart by a thread that reads for all, which costs a copy and two wake-ups in every round.

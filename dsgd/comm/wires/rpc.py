@@ -119,7 +119,8 @@ class Switchboard:
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
         self._doors: dict[int, str] = {}
-        self._relays: dict[tuple[int, int], Relay] = {}
+        # Two ranks that call each other at once have two for a moment: the one called here, and the one that came.
+        self._relays: dict[tuple[int, int, bool], Relay] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -131,24 +132,25 @@ class Switchboard:
         """Refuse new connections to ranks of this process; from any thread."""
         self._doors.pop(rank, None)
 
-    def start(self, rank: int, peer: int, sock: socket.socket, post: Post) -> None:
-        """Begin to relay between `sock` and a peer.
+    def start(self, rank: int, peer: int, sock: socket.socket, post: Post, *, came: bool = False) -> None:
+        """Begin to relay between `sock` and a peer that this rank calls or, with `came`, that has called it.
 
         Raises
         ------
         ProtocolError
             The two are connected already, or the job is over.
         """
-        if self._is_closed or (rank, peer) in self._relays:
+        place = rank, peer, came
+        if self._is_closed or place in self._relays:
             sock.close()
             raise ProtocolError(f"rank {rank} cannot be connected with rank {peer} now.")
-        relay = self._relays[rank, peer] = Relay(sock, post)
+        relay = self._relays[place] = Relay(sock, post)
         task = asyncio.get_running_loop().create_task(relay.run())
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._relays.pop((rank, peer), None)
+            self._relays.pop(place, None)
 
         task.add_done_callback(ended)
 
@@ -174,11 +176,11 @@ class Switchboard:
         except BaseException:
             sock.close()
             raise
-        self.start(rank, peer, sock, post)
+        self.start(rank, peer, sock, post, came=True)
 
-    async def deliver(self, rank: int, peer: int, position: int, data: bytes) -> None:
-        """Hand the bytes of a peer to a rank of this process; see `Relay.deliver`."""
-        relay = self._relays.get((rank, peer))
+    async def deliver(self, rank: int, peer: int, position: int, data: bytes, *, came: bool) -> None:
+        """Hand bytes to a rank of this process, from a peer that has called it (`came`) or not; see `Relay.deliver`."""
+        relay = self._relays.get((rank, peer, came))
         if relay is None and not data:
             return  # it ends what has ended here already
         if relay is None:

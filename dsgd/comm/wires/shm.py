@@ -3,7 +3,7 @@
 Problem: inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks that
 can share memory should, and one gang may have peers of both kinds.
 
-All ranks join over TCP first (`mesh`), then those of one host move to memory they share (`neighbours`). A short frame
+Ranks connect over TCP first (`mesh`), then those of one host move to memory they share (`neighbours`). A short frame
 goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes costs less than
 anything that needs a second wake-up. A long frame announces itself there and goes through a ring of memory (`ring`),
 while a second local socket, the bell, wakes a rank that sleeps. A closed socket means that the peer's process has gone,
@@ -34,8 +34,9 @@ from typing import Any, Final, Literal, get_args
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import SPIN_S, FrameExchange, drain
-from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
+from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, tell_hosts, warn_of
 from dsgd.comm.memory.ring import Ring, pump
+from dsgd.comm.memory.segment import host_identity
 from dsgd.comm.memory.streams import DONE
 from dsgd.comm.memory.window import Window
 from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
@@ -79,6 +80,7 @@ class SharedTransport(AbstractTransport):
         self.wire = mesh.wire
         self._mesh = mesh
         self._rings = neighbourhood.rings
+        self._has_all = mesh.is_complete
         self._abort = mesh.abort
         self.deadline_s = mesh.deadline_s
         self._spins = spins
@@ -94,6 +96,8 @@ class SharedTransport(AbstractTransport):
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
         least = self._from_bytes
+        if not self._has_all:
+            self._reach(to, outgoing, source, incoming)
         ring_out = None if to is None or outgoing is None or outgoing.nbytes < least else self._rings.get(to)
         ring_in = None if source is None or incoming is None or incoming.nbytes < least else self._rings.get(source)
         if ring_out is None and ring_in is None:
@@ -108,6 +112,8 @@ class SharedTransport(AbstractTransport):
 
     def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
         """Send `outgoing` while adding the incoming array to `total`, through memory only; see `AbstractTransport`."""
+        if not self._has_all:
+            self._reach(to, outgoing, source, total)
         ring_in, take = self._rings.get(source), Ring.adding(total)
         if ring_in is None or not take or total.nbytes < self._from_bytes:
             return False
@@ -118,6 +124,12 @@ class SharedTransport(AbstractTransport):
         ring_in.start_in(total, take)
         self._finish(out, ring_out, outgoing, inn, ring_in, total)
         return True
+
+    def _reach(self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None) -> None:
+        """Connect with the peers of an exchange: whether they share memory decides which way frames go."""
+        pairs = ((to, outgoing), (source, incoming))
+        self._mesh.reach(*(peer for peer, array in pairs if peer is not None and array is not None))
+        self._has_all = self._mesh.is_complete
 
     def _finish(
         self,
@@ -223,24 +235,29 @@ def connect(
     Returns
     -------
     SharedTransport
-        Connected with all other ranks. Where memory cannot be shared with a peer of this host, a warning is logged,
-        and the two use TCP.
+        Connected with the first peers, and with any other rank from the first exchange on. Where memory cannot be
+        shared with a peer of this host, a warning is logged, and the two use TCP.
 
     Raises
     ------
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
         See `dsgd.comm.wires.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
+    ClusterError
+        This process may not open as many files as the connections need.
     """
     if wait not in get_args(Wait):
         raise InvalidParameterError(f"connect(wait=...) must be 'sleep' or 'spin'. Got {wait!r}.")
-    entrance = Entrance(listener, rank, addresses, b"shm %s %d " % (wait.encode(), window), **options)
+    everybody = tuple(peer for peer in range(len(addresses)) if peer != rank)
+    greeting = b"shm %s %d " % (wait.encode(), window)
+    entrance = Entrance(listener, rank, addresses, greeting, first=everybody if window else None, **options)
     credentials, spins = entrance.credentials, wait == "spin"
+    identity = host_identity() if identity is None else identity
     # Loaded or compiled now, and not while a peer waits for the first frame.
     with listener.attended(entrance.wrap, credentials.job, credentials.epoch):
         pump(None, None)
-    links = entrance.join()
-    try:
-        neighbourhood = join_neighbours(
+
+    def share(links: dict[int, Link]) -> Neighbourhood:
+        found = join_neighbours(
             links,
             credentials,
             capacity=RING_BYTES,
@@ -249,10 +266,24 @@ def connect(
             identity=identity,
             pulls=pulls,
         )
+        warn_of(found.problems, rank)
+        return found
+
+    mesh = entrance.join()
+    try:
+        found = share(mesh.links)
+        hosts = found.hosts if mesh.is_complete else tell_hosts(mesh.links, rank, len(addresses), identity)
     except BaseException:
-        for link in links.values():
-            link.sock.close()
+        mesh.close()
         entrance.flag.check()
         raise
-    warn_of(neighbourhood.problems, rank)
-    return SharedTransport(entrance.transport(links), neighbourhood, spins=spins, has_window=window)
+
+    def settle(link: Link) -> Link:
+        links = {link.rank: link}
+        rings = share(links).rings
+        # Before the link is: who finds that looks for the memory beside it.
+        found.rings.update(rings)
+        return links[link.rank]
+
+    transport = entrance.transport(mesh, settle)
+    return SharedTransport(transport, Neighbourhood(hosts, found.rings), spins=spins, has_window=window)

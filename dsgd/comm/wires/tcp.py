@@ -3,9 +3,10 @@
 Problem: ranks exchange after every few hundred microseconds of work, so a message must cost no more than its system
 calls; and a peer that dies, hangs or belongs to another job must cause an error, never a hang.
 
-Every rank listens on one port and the mesh is complete: rank i connects to all lower ranks and accepts all higher ones
-(`handshake`). Frames go through blocking sockets in the thread of the rank (`link`), both ways at once. A closed
-connection means that the peer's process has gone; a deadline that passes means that it hangs.
+Every rank listens on one port. It is connected with some peers from the start and with any other when the two first
+exchange something (`dsgd.comm.sockets.mesh`); all connections begin with a `handshake`. Frames go through blocking
+sockets in the thread of the rank (`link`), both ways at once. A closed connection means that the peer's process has
+gone; a deadline that passes means that it hangs.
 
 Cost per message: two system calls and no copy beyond the kernel's own. Bytes are counted as sent, headers included.
 
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import errno
 import select
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NoReturn
 
@@ -25,6 +27,7 @@ from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
     Link,
@@ -34,7 +37,7 @@ from dsgd.comm.sockets.link import (
     shut_down,
 )
 from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.sockets.mesh import Detour, join_mesh
+from dsgd.comm.sockets.mesh import Mesh, first_peers
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -60,6 +63,8 @@ class TCPTransport(AbstractTransport):
         Wakes this rank from any wait when set, by shutting the connections down.
     timeout_s : float
         Longest wait without progress, in seconds.
+    mesh : Mesh or None, default None
+        What `links` belong to, if more may come.
 
     Attributes
     ----------
@@ -68,7 +73,14 @@ class TCPTransport(AbstractTransport):
     """
 
     def __init__(
-        self, rank: int, size: int, links: dict[int, Link], ledger: RankLedger, abort: AbortFlag, timeout_s: float
+        self,
+        rank: int,
+        size: int,
+        links: dict[int, Link],
+        ledger: RankLedger,
+        abort: AbortFlag,
+        timeout_s: float,
+        mesh: Mesh | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -76,6 +88,7 @@ class TCPTransport(AbstractTransport):
         self.hosts = tuple(range(size))
         self.wire = "+".join(way for way in _WAYS if any(link.way == way for link in links.values())) or "tcp"
         self._links = links
+        self._mesh = mesh
         self.abort = abort
         self.deadline_s = timeout_s
         self._closed = False
@@ -109,11 +122,14 @@ class TCPTransport(AbstractTransport):
         self.abort.check()
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        to, source = None if outgoing is None else to, None if incoming is None else source
         try:
-            out = None if to is None or outgoing is None else self._links[to]
-            inn = None if source is None or incoming is None else self._links[source]
-        except KeyError as error:
-            raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {error}.") from None
+            out = None if to is None else self._links[to]
+            inn = None if source is None else self._links[source]
+        except KeyError:
+            self.reach(*(peer for peer in (to, source) if peer is not None))
+            out = None if to is None else self._links[to]
+            inn = None if source is None else self._links[source]
         # Everything is checked before a frame is numbered: a refused one must not shift the count.
         dtype_out = check_array(outgoing) if outgoing is not None else 0
         dtype_in = check_array(incoming) if incoming is not None else 0
@@ -124,32 +140,68 @@ class TCPTransport(AbstractTransport):
             inn.pack_wanted(dtype_in, incoming.nbytes, op)
         return out, inn
 
+    def reach(self, *peers: int, at_once: bool = False) -> None:
+        """Connect with peers where this rank is not; `at_once` is for frames that the peer does not wait for.
+
+        Raises
+        ------
+        InvalidParameterError
+            There is no such peer.
+        """
+        for peer in peers:
+            if peer not in self._links and (peer == self.rank or not 0 <= peer < self.size or self._mesh is None):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        if self._mesh is not None:
+            self._mesh.reach(peers, self.deadline_s, at_once=at_once)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this rank is connected with all others."""
+        return self._mesh is None or self._mesh.is_complete
+
     def latency_s(self, peer: int) -> float:
         """Return half of the shortest round trip to `peer` seen when connecting, in seconds."""
+        self.reach(peer)
         return self._links[peer].latency_s
 
     def heard_from(self, peers: Sequence[int], limit_s: float) -> list[int]:
         """Return those of `peers` of which something can be read, or that went away; waits at most `limit_s`."""
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and receives nothing.")
-        links = {self._links[peer].sock.fileno(): self._links[peer] for peer in peers}
-        if pending := [link.rank for link in links.values() if link.has_pending]:
-            return pending
-        poller = select.poll()
-        for fd in links:
-            poller.register(fd, select.POLLIN)
-        return [links[fd].rank for fd, _ in poller.poll(max(limit_s, 0.0) * 1000)]
+        deadline = time.monotonic() + limit_s
+        while True:
+            links = {self._links[peer].sock.fileno(): self._links[peer] for peer in peers if peer in self._links}
+            if pending := [link.rank for link in links.values() if link.has_pending]:
+                return pending
+            poller = select.poll()
+            for fd in links:
+                poller.register(fd, select.POLLIN)
+            mesh = self._mesh if len(links) < len(set(peers)) else None
+            bell = -1 if mesh is None else mesh.arrivals()
+            if mesh is not None:
+                poller.register(bell, select.POLLIN)
+                if any(peer in self._links for peer in peers if peer not in {link.rank for link in links.values()}):
+                    continue  # it came between the two looks
+            ready = [fd for fd, _ in poller.poll(max(deadline - time.monotonic(), 0.0) * 1000)]
+            if mesh is not None and bell in ready:
+                mesh.heed_arrivals()
+            if found := [links[fd].rank for fd in ready if fd != bell]:
+                return found
+            if time.monotonic() >= deadline:
+                return []
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""
         check_limit("deadline_s", deadline_s)
         self.deadline_s = deadline_s
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.set_deadline(deadline_s)
 
     def close(self) -> None:
         """Close all connections; peers that wait for this rank see that it went away."""
         self._closed = True
+        if self._mesh is not None:
+            self._mesh.close()
         for link in self._links.values():
             link.sock.close()
 
@@ -176,7 +228,7 @@ class TCPTransport(AbstractTransport):
         ) from error
 
     def _wake(self) -> None:
-        for link in self._links.values():
+        for link in list(self._links.values()):
             shut_down(link.sock)
 
 
@@ -215,6 +267,8 @@ class Entrance:
         TLS.
     detour : Detour, optional
         How to get to peers that cannot be connected to.
+    first : collection of int, optional
+        The peers to connect with at once; `dsgd.comm.sockets.mesh.first_peers` by default.
 
     Attributes
     ----------
@@ -244,6 +298,7 @@ class Entrance:
     connect_timeout_s: float = DEFAULT_TIMEOUT_S
     wrap: Wrap | None = None
     detour: Detour | None = None
+    first: Collection[int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -256,21 +311,42 @@ class Entrance:
         config = self.greeting + self.config
         self.credentials = Credentials(self.rank, size, self.job_id, self.epoch, self.token, config)
 
-    def join(self) -> dict[int, Link]:
-        """Return one link per peer, once this rank is connected with all of them; see `connect` for the errors."""
-        ways = self.wrap, self.detour
-        return join_mesh(self.listener, self.addresses, self.credentials, self.flag, self.connect_timeout_s, *ways)
+    def join(self) -> Mesh:
+        """Return the connections to the first peers, once they are there; see `connect` for the errors."""
+        size = len(self.addresses)
+        first = first_peers(self.rank, size) if self.first is None else self.first
+        settings = self.flag, self.connect_timeout_s, self.wrap, self.detour, first
+        mesh = Mesh(self.listener, self.addresses, self.credentials, *settings)
+        mesh.join()
+        return mesh
 
-    def transport(self, links: dict[int, Link]) -> TCPTransport:
-        """Return the transport over these links, with the deadlines of the data path."""
-        for link in links.values():
+    def transport(self, mesh: Mesh, settle: Callable[[Link], Link] = lambda link: link) -> TCPTransport:
+        """Return the transport over these connections, with the deadlines of the data path.
+
+        Parameters
+        ----------
+        mesh : Mesh
+            What `join` has returned.
+        settle : callable, optional
+            Called with each link that is made later, by both of its ranks at once; returns the one to use.
+        """
+        for link in mesh.links.values():
             link.configure(self.timeout_s)
         ledger = self.ledger or RankLedger(self.rank)
-        return TCPTransport(self.rank, len(self.addresses), links, ledger, self.flag, self.timeout_s)
+        settings = ledger, self.flag, self.timeout_s, mesh
+        transport = TCPTransport(self.rank, len(self.addresses), mesh.links, *settings)
+
+        def settled(link: Link) -> Link:
+            link = settle(link)
+            link.configure(transport.deadline_s)
+            return link
+
+        mesh.open_to_all(settled)
+        return transport
 
 
 def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: Any) -> TCPTransport:
-    """Join the gang: return once this rank is connected with all others.
+    """Join the gang: return once this rank is connected with its first peers, which in a small gang are all others.
 
     Parameters
     ----------
@@ -280,7 +356,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     Returns
     -------
     TCPTransport
-        Connected with all other ranks.
+        Connected with the first peers, and with any other rank from the first exchange on.
 
     Raises
     ------
@@ -292,6 +368,8 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
         Not all ranks joined in time; names those missing.
     AbortedError
         The job stopped, or a peer went away meanwhile.
+    ClusterError
+        This process may not open as many files as the connections need.
     """
     entrance = Entrance(listener, rank, addresses, **options)
     return entrance.transport(entrance.join())

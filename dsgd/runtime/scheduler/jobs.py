@@ -33,7 +33,8 @@ class Job:
     """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; `failure` and `suspicion` say whether it failed; `opened`
-    are the workers that hold data of it, perhaps from an earlier epoch; `events` wait for the client, `history` stays.
+    are the workers that hold data of it, perhaps from an earlier epoch; `table` is what all members get once the last
+    has joined; `events` wait for the client, `history` stays.
     """
 
     job_id: str
@@ -49,6 +50,7 @@ class Job:
     started: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
     n_cores: int | None = None
+    table: bytes = b""
     ended: set[int] = field(default_factory=set)
     failure: dict[str, Any] | None = None
     suspicion: dict[str, Any] | None = None

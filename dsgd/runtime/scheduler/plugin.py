@@ -11,7 +11,8 @@ another version replaces it only if it has no jobs, so that two queues never lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,8 +64,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """
         self._give_way(scheduler)
         self.scheduler = scheduler
-        self.registry = Registry(self._send, self._wake)
+        self.registry = Registry(self._send, self._wake, met=self._meet)
         self._changed: dict[str, asyncio.Event] = {}
+        self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
         self._aside: dict[str, float] = {}
         self._vigil = Vigil()
@@ -72,6 +74,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
+            self._meetings = before._meetings
             self._aside, self._vigil = before._aside, before._vigil
             before._next_tick.cancel()
         self._tick()
@@ -86,6 +89,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_end_early": self.registry.end_early,
                 "dsgd_close": self.registry.close,
                 "dsgd_join": self.join,
+                "dsgd_missing": self.registry.missing,
                 "dsgd_finish": self.registry.finish,
             }
         )
@@ -142,7 +146,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     async def watch(self, job_id: str, seen: int, wait_s: float) -> dict[str, Any]:
         """Return the state of a job and its new events, as soon as it is no longer at version `seen`."""
-        await self._until(job_id, lambda: self.registry.status(job_id)["version"] != seen, wait_s)
+        await self._until_changed(job_id, seen, wait_s)
         return {
             **self.registry.status(job_id),
             "events": self.registry.take_events(job_id),
@@ -181,12 +185,14 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int, wait_s: float
     ) -> dict[str, Any]:
         """Register a member's address; return those of all once the last has joined, or the state after `wait_s`."""
-
-        def answer() -> dict[str, Any]:
-            return self.registry.join(job_id, epoch, token, member, address, n_cores)
-
-        await self._until(job_id, lambda: answer()["join_state"] != "waiting", wait_s)
-        return answer()
+        mine = job_id, epoch, token, member, address, n_cores
+        answer = self.registry.join(*mine)
+        if answer["join_state"] != "waiting":
+            return answer
+        meeting = self._meetings.setdefault(job_id, asyncio.Event())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(meeting.wait(), wait_s)
+        return self.registry.join(*mine)
 
     def member_event(
         self, worker: str, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any] | None
@@ -324,10 +330,15 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if event is not None:
             event.set()
 
-    async def _until(self, job_id: str, ready: Callable[[], bool], wait_s: float) -> None:
+    def _meet(self, job_id: str) -> None:
+        meeting = self._meetings.pop(job_id, None)
+        if meeting is not None:
+            meeting.set()
+
+    async def _until_changed(self, job_id: str, seen: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        while not ready() and (remaining := deadline - loop.time()) > 0:
+        while self.registry.version(job_id) == seen and (remaining := deadline - loop.time()) > 0:
             event = self._changed.setdefault(job_id, asyncio.Event())
             try:
                 await asyncio.wait_for(event.wait(), remaining)

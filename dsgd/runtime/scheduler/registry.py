@@ -9,6 +9,9 @@ Members send their addresses and get the full list once the last has joined. Eve
 epoch, token), so that repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of
 members that only noticed a silent peer count after a grace period, in which the cause itself usually arrives.
 
+Cost: a member's message is recorded in constant time and wakes nobody, except that of the last; the list of all is made
+once and is the same bytes for every member.
+
 This module is independent of Dask: messages go out through `send`, and time comes from `clock`, so the protocol is
 tested without a cluster. All calls come from one thread, the event loop of the scheduler.
 """
@@ -22,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
+from dsgd.runtime.messages import pack_table
 from dsgd.runtime.scheduler.job_history import JobHistory, JobView
 from dsgd.runtime.scheduler.jobs import Job, Member
 
@@ -50,6 +54,9 @@ class Registry:
         Takes a job id; called when that job has changed, to wake those that wait for it.
     clock : callable, default time.monotonic
         Returns seconds.
+    met : callable, optional
+        Takes a job id; called when members that wait for the others need not wait any longer: all are there, or the
+        gang is over.
     """
 
     def __init__(
@@ -57,10 +64,12 @@ class Registry:
         send: Callable[[str, dict[str, Any]], None],
         changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        met: Callable[[str], None] = lambda job_id: None,
     ) -> None:
         self._send = send
         self._notify = changed
         self._clock = clock
+        self._met = met
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
         self._n_jobs = 0
@@ -133,6 +142,11 @@ class Registry:
             "failure": job.failure,
         }
 
+    def version(self, job_id: str) -> int:
+        """Return the `version` of `status`, and nothing else."""
+        job = self.jobs.get(job_id)
+        return -1 if job is None or job.phase == "closed" else job.version
+
     def take_events(self, job_id: str) -> list[dict[str, Any]]:
         """Return the progress events since the last call."""
         job = self.jobs.get(job_id)
@@ -194,6 +208,7 @@ class Registry:
         job.phase = "closed"
         job.closed_at = self._clock()
         self._changed(job)
+        self._met(job_id)
         self._sweep()
 
     def overview(self) -> list[JobView]:
@@ -211,11 +226,10 @@ class Registry:
     # ---- the members' side
 
     def member_started(self, job_id: str, epoch: int, token: bytes, member: int) -> None:
-        """Record that the task of a member has begun."""
+        """Record that the task of a member has begun; the client hears of the last at once, of the others later."""
         job = self._fenced(job_id, epoch, token, member)
         if job is not None and member not in job.ended:
-            job.started.add(member)
-            self._changed(job)
+            self._start(job, member)
 
     def join(
         self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int = 1
@@ -225,9 +239,8 @@ class Registry:
         Returns
         -------
         dict
-            ``join_state``: ``"waiting"`` (with ``missing``, those that have not joined), ``"ready"`` (with
-            ``addresses`` and ``workers`` in order, and ``n_cores``, the fewest that a member may use), ``"stopped"``
-            (with ``reason``) or ``"stale"``: this task does not, or no longer, belong to the gang.
+            ``join_state``: ``"waiting"``, ``"ready"`` (with ``table``, for `dsgd.runtime.messages.read_table`),
+            ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not, or no longer, belong to the gang.
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or job.phase != "granted" or member in job.ended:
@@ -237,19 +250,19 @@ class Registry:
         if job.stopped:
             return {"join_state": "stopped", "reason": self._reason(job)}
         if member not in job.addresses:
-            job.started.add(member)
+            self._start(job, member)
             job.addresses[member] = address
             job.n_cores = min(job.n_cores or n_cores, n_cores)
-            self._changed(job)
-        missing = [k for k in range(len(job.members)) if k not in job.addresses]
-        if missing:
-            return {"join_state": "waiting", "missing": [str(job.members[k]) for k in missing]}
-        return {
-            "join_state": "ready",
-            "addresses": [job.addresses[k] for k in range(len(job.members))],
-            "workers": [member.worker for member in job.members],
-            "n_cores": job.n_cores,
-        }
+            if len(job.addresses) == len(job.members):
+                addresses = [job.addresses[k] for k in range(len(job.members))]
+                job.table = pack_table(addresses, [member.worker for member in job.members], job.n_cores)
+                self._met(job_id)
+        return {"join_state": "ready", "table": job.table} if job.table else {"join_state": "waiting"}
+
+    def missing(self, job_id: str, epoch: int, token: bytes, member: int) -> list[str]:
+        """Return the names of the members that have not given their addresses."""
+        job = self._fenced(job_id, epoch, token, member)
+        return [] if job is None else [str(other) for k, other in enumerate(job.members) if k not in job.addresses]
 
     def finish(
         self, job_id: str, epoch: int, token: bytes, member: int, failure: Mapping[str, Any] | None = None
@@ -278,8 +291,10 @@ class Registry:
                 self._suspect(job, record)
             else:
                 self._fail(job, record)
-        self._changed(job)
-        self._sweep()
+        # A failure is told at once; a job without one tells only its end.
+        if failure is not None or job.stopped or job.phase == "closed" or len(job.ended) == len(job.members):
+            self._changed(job)
+            self._sweep()
 
     def publish(self, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any]) -> None:
         """Keep a progress event until the client asks for it; the oldest are dropped if there are too many."""
@@ -388,18 +403,21 @@ class Registry:
                 del self.leases[worker]
             if worker in job.opened and worker not in staying:
                 self._tell(worker, "close", job)
+        self._met(job.job_id)
 
     def _suspect(self, job: Job, record: dict[str, Any]) -> None:
         if not job.stopped:
             job.suspicion = record
             job.suspected_at = self._clock()
             self._push_abort(job)
+            self._met(job.job_id)
 
     def _fail(self, job: Job, record: dict[str, Any]) -> None:
         if job.failure is None:
             job.failure = record
             self._push_abort(job)
             self._changed(job)
+            self._met(job.job_id)
 
     def _push_abort(self, job: Job) -> None:
         if job.phase == "granted":
@@ -420,6 +438,12 @@ class Registry:
             return ""
         text = str(record["text"]).strip().splitlines()[-1:] or [record["kind"]]
         return text[0] if record["rank"] < 0 else f"rank {record['rank']} on worker {record['worker']}: {text[0]}"
+
+    def _start(self, job: Job, member: int) -> None:
+        n_before = len(job.started)
+        job.started.add(member)
+        if n_before < len(job.started) == len(job.members):
+            self._changed(job)
 
     def _changed(self, job: Job) -> None:
         job.version += 1

@@ -1,14 +1,15 @@
 """Creating the mailboxes of ranks on worker processes.
 
 Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
-speaks for itself: every rank, and every server, has connections of its own to all others, those of its own process
+speaks for itself: every rank, and every server, has connections of its own to others, those of its own process
 among them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank
 joins the mesh in its own thread, by the handshake of every other connection: encrypted where the cluster is, through
 the ports of the workers where no other can be reached.
 
 Servers are threads beside the ranks of a worker: server k runs on member k modulo their number.
 
-Cost: n - 1 connections for each of n ranks and servers, beside those of the collectives.
+Cost: a connection for each two ranks or servers between which there is mail, beside those of the collectives; in a
+small gang for each two.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class MemberMailboxes:
         self._workers = [places[number][1] for number in range(len(places))]
 
     def open(self, number: int) -> AbstractMailbox:
-        """Return the mailbox of a rank or server once it is connected with all others; called in its thread."""
+        """Return the mailbox of a rank or server once it is connected with others; called in its thread."""
         if self._boxes:
             return self._boxes[number]
         doors = [self._door(peer) for peer in range(len(self._workers))]

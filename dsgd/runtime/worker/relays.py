@@ -60,24 +60,25 @@ class RelayHandlers:
             return self._refuse("malformed", "a request to connect makes no sense")
         credentials = {"job_id": job_id, "epoch": epoch, "token": token}
         try:
-            await board.admit(rank, peer, _post(self._worker, address, credentials, rank=peer, peer=rank))
+            post = _post(self._worker, address, credentials, rank=peer, peer=rank, came=False)
+            await board.admit(rank, peer, post)
         except (DsgdError, OSError) as error:
             return str(error)
         return ""
 
     async def message(
-        self, job_id: str, epoch: int, token: bytes, rank: int, peer: int, position: int, data: bytes
+        self, job_id: str, epoch: int, token: bytes, rank: int, peer: int, position: int, data: bytes, came: bool
     ) -> str:
-        """Hand bytes of `peer` to `rank`; returns why not."""
+        """Hand bytes of `peer` to `rank`, which it has called (`came`) or which calls it; returns why not."""
         board = self._board(job_id, epoch, token)
         if board is None:
             # The end of a connection may well come after that of the job.
             reason = f"the job of rank {rank} is not open on this worker"
             return reason if data == b"" else self._refuse("job", reason)
-        if not (all(map(_is_count, (rank, peer, position))) and isinstance(data, bytes)):
+        if not (all(map(_is_count, (rank, peer, position))) and isinstance(data, bytes) and isinstance(came, bool)):
             return self._refuse("malformed", "a message makes no sense")
         try:
-            await board.deliver(rank, peer, position, data)
+            await board.deliver(rank, peer, position, data, came=came)
         except (DsgdError, OSError) as error:
             return str(error) or type(error).__name__
         return ""
@@ -126,7 +127,8 @@ async def open_relay(
         # As large as the system allows: all bytes that are ready go into one post, and a post takes long.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
     try:
-        board.start(credentials.member, peer, theirs, _post(worker, address, job, rank=peer, peer=credentials.member))
+        post = _post(worker, address, job, rank=peer, peer=credentials.member, came=True)
+        board.start(credentials.member, peer, theirs, post)
         call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=credentials.member, address=worker.address)
         refusal = await call
         if refusal:
@@ -137,12 +139,13 @@ async def open_relay(
     return ours
 
 
-def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer: int) -> Post:
-    """Return what delivers bytes to `rank` on the worker at `address`; `peer` is who sends them."""
+def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer: int, came: bool) -> Post:
+    """Return what delivers bytes of `peer` to `rank` on the worker at `address`; `came` if `peer` has called it."""
+    to = {**job, "rank": rank, "peer": peer, "came": came}
 
     async def post(position: int, data: bytes) -> None:
         try:
-            refusal = await worker.rpc(address).dsgd_message(**job, rank=rank, peer=peer, position=position, data=data)
+            refusal = await worker.rpc(address).dsgd_message(**to, position=position, data=data)
         except OSError:
             raise
         except Exception as error:

@@ -2,8 +2,9 @@
 
 A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the
-last one has registered. So no port needs to be agreed on, and none can be taken by another program in between.
-Strangers that connect are refused while the member waits, and the port is closed as soon as all have joined.
+last one has registered: one question and one answer, unless that takes long. So no port needs to be agreed on, and none
+can be taken by another program in between. Strangers that connect are refused, and the port is closed as soon as all
+members are connected with each other; in a large gang that is when it ends (`dsgd.comm.sockets.mesh`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from distributed.comm import get_address_host
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import job_code
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.credentials import MemberCredentials
-from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT
+from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT, read_table
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.wires import WireOptions, open_listener
@@ -39,11 +40,13 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_loop"]
+__all__ = ["JOIN_S", "GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_loop"]
 
 _log: Final = logging.getLogger("dsgd.runtime")
-# One slice of waiting for the others; between slices the abort flag is read.
-_SLICE_S: Final = 0.5
+#: How long the scheduler may leave a member's question for the others open; then it is asked again.
+JOIN_S: Final = 10.0
+# Before a scheduler that could not be reached is asked again.
+_RETRY_S: Final = 0.5
 _CLIENT_FIRST_S: Final = 5.0
 # How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
 _LOOK_S: Final = 0.2
@@ -83,6 +86,11 @@ class SchedulerLink:
         mine = {"address": address, "n_cores": CPU_COUNT}
         answer: dict[str, Any] = self._call("dsgd_join", wait_s + self._patience_s, idle, **mine, wait_s=wait_s)
         return answer
+
+    def missing(self) -> list[str]:
+        """Return the names of the members that have not given their addresses."""
+        names: list[str] = self._call("dsgd_missing", self._patience_s)
+        return names
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
         """Say how this member ended: a failure at once if that can be, and in any case before its task ends.
@@ -257,7 +265,8 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
     GangTimeoutError
         Some members did not come in time; names them.
     ClusterError
-        Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
+        Not all members can share memory, with ``transport="shm"``, no port can be listened on, or this process may not
+        open as many files as its connections need.
     """
     relays, member = context.job.relays, context.credentials.member
     with open_listener(context.worker, context.wires) as listener:
@@ -265,12 +274,14 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
         try:
             transport = _connect(context, listener, _wait_for_all(context, listener, link), ledger)
         finally:
-            relays.close_door(member)
+            # Where peers may still come, the end of the job closes it.
+            if not listener.is_kept:
+                relays.close_door(member)
         return GangConnection(transport, dict(listener.refused + relays.refused))
 
 
 def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLink) -> dict[str, Any]:
-    """Return the scheduler's answer when the last member has registered."""
+    """Return where all members are when the last has registered; see `read_table`."""
     code, wrap = job_code(context.credentials.job_id), context.wrap()
 
     def send_strangers_away() -> None:
@@ -282,16 +293,17 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
     while True:
         context.job.abort.check()
         try:
-            answer = link.join(listener.address, _SLICE_S, send_strangers_away)
+            wait_s = min(max(deadline - time.monotonic(), 0.0), JOIN_S)
+            answer = link.join(listener.address, wait_s, send_strangers_away)
         except OSError as problem:
             # A scheduler that stands still for long takes no new connections either.
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(f"the scheduler could not be reached to join the gang: {problem}") from problem
-            time.sleep(_SLICE_S)
+            time.sleep(_RETRY_S)
             continue
         state = answer["join_state"]
         if state == "ready":
-            return answer
+            return read_table(answer["table"])
         if state == "stopped":
             raise AbortedError(answer["reason"])
         if state == "stale":
@@ -300,7 +312,7 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
             )
         if time.monotonic() >= deadline:
             raise GangTimeoutError(
-                f"the worker waited {context.timeout_s:g} s for {', '.join(answer['missing'])} to start. "
+                f"the worker waited {context.timeout_s:g} s for {', '.join(link.missing())} to start. "
                 "The worker may be busy with other tasks, paused for memory, or still reading its rows."
             )
 

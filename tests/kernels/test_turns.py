@@ -1,0 +1,59 @@
+"""Compiling in turns: processes that start together, and kernels that cannot be compiled."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd.kernels.turns import Turns
+from forks import forking
+
+
+def _use(path: str, ready: Any, found: Any) -> None:
+    sys.path.insert(0, path)
+    module = importlib.import_module("turns_kernel")
+    ready.wait(30.0)
+    value = module.total(np.arange(5.0))
+    found.send((float(value), sum(module.total.stats.cache_misses.values())))
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    """Of two processes that need a kernel at the same moment one compiles it, and the other finds it on disk."""
+    source = tmp_path / "turns_kernel.py"
+    source.write_text(
+        "from dsgd.kernels.jit import kernel\n\n\n@kernel\ndef total(x):\n    out = 0.0\n"
+        "    for i in range(len(x)):\n        out += x[i]\n    return out\n"
+    )
+    context = forking()
+    ready, pipes, processes = context.Barrier(2), [], []
+    for _ in range(2):
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=_use, args=(str(tmp_path), ready, theirs)))
+        processes[-1].start()
+        pipes.append(ours)
+    found = [pipe.recv() for pipe in pipes]
+    for process in processes:
+        process.join(30.0)
+        process.close()
+    assert [value for value, _ in found] == [10.0] * 2
+    assert sorted(misses for _, misses in found) == [0, 1]
+
+
+def test_a_kernel_that_cannot_be_compiled_ends_the_turn(tmp_path: Path) -> None:
+    """After a failed compilation nobody waits: the lock is free, and the next kernel takes it."""
+    turns, dispatcher = Turns(), SimpleNamespace(_cache=SimpleNamespace(cache_path=str(tmp_path)))
+    load = turns.loading(dispatcher, lambda *args: None)
+    assert load() is None
+    lock = (tmp_path / "dsgd-compiling.lock").open("ab")
+    with lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    turns.leave(dispatcher)
+    with (tmp_path / "dsgd-compiling.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
