@@ -122,8 +122,8 @@ def elimination_verdict(summary: EliminationSummary, claims: Sequence[Claim]) ->
     same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]
     every = "Every" if same and all(same) else "Not every"
     text = (
-        f"With the small cache, elimination (auto) computed {span_of(gains.values, '{:.2f}')} times the kernel values of "
-        f"a run without it, in {span_of(gains.seconds, '{:.2f}')} times the time. {every} preset ended at the same "
+        f"With the small cache, elimination (auto) computed {span_of(gains.values, '{:.2f}')} times the kernel values "
+        f"of a run without it, in {span_of(gains.seconds, '{:.2f}')} times the time. {every} preset ended at the same "
         f"optimum; {gains.wrong:,.0f} of {gains.out:,.0f} samples left out, over all presets, had to come back. "
     )
     if gains.single:
