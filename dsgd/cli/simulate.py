@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from dsgd.cli.files import read_rows
-from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.cli.fit import make_estimator
+from dsgd.cli.parts import parse_sync
 from dsgd.cli.training_options import DATA, AsJson, Task, examples
 from dsgd.ledger import PHASES
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dsgd.cli.fit import parse_sync
+from dsgd.cli.parts import parse_sync
 from dsgd.collectives import Group
 from dsgd.comm.topology import AbstractTopology, Complete, Exponential, Grid, RandomRegular, Ring, Star
 from dsgd.compress import AbstractCompressor, AbstractMemory
@@ -221,9 +221,11 @@ def test_what_is_no_strategy_is_refused() -> None:
 def test_strategies_are_found_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By module and class, or by the entry point of an installed package."""
     point = importlib.metadata.EntryPoint("beyond-the-mean", "beyond:Beyond", "dsgd.strategies")
-    monkeypatch.setattr(sys.modules["dsgd.sync.resolve"], "_entry_points", lambda: {point.name: point})
+    found = {"dsgd.strategies": {point.name: point}}
+    monkeypatch.setattr(sys.modules["dsgd.named"], "installed", lambda group: found.get(group, {}))
     assert resolve(text) == Beyond()
     assert parse_sync(text) == Beyond()
+    assert parse_sync(f"{text}:every=8") == Beyond(8)
 
 
 @pytest.mark.parametrize(
