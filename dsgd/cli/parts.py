@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import DsgdError, InvalidParameterError
 
-__all__ = ["COMPRESS_HELP", "SYNC_HELP", "compressing", "parse_compress", "parse_sync"]
+__all__ = ["COMPRESS_HELP", "SYNC_HELP", "compressing", "parse_compress", "parse_sync", "variants"]
 
 #: What options say of the texts that `parse_sync` and `parse_compress` take.
 SYNC_HELP: Final = (
@@ -101,11 +102,58 @@ def compressing(sync: Any, text: str) -> Any:
 
     strategy: Any = resolve(sync)
     compressor = parse_compress(text)
-    if "compressor" not in {field.name for field in fields(strategy)}:
+    if not _has(strategy, "compressor"):
         raise InvalidParameterError(f"--compress {text!r}: {type(strategy).__name__} takes no compressor.")
     if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
         compressor = ErrorFeedback(compressor)
     return replace(strategy, compressor=compressor)
+
+
+def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence[int] = ()) -> dict[str, Any]:
+    """Return strategies by what they are called: each with the periods, and bare and with the compressors, it takes.
+
+    Parameters
+    ----------
+    names : sequence of str
+        See `parse_sync`.
+    compress : sequence of str
+        See `parse_compress`.
+    every : sequence of int
+        Periods of the strategies that have one; by default each keeps its own.
+
+    Raises
+    ------
+    InvalidParameterError
+        A text is wrong, or none of the strategies takes what is asked for.
+    """
+    from dsgd.sync import resolve
+
+    chosen = {name: parse_sync(name, "--strategy") for name in names}
+    if every:
+        # A number is a period already.
+        periodic = {name for name, one in chosen.items() if isinstance(one, int) or _has(resolve(one), "every")}
+        if not periodic:
+            raise InvalidParameterError(f"--every {every[0]}: none of {', '.join(chosen)} has a period of rows.")
+        chosen = {
+            f"{name} every {n}" if n else name: replace(resolve(one), every=n) if n else one
+            for name, one in chosen.items()
+            for n in (every if name in periodic and not isinstance(one, int) else (None,))
+        }
+    bare = dict(chosen)
+    for text in compress:
+        refusals = []
+        for name, one in bare.items():
+            try:
+                chosen[f"{name} + {text}"] = compressing(one, text)
+            except DsgdError as error:  # the compressor is unknown, or does not go with what this strategy says
+                refusals.append(error)
+        if len(refusals) == len(bare):
+            raise refusals[0]
+    return chosen
+
+
+def _has(part: Any, name: str) -> bool:
+    return name in {field.name for field in fields(part)}
 
 
 def _look_here(text: str) -> None:

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from dsgd.cli import study_options as options
-from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, compressing, parse_sync
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
 from dsgd.cli.study import asked, check_place, follow, sized, tell
 from dsgd.cli.study_options import model_option, place_option, underscored
 from dsgd.cli.training_options import examples
-from dsgd.errors import DsgdError
 
 __all__ = ["EXAMPLES", "strategies"]
 
@@ -108,14 +107,4 @@ def _chosen(strategy: Sequence[str] | None, compress: Sequence[str], *, simulate
         return None
     # Of all strategies only those that can run there are meant.
     names = list(strategy or StrategyStudy(network=_NETWORK if simulated else None).chosen())
-    chosen: dict[str, Any] = {name: parse_sync(name, "--strategy") for name in names}
-    for text in compress:
-        refusals = []
-        for name in names:
-            try:
-                chosen[f"{name} + {text}"] = compressing(chosen[name], text)
-            except DsgdError as error:  # the compressor is unknown, or does not go with what this strategy says
-                refusals.append(error)
-        if len(refusals) == len(names):
-            raise refusals[0]
-    return chosen
+    return variants(names, compress)

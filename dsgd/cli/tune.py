@@ -13,7 +13,7 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, is_svmlight, read_rows
+from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset
 from dsgd.cli.fit import make_estimator
 from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, parse_compress, parse_sync
 from dsgd.cli.training_options import examples, place_option
@@ -85,7 +85,8 @@ def tune(
     """
     from dsgd.tuning import tune as search
 
-    X, y, paths = _rows(data or [], more or [], dataset)
+    paths = [*(data or []), *(more or [])]
+    X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
     if report is not None:
         _check_report(report)
     parameters: dict[str, Any] = {
@@ -116,20 +117,6 @@ def tune(
         typer.echo(result.line)
     else:
         _show(result, report)
-
-
-def _rows(data: list[str], more: list[str], dataset: str | None) -> tuple[Any, Any, list[str]]:
-    """Return the rows of a dataset, or the paths of files that are there."""
-    paths = [*data, *more]
-    if bool(paths) == (dataset is not None):
-        raise InvalidParameterError("dsgd tune needs rows: give --data FILES or --dataset NAME, one of the two")
-    if dataset is not None:
-        from dsgd.datasets import load_or_generate
-
-        found = load_or_generate(dataset)
-        return found.X, found.y, []
-    check_inputs(paths)
-    return None, None, paths
 
 
 def _check_report(path: Path) -> None:

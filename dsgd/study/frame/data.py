@@ -131,15 +131,17 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 
-def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
-    """Give each rank its rows: send them to a worker of its own, or cut them for a simulated rank.
+def place(
+    where: Client | SimulatedCluster | None, X: Any, y: AnyArray, ranks: int, partition: str, seed: int = 0
+) -> list[Any]:
+    """Give each rank its rows: send them to a worker of its own, or cut them for a thread or a simulated rank.
 
-    Which rows a rank trains on is decided here and nowhere else, for workers and simulated ranks alike.
+    Which rows a rank trains on is decided here and nowhere else, for workers, threads and simulated ranks alike.
 
     Parameters
     ----------
-    where : distributed.Client or SimulatedCluster
-        The cluster.
+    where : distributed.Client, SimulatedCluster or None
+        The cluster; None for threads of this process.
     X : array or CSR matrix, shape (n_rows, n_features)
         Rows.
     y : array, shape (n_rows,)
@@ -148,6 +150,8 @@ def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, par
         How many workers to use.
     partition : str
         How rows are assigned, see `dsgd.datasets.split_rows`.
+    seed : int, default 0
+        Of what is drawn for it.
 
     Returns
     -------
@@ -160,8 +164,8 @@ def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, par
     ClusterError
         The cluster has fewer workers than ranks.
     """
-    shares = split_rows(y, ranks, partition)
-    if isinstance(where, SimulatedCluster):
+    shares = split_rows(y, ranks, partition, seed=seed, X=X)
+    if where is None or isinstance(where, SimulatedCluster):
         return [(X[rows], y[rows]) for rows in shares]
     workers = sorted(where.nthreads())
     if len(workers) < ranks:

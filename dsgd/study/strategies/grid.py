@@ -83,7 +83,7 @@ class StrategyStudy:
         ``ranks - 1`` times as large, at most ten times.
     partition : str
         How training rows are assigned to the ranks, see `dsgd.datasets.split_rows`: ``"contiguous"``, ``"shuffled"``,
-        ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
+        ``"label-skewed"``, ``"feature-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
     dtype : {"float32", "float64"}
         Precision of data and model.
     target_excess : float
