@@ -71,7 +71,7 @@ def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) ->
     """Train on one dataset and one number of ranks; yield what rows say of it."""
     assert client is not None  # every run has workers
     study, described = runs[0].study, data.describe()
-    blocks = place(client, data.X, data.y, runs[0].ranks, study.partition)
+    blocks, _ = place(client, (data.X, data.y), runs[0].ranks, study.partition)
     # Loading compiled code is in no timing.
     _model(runs[0], client, max_iter=1).fit(blocks, None)
     for run in runs:
