@@ -61,7 +61,8 @@ def compare(
     """Train a classifier with each of several methods, and compare what they cost and what they learn.
 
     The run of one rank is always part of it: its final training objective, and a little, is the target that the others
-    are to reach, unless one is given. Each method is trained with each seed, and once more for each point of its learning curve.
+    are to reach, unless one is given. Each method is trained with each seed, and once more for each point of its
+    learning curve.
 
     Parameters
     ----------

@@ -17,14 +17,14 @@ _FRONT: Final = (
     "their names are written. Hover over a point for its name."
 )
 _CURVES: Final = (
-    "Training objective of the model that training returns, against the rows seen by then, what all ranks together have "
-    "sent for the algorithm, and the time. Medians over seeds, with the lowest and the highest. Each point is a training "
-    "of its own; the first are of a part of an epoch. Curves that begin higher are cut off."
+    "Training objective of the model that training returns, against the rows seen by then, what all ranks together "
+    "have sent for the algorithm, and the time. Medians over seeds, with the lowest and the highest. Each point is a "
+    "training of its own; the first are of a part of an epoch. Curves that begin higher are cut off."
 )
-#: What curves are drawn against: the column of a point, the name of the axis, and its unit.
+#: What curves are drawn against: the column of a point, the name of the panel, and the axis.
 _AGAINST: Final = (
-    ("rows", "rows seen", ""), ("bytes_sent", "sent by all ranks", "B"),
-    ("messages", "messages of all ranks", ""), ("seconds", "time", "s"),
+    ("rows", "Rows", Axis("rows seen", "log")), ("bytes_sent", "Bytes", Axis("sent by all ranks", "log", "B")),
+    ("messages", "Messages", Axis("messages of all ranks", "log")), ("seconds", "Seconds", Axis("time", "log", "s")),
 )  # fmt: skip
 # What early points are allowed to take of the height, over the target.
 _HIGHEST: Final = 2.5
@@ -32,11 +32,12 @@ _HIGHEST: Final = 2.5
 
 def curves_figure(gang: StrategyGang, excess: float) -> Figure:
     """Return the learning curves of all strategies against rows, bytes, messages and seconds."""
-    panels = [_curves(gang, name, Axis(title, "log", unit), excess) for name, title, unit in _AGAINST]
+    panels = [Panel(title, x, *_curves(gang, name, excess)) for name, title, x in _AGAINST]
     return Figure("curves", f"Learning curves: {gang.name}", _CURVES, panels, columns=2, height=330, share="y")
 
 
-def _curves(gang: StrategyGang, against: str, axis: Axis, excess: float) -> Panel:
+def _curves(gang: StrategyGang, against: str, excess: float) -> tuple[Axis, list[Mark]]:
+    """Return the vertical axis and the marks of the curves against a column of their points."""
     target = gang.target(excess)
     marks: list[Mark] = []
     if against in ("rows", "seconds"):
@@ -46,7 +47,7 @@ def _curves(gang: StrategyGang, against: str, axis: Axis, excess: float) -> Pane
     values = [value for mark in marks for value in mark.values("y")]
     low, high = min(values), min(max(values), _HIGHEST * target)
     room = 0.05 * (high - low)
-    return Panel(f"Against {axis.label}", axis, Axis("training objective", low=low - room, high=high + room), marks)
+    return Axis("training objective", low=low - room, high=high + room), marks
 
 
 def _line(cell: StrategyCell, against: str, dash: str, number: int = 0) -> Line:
@@ -79,7 +80,7 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
         y = [max(1.0, reached[name]["bytes_sent"]) for name in front]
         marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
     for number, family in enumerate(FAMILIES):
-        names = [cell.name for cell in gang.cells if cell.family == family and cell.name in reached]
+        names = [cell.name for cell in gang.cells if cell.name in reached and cell.family == family]
         if names:
             x = [reached[name]["seconds"] for name in names]
             y = [max(1.0, reached[name]["bytes_sent"]) for name in names]

@@ -106,7 +106,7 @@ class StrategyGang:
         return f"{self.dataset}, {self.where}"
 
     def target(self, excess: float) -> float:
-        """Return the target that was given, or the final training objective of the sequential run times (1 + `excess`)."""
+        """Return the target that was given, or the final objective of the sequential run times (1 + `excess`)."""
         return self.given if self.given is not None else self.sequential.median("objective") * (1.0 + excess)
 
     def reached(self, excess: float) -> dict[str, dict[str, float]]:
@@ -275,7 +275,7 @@ def _versus(
         ours, other = ({seed: point[name] for seed, point in found.items()} for found in points)
         missed = [one.name for one, found in zip((first, cell), points, strict=True) if len(found) < len(one.rows)]
         found = None if missed else ratio(ours, other)
-        said += ["-", f"{missed[0]} not there"] if missed else _said(found, _times, 1.0, words)
+        said += ["-", f"{missed[0]} not reached"] if missed else _said(found, _times, 1.0, words)
         if busy and name == "seconds" and found is not None:
             said[-1] = "undecided"
     accuracy = [{row["seed"]: float(row["test_accuracy"]) for row in one.rows} for one in (cell, first)]
