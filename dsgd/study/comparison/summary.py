@@ -260,7 +260,7 @@ def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> Ta
     )
     if busy:
         note += " The machine was busy with other work, so its seconds decide nothing."
-    columns = (f"beside {first.name}", "seconds", "", "bytes", "", "accuracy", "")
+    columns = (f"beside {first.name}", "seconds", "verdict", "bytes", "verdict", "accuracy", "verdict")
     return Table(f"Beside {first.name}", columns, rows, note, n_text=7)
 
 
