@@ -3,7 +3,7 @@
 Problem: how a method of distributed training fares depends on whether ranks hold like rows. Comparisons need to say
 which rows each rank holds, and to be able to make them unlike on purpose.
 
-Update: one of five ways, each a pure function of the labels, the number of parts and a seed:
+Update: one of six ways, each a pure function of the set, the number of parts and a seed:
 
 contiguous
     Runs of the file, of equal length.
@@ -11,6 +11,9 @@ shuffled
     Rows at random, as many in each part.
 label-skewed
     Runs of the rows sorted by label: most parts hold one class.
+feature-skewed
+    Runs of the rows sorted along the direction in which they vary most, the first principal component: each part sees
+    a range of it, whatever the labels.
 dirichlet:ALPHA
     Of the rows of each class, part k gets a share drawn from Dirichlet(ALPHA, ..., ALPHA). The smaller ALPHA, the fewer
     parts hold most of a class; from about 100 on parts are alike.
@@ -20,13 +23,14 @@ quantity:ALPHA
 Every row is in one part, and no part is empty where there are rows enough.
 
 Source: Hsu, Qi and Brown 2019 (arXiv 1909.06335), section 3, for shares of classes; as in Li, Diao, Chen and He 2022
-(arXiv 2102.02079), section 4, shares are drawn for each class, and sizes in the same way.
+(arXiv 2102.02079), section 4, shares are drawn for each class, and sizes in the same way. Skewed features as in their
+synthetic set, where each party holds a region of the space; here the regions are slabs, of as many rows each.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,8 +40,10 @@ from dsgd.types import AnyArray, FloatVector, IntVector
 __all__ = ["SPLITS", "check_split", "split_rows"]
 
 #: The ways to split rows; the last two take a number, as ``dirichlet:0.5``.
-SPLITS: Final = ("contiguous", "shuffled", "label-skewed", "dirichlet:ALPHA", "quantity:ALPHA")
+SPLITS: Final = ("contiguous", "shuffled", "label-skewed", "feature-skewed", "dirichlet:ALPHA", "quantity:ALPHA")
 _DRAWN: Final = tuple(name.partition(":")[0] for name in SPLITS if ":" in name)
+#: Multiplications that find the direction of the largest variance.
+_POWERS: Final = 30
 
 
 def check_split(how: str) -> tuple[str, float]:
@@ -67,7 +73,7 @@ def check_split(how: str) -> tuple[str, float]:
     return name, 0.0
 
 
-def split_rows(y: AnyArray, n_parts: int, how: str = "contiguous", *, seed: int = 0) -> list[IntVector]:
+def split_rows(y: AnyArray, n_parts: int, how: str = "contiguous", *, seed: int = 0, X: Any = None) -> list[IntVector]:
     """Return the row numbers of each part.
 
     Parameters
@@ -77,9 +83,12 @@ def split_rows(y: AnyArray, n_parts: int, how: str = "contiguous", *, seed: int 
     n_parts : int
         How many parts, such as ranks.
     how : str, default "contiguous"
-        ``"contiguous"``, ``"shuffled"``, ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``; see `SPLITS`.
+        ``"contiguous"``, ``"shuffled"``, ``"label-skewed"``, ``"feature-skewed"``, ``"dirichlet:0.5"`` or
+        ``"quantity:0.5"``; see `SPLITS`.
     seed : int, default 0
         Of what is drawn.
+    X : array or CSR matrix, shape (n_rows, n_features), optional
+        The rows; ``"feature-skewed"`` needs them.
 
     Returns
     -------
@@ -89,7 +98,7 @@ def split_rows(y: AnyArray, n_parts: int, how: str = "contiguous", *, seed: int 
     Raises
     ------
     InvalidParameterError
-        `how` is unknown, or there are no parts.
+        `how` is unknown or needs `X`, or there are no parts.
 
     Examples
     --------
@@ -107,11 +116,28 @@ def split_rows(y: AnyArray, n_parts: int, how: str = "contiguous", *, seed: int 
     order: IntVector = np.arange(n_rows)
     if name == "label-skewed":
         order = np.argsort(y, kind="stable")
+    elif name == "feature-skewed":
+        order = np.argsort(_along_main_direction(X, rng), kind="stable")
     elif name in ("shuffled", "quantity"):
         order = rng.permutation(n_rows)
     if name == "quantity":
         return _filled(np.split(order, _cuts(rng.dirichlet([alpha] * n_parts), n_rows)))
     return np.array_split(order, n_parts)
+
+
+def _along_main_direction(X: Any, rng: np.random.Generator) -> FloatVector:
+    """Return where each row lies on the first principal component, found by power iteration."""
+    if X is None:
+        raise InvalidParameterError("partition='feature-skewed' goes by the features: call split_rows(..., X=X).")
+    n_rows, mean = X.shape[0], np.asarray(X.mean(axis=0), np.float64).ravel()
+    direction = rng.standard_normal(X.shape[1])
+    place = np.zeros(n_rows)
+    for _ in range(_POWERS):
+        direction /= np.linalg.norm(direction) or 1.0
+        # Rows stay as they are, sparse ones too: the mean is taken off the products.
+        place = np.asarray(X @ direction, np.float64).ravel() - mean @ direction
+        direction = np.asarray(X.T @ place, np.float64).ravel() - mean * place.sum()
+    return place
 
 
 def _by_label(y: AnyArray, n_parts: int, alpha: float, rng: np.random.Generator) -> list[IntVector]:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
     from dsgd.inputs.rows import Rows
     from dsgd.ledger import Ledger
+    from dsgd.study.comparison import compare
 
-__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__"]
+__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "compare"]
 
 __version__: Final = version("dsgd")
 
@@ -24,6 +25,7 @@ _HOMES: Final = {
     "Rows": "dsgd.inputs.rows",
     "SGDClassifier": "dsgd.estimators",
     "SGDRegressor": "dsgd.estimators",
+    "compare": "dsgd.study.comparison",
 }
 
 

@@ -46,7 +46,7 @@ def calibrate(
     It takes some ten seconds. dsgd tune, studies and the simulator read the file, which is measured again when workers
     or versions change. Without --workers and --scheduler, threads of this process are measured.
     """
-    from dsgd.cli.fit import compressing, parse_sync
+    from dsgd.cli.parts import compressing, parse_sync
     from dsgd.sim import known_costs
     from dsgd.sync import MinibatchSGD
 

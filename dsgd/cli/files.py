@@ -10,7 +10,15 @@ from typing import Any
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.files import replacing
 
-__all__ = ["check_inputs", "check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
+__all__ = [
+    "check_inputs",
+    "check_model_path",
+    "is_svmlight",
+    "load_model",
+    "read_rows",
+    "rows_or_dataset",
+    "save_model",
+]
 
 _TABLE_SUFFIXES = (".npz",)
 # Formats that people have their rows in and that are not read here, each with the call that reads them.
@@ -205,3 +213,39 @@ def load_model(path: Path) -> Any:
             f"{path}: holds a {type(model).__name__}, not an estimator; `dsgd fit --model` writes one"
         )
     return model
+
+
+def rows_or_dataset(
+    command: str, paths: list[str], dataset: str | None, n_rows: int | None = None, *, reads: bool = True
+) -> tuple[Any, Any]:
+    """Return the rows and targets of files, or of a dataset by its name.
+
+    Parameters
+    ----------
+    command : str
+        What errors begin with.
+    paths : list of str
+        Files; none where `dataset` is given.
+    dataset : str or None
+        A name that `dsgd.datasets` knows; its generated twin where the set is not at hand.
+    n_rows : int or None, default None
+        How many rows of the dataset; all by default.
+    reads : bool, default True
+        Whether files are read; if not, they are checked, and (None, None) returned.
+
+    Raises
+    ------
+    InvalidParameterError
+        Both or neither are given, or `n_rows` with files.
+    """
+    if bool(paths) == (dataset is not None):
+        raise InvalidParameterError(f"{command} needs rows: give --data FILES or --dataset NAME, one of the two")
+    if dataset is not None:
+        from dsgd.datasets import load_or_generate
+
+        found = load_or_generate(dataset, n_rows=n_rows)
+        return found.X, found.y
+    if n_rows is not None:
+        raise InvalidParameterError(f"--rows {n_rows} applies to --dataset: of files all rows are used")
+    check_inputs(paths)
+    return read_rows(paths) if reads else (None, None)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -16,14 +13,15 @@ import typer
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, compressing, parse_sync
 from dsgd.cli.training_options import examples, model_option, place_option
-from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_choice
 
-__all__ = ["EXAMPLES", "compressing", "fit", "make_estimator", "parse_sync"]
+__all__ = ["EXAMPLES", "fit", "make_estimator"]
 
 EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib",
+    "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.joblib",
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
 )
 
@@ -33,22 +31,9 @@ _Files: TypeAlias = Annotated[list[str], options.DATA]
 _Model: TypeAlias = Annotated[
     Path, typer.Option("--model", "-m", help="Where to write the model; an existing file is replaced.")
 ]
-_Sync: TypeAlias = Annotated[
-    str,
-    _training_option(
-        help="How often ranks average their models: every N rows of each (larger means less often), auto, epoch, "
-        "one-shot, or minibatch:N for mean gradients of N rows of all ranks together, anytime:SECONDS to average by "
-        "the clock, or "
-        "package.module:Name of a strategy of your own."
-    ),
-]
+_Sync: TypeAlias = Annotated[str, _training_option(help=f"When ranks exchange, and what: {SYNC_HELP}.")]
 _Compress: TypeAlias = Annotated[
-    str | None,
-    _training_option(
-        help="Compression of what ranks exchange: auto (lossless), or a compressor, as topk:0.01, qsgd:7, "
-        "gtopk:0.001, powersgd:2, onebit, sign, fp16, or package.module:Name of one of your own; "
-        "a wrong name lists them."
-    ),
+    str | None, _training_option(help=f"Compression of what ranks exchange: {COMPRESS_HELP}.")
 ]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
@@ -170,83 +155,6 @@ def _timeouts(texts: list[str] | None) -> Any:
     from dsgd.runtime.timeouts import Timeouts
 
     return Timeouts.parse("--timeout", texts) if texts else None
-
-
-def parse_sync(text: str) -> Any:
-    """Return the strategy that a text names.
-
-    Parameters
-    ----------
-    text : str
-        A number of samples, ``minibatch:N``, ``anytime:SECONDS``, a short name in `dsgd.sync.STRATEGIES` or of an entry
-        point, or ``package.module:Name``, where modules of the current folder are found too.
-
-    Returns
-    -------
-    int, str or AbstractStrategy
-        What the estimators take as ``sync``.
-
-    Raises
-    ------
-    InvalidParameterError
-        The text is none of these.
-    """
-    name, _, size = text.partition(":")
-    if name == "minibatch" and size.isdigit() and int(size) > 0:
-        from dsgd.sync import MinibatchSGD
-
-        return MinibatchSGD(batch=int(size))
-    if name == "anytime":
-        from dsgd.sync import AnytimeSGD
-
-        with suppress(ValueError):
-            return AnytimeSGD(seconds=float(size))
-    from dsgd.sync import STRATEGIES, resolve
-
-    if text in STRATEGIES:
-        return text
-    if text.isdigit() and int(text) > 0:
-        return int(text)
-    if size:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return resolve(text)
-    except InvalidParameterError as error:
-        hint = f" ({error})" if size and name not in ("minibatch", "anytime") else ""
-        raise InvalidParameterError(
-            f"--sync {text!r}: give a number of samples (256), minibatch:N (minibatch:64), anytime:SECONDS "
-            f"(anytime:0.05), one of {', '.join(STRATEGIES)}, or package.module:Name of a strategy of your own{hint}"
-        ) from error
-
-
-def compressing(sync: Any, text: str) -> Any:
-    """Return the strategy that `sync` means, with the compressor that a text names.
-
-    Parameters
-    ----------
-    sync : int, str or AbstractStrategy
-        What `parse_sync` has returned.
-    text : str
-        See `dsgd.compress.parse_compressor`; modules of the current folder are found too. What a biased one
-        leaves out of gradients is sent later.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no such compressor, or the strategy takes none.
-    """
-    from dsgd.compress import ErrorFeedback, parse_compressor
-    from dsgd.sync import resolve
-
-    strategy: Any = resolve(sync)
-    if ":" in text:
-        sys.path.insert(0, str(Path.cwd()))
-    compressor = parse_compressor(text)
-    if "compressor" not in {field.name for field in fields(strategy)}:
-        raise InvalidParameterError(f"--compress {text!r}: {type(strategy).__name__} takes no compressor.")
-    if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
-        compressor = ErrorFeedback(compressor)
-    return replace(strategy, compressor=compressor)
 
 
 def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -> Any:

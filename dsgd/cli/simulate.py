@@ -1,14 +1,17 @@
-"""``dsgd simulate``: train on a simulated cluster and report the time on each network."""
+"""``dsgd simulate``: train on simulated clusters and compare what strategies would have cost on each network."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsgd.cli.files import read_rows
-from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.cli.files import rows_or_dataset
+from dsgd.cli.fit import make_estimator
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
+from dsgd.cli.study_options import numbers
 from dsgd.cli.training_options import DATA, AsJson, Task, examples
 from dsgd.ledger import PHASES
 
@@ -16,26 +19,48 @@ __all__ = ["EXAMPLES", "simulate"]
 
 EXAMPLES: Final = examples(
     "dsgd simulate --data train.svm --ranks 64 --network 1GbE --network InfiniBand --sync 512",
+    "dsgd simulate --dataset ijcnn1 --ranks 16 -s local -s easgd -s minibatch --every 64,1024 --compress topk:0.01",
     "dsgd simulate --data train.svm --ranks 16 --network 10GbE --calibration ~/gang.json",
     "dsgd simulate --data train.svm --ranks 16 --stragglers heavy-tail --sync anytime:0.01 --json",
 )
+_Data: TypeAlias = Annotated[list[str] | None, DATA]
+_Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
+_Rows: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Rows of the dataset; all by default.")]
+_Network: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."),
+]
+_Calibration: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
+]
+_Sync: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--sync", "--strategy", "-s", help=f"What to compare; repeat for several: {SYNC_HELP}."),
+]
+_Every: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Periods, as 64,256,1024: strategies that have one run with each.", callback=numbers),
+]
+_Compress: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}."),
+]
 
 
 def simulate(
-    data: Annotated[list[str], DATA],
+    data: _Data = None,
+    dataset: _Dataset = None,
+    rows: _Rows = None,
     ranks: Annotated[int, typer.Option(min=1, help="How many ranks.")] = 16,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."),
-    ] = None,
-    calibration: Annotated[
-        list[str] | None,
-        typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
-    ] = None,
+    network: _Network = None,
+    calibration: _Calibration = None,
     stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
     task: Task = "auto",
     loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...")] = None,
-    sync: Annotated[str, typer.Option(help="How often ranks average their models; as in dsgd fit.")] = "1024",
+    sync: _Sync = None,
+    every: _Every = None,
+    compress: _Compress = None,
     max_iter: Annotated[int, typer.Option(min=1, help="Epochs.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the row order and of the stragglers.")] = 0,
     as_json: AsJson = False,
@@ -43,8 +68,43 @@ def simulate(
     """Train on a simulated cluster; print the seconds it would have taken, and where they went.
 
     Models, losses and bytes are real, seconds are those of the network and of a core of a known kind, or of what
-    dsgd calibrate has measured. Nothing is written.
+    dsgd calibrate has measured. Of several strategies, periods, compressors and networks all combinations are run.
+    Nothing is written.
     """
+    from rich.console import Console
+    from rich.progress import track
+
+    clusters = _clusters(ranks, network, calibration, stragglers, seed)
+    # numbers() has read the periods.
+    periods: Any = every
+    methods = variants(sync or (["local"] if periods else ["1024"]), compress or (), periods or ())
+    X, y = rows_or_dataset("dsgd simulate", data or [], dataset, rows)
+    parameters = {"max_iter": max_iter, "tol": None, "random_state": seed}
+    console = Console(stderr=True)
+    runs = track(
+        [(where, what) for where in clusters for what in methods],
+        "training", console=console, transient=True, disable=as_json or not console.is_terminal,
+    )  # fmt: skip
+    fitted = {
+        (where, what): make_estimator(task, loss, {**parameters, "sync": methods[what], "client": clusters[where]}).fit(
+            X, y
+        )
+        for where, what in runs
+    }
+    reports = [
+        {"network": where, "sync": what, **_report(estimator, X, y)} for (where, what), estimator in fitted.items()
+    ]
+    if as_json:
+        common = {"ranks": ranks, "sync": ", ".join(methods), "stragglers": stragglers, "epochs": max_iter}
+        typer.echo(json.dumps({**common, "networks": reports}))
+    else:
+        _show(fitted, reports, f"{len(y):,} rows, {ranks} simulated ranks, {max_iter} epochs")
+
+
+def _clusters(
+    ranks: int, network: list[str] | None, calibration: list[str] | None, stragglers: str, seed: int
+) -> Mapping[str, Any]:
+    """Return the simulated clusters by the names of their networks and files."""
     from dsgd.sim import SimulatedCluster, open_costs
 
     names = network or ([] if calibration else ["1GbE"])
@@ -52,18 +112,7 @@ def simulate(
     for path in calibration or ():
         twin = open_costs(path).model.calibration
         clusters[path] = SimulatedCluster(ranks, twin.network, twin.compute, stragglers, seed)
-    parameters = {"max_iter": max_iter, "tol": None, "random_state": seed, "sync": parse_sync(sync)}
-    X, y = read_rows(data)
-    fitted = {
-        name: make_estimator(task, loss, {**parameters, "client": cluster}).fit(X, y)
-        for name, cluster in clusters.items()
-    }
-    reports = [{"network": name, **_report(estimator, X, y)} for name, estimator in fitted.items()]
-    if as_json:
-        common = {"ranks": ranks, "sync": sync, "stragglers": stragglers, "epochs": max_iter}
-        typer.echo(json.dumps({**common, "networks": reports}))
-    else:
-        _show(fitted, reports)
+    return clusters
 
 
 def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:
@@ -75,20 +124,33 @@ def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:
     }
 
 
-def _show(fitted: dict[str, Any], reports: list[dict[str, Any]]) -> None:
+def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], title: str) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    console, table = Console(highlight=False), Table(box=None, pad_edge=False)
+    from dsgd.report import Table, byte_text, seconds_text
+
     shares = [phase for phase in PHASES if phase != "encode"]
-    for column in ("network", "seconds", *shares, "MB sent", "MB control", "training loss", "score"):
-        table.add_column(column, justify="left" if column == "network" else "right")
+    columns = ("network", "strategy", "time", *shares, "sent", "messages", "control sent", "training loss", "score")
+    rows = []
     for report in reports:
         spent = sum(report[f"{phase}_s"] for phase in PHASES) or 1.0
-        sent = [f"{report[name] / 1e6:.3g}" for name in ("bytes_sent", "control_bytes_sent")]
-        numbers = [*sent, f"{report['training_loss']:.6g}", f"{report['score']:.4f}"]
-        spent_on = [f"{report[f'{phase}_s'] / spent:.1%}" for phase in shares]
-        table.add_row(report["network"], f"{report['seconds']:.4g}", *spent_on, *numbers)
-    console.print(table)
-    for name, estimator in fitted.items():
-        console.print(f"\n{name}\n{estimator.ledger_.summary()}", markup=False, soft_wrap=True)
+        rows.append(
+            [
+                report["network"],
+                report["sync"],
+                seconds_text(report["seconds"]),
+                *(f"{report[f'{phase}_s'] / spent:.1%}" for phase in shares),
+                byte_text(report["bytes_sent"]),
+                f"{report['messages']:,.0f}",
+                byte_text(report["control_bytes_sent"]),
+                f"{report['training_loss']:.4g}",
+                f"{report['score']:.4f}",
+            ]
+        )
+    note = "Time: of the whole fit; shares: of the time of all ranks. Sent: by all ranks together, for the algorithm."
+    # Into a file or a pipe the table is written as wide as it is, not folded to 80 columns.
+    console = Console(highlight=False) if Console().is_terminal else Console(highlight=False, width=170)
+    console.print(Table(title, columns, rows, note, n_text=2).renderable())
+    if len(fitted) == 1:
+        (estimator,) = fitted.values()
+        console.print(estimator.ledger_.summary(), markup=False, soft_wrap=True)

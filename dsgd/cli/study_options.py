@@ -115,7 +115,8 @@ Dtype: TypeAlias = Annotated[str | None, model_option(help="float32 or float64."
 Partition: TypeAlias = Annotated[
     str | None,
     model_option(
-        help="Rows of each rank: contiguous, shuffled, label-skewed, dirichlet:0.5 (labels) or quantity:0.5 (sizes)."
+        help="Rows of each rank: contiguous, shuffled, label-skewed, feature-skewed, dirichlet:0.5 (labels) or "
+        "quantity:0.5 (sizes)."
     ),
 ]
 Scheduler: TypeAlias = Annotated[

@@ -9,28 +9,28 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from dsgd.cli import study_options as options
-from dsgd.cli.fit import compressing, parse_sync
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
 from dsgd.cli.study import asked, check_place, follow, sized, tell
 from dsgd.cli.study_options import model_option, place_option, underscored
 from dsgd.cli.training_options import examples
-from dsgd.errors import DsgdError, InvalidParameterError
 
 __all__ = ["EXAMPLES", "strategies"]
 
 EXAMPLES: Final = examples(
     "dsgd study strategies --demo --out demo/",
     "dsgd study strategies -d ijcnn1 -s local -s 64 -s easgd -s sgp --ranks 16 --simulated --network 1GbE --out study/",
+    "dsgd study strategies -d ijcnn1 -s diloco:every=512,outer_rate=0.7 -s my.module:Mine:every=128 --out study/",
     "dsgd study strategies -d a9a -s local -s minibatch --compress topk:0.01 --compress qsgd --ranks 2,4 --out study/",
     "dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/",
 )
 _NETWORK: Final = "1GbE"
 _Strategy: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--strategy", "-s", help="As in dsgd fit --sync; repeat for several. All by default."),
+    typer.Option("--strategy", "-s", help=f"What to compare; repeat for several: {SYNC_HELP}. All by default."),
 ]
 _Compress: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
+    typer.Option(help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}."),
 ]
 _Stragglers: TypeAlias = Annotated[
     str | None, place_option(help="Simulated ranks only: none, exponential, slow-rank, heavy-tail.")
@@ -107,21 +107,4 @@ def _chosen(strategy: Sequence[str] | None, compress: Sequence[str], *, simulate
         return None
     # Of all strategies only those that can run there are meant.
     names = list(strategy or StrategyStudy(network=_NETWORK if simulated else None).chosen())
-    chosen: dict[str, Any] = {name: _parse(name) for name in names}
-    for text in compress:
-        refusals = []
-        for name in names:
-            try:
-                chosen[f"{name} + {text}"] = compressing(chosen[name], text)
-            except DsgdError as error:  # the compressor is unknown, or does not go with what this strategy says
-                refusals.append(error)
-        if len(refusals) == len(names):
-            raise refusals[0]
-    return chosen
-
-
-def _parse(name: str) -> Any:
-    try:
-        return parse_sync(name)
-    except InvalidParameterError as error:
-        raise InvalidParameterError(str(error).replace("--sync", "--strategy", 1)) from error
+    return variants(names, compress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,8 +13,9 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, is_svmlight, read_rows
-from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset
+from dsgd.cli.fit import make_estimator
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, parse_compress, parse_sync
 from dsgd.cli.training_options import examples, place_option
 from dsgd.errors import InvalidParameterError
 
@@ -41,15 +41,13 @@ _Strategy: TypeAlias = Annotated[
     _search_option(
         "--strategy",
         "-s",
-        help="Strategies to try, as in dsgd fit --sync; repeat for several. Periods and batches are searched; "
-        "local and minibatch by default.",
+        help=f"Strategies to try; repeat for several: {SYNC_HELP}. Periods and batches are searched; local and "
+        "minibatch by default.",
     ),
 ]
 _Compress: TypeAlias = Annotated[
     list[str] | None,
-    _search_option(
-        help="Compressors to try, as in dsgd fit --compress; repeat for several. Whole vectors are always tried."
-    ),
+    _search_option(help=f"Compressors to try; repeat for several: {COMPRESS_HELP}. Whole vectors are always tried."),
 ]
 _Seed: TypeAlias = Annotated[int, _search_option(help="Seed of rows held out, and of their order.")]
 _Transport: TypeAlias = Annotated[str, place_option(help="Transport between ranks on a cluster, as in dsgd fit.")]
@@ -87,7 +85,8 @@ def tune(
     """
     from dsgd.tuning import tune as search
 
-    X, y, paths = _rows(data or [], more or [], dataset)
+    paths = [*(data or []), *(more or [])]
+    X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
     if report is not None:
         _check_report(report)
     parameters: dict[str, Any] = {
@@ -105,8 +104,8 @@ def tune(
         with _shown(wanted=not (quiet or as_json)) as say:
             result = search(
                 estimator, X, y, budget=budget, margin=margin, random_state=seed, on_progress=say,
-                strategies=[parse_sync(text) for text in strategy or ("local", "minibatch")],
-                compressors=None if compress is None else [None, *map(_compressor, compress)],
+                strategies=[parse_sync(text, "--strategy") for text in strategy or ("local", "minibatch")],
+                compressors=None if compress is None else [None, *map(parse_compress, compress)],
             )  # fmt: skip
     if report is not None:
         from dsgd.tuning.report import write_tuning_report
@@ -120,20 +119,6 @@ def tune(
         _show(result, report)
 
 
-def _rows(data: list[str], more: list[str], dataset: str | None) -> tuple[Any, Any, list[str]]:
-    """Return the rows of a dataset, or the paths of files that are there."""
-    paths = [*data, *more]
-    if bool(paths) == (dataset is not None):
-        raise InvalidParameterError("dsgd tune needs rows: give --data FILES or --dataset NAME, one of the two")
-    if dataset is not None:
-        from dsgd.datasets import load_or_generate
-
-        found = load_or_generate(dataset)
-        return found.X, found.y, []
-    check_inputs(paths)
-    return None, None, paths
-
-
 def _check_report(path: Path) -> None:
     """Find out that a report cannot be written before a minute of work, not after."""
     from dsgd.report import check_extras
@@ -141,14 +126,6 @@ def _check_report(path: Path) -> None:
     check_extras()
     if path.is_dir():
         raise InvalidParameterError(f"--report {path} is a folder: name a file, such as {path / 'tuning.html'}")
-
-
-def _compressor(text: str) -> Any:
-    from dsgd.compress import parse_compressor
-
-    if ":" in text:
-        sys.path.insert(0, str(Path.cwd()))
-    return parse_compressor(text)
 
 
 @contextmanager

@@ -1,9 +1,12 @@
-"""Compressors by name, for the command line and tables of studies."""
+"""Compressors by name, for the command line and tables of studies.
+
+A package of its own makes its compressors known by names of their own, with entry points of the group
+``dsgd.compressors``; see `dsgd.sync.resolve`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -20,29 +23,30 @@ from dsgd.compress.sign import MajorityVote, Sign
 from dsgd.compress.terngrad import TernGrad
 from dsgd.compress.topk import TopK
 from dsgd.errors import InvalidParameterError
+from dsgd.named import Kind, part_of
 
-__all__ = ["COMPRESSOR_NAMES", "parse_compressor"]
+__all__ = ["COMPRESSORS", "COMPRESSOR_NAMES", "parse_compressor"]
 
-#: What each name makes, and what the number after its colon is.
-COMPRESSOR_NAMES: Final[Mapping[str, tuple[Callable[..., AbstractCompressor[Any]], Callable[[str], Any] | None]]] = (
-    MappingProxyType(
-        {
-            "topk": (TopK, float),
-            "randomk": (RandomK, float),
-            "gtopk": (GTopK, float),
-            "dgc": (DGC, float),
-            "adacomp": (AdaComp, int),
-            "qsgd": (QSGD, int),
-            "terngrad": (TernGrad, None),
-            "onebit": (OneBit, int),
-            "sign": (Sign, None),
-            "vote": (MajorityVote, None),
-            "powersgd": (PowerSGD, int),
-            "fp16": (Half, None),
-            "bf16": (lambda: Half("bfloat16"), None),
-        }
-    )
+#: What each name makes.
+COMPRESSOR_NAMES: Final[Mapping[str, Callable[..., AbstractCompressor[Any]]]] = MappingProxyType(
+    {
+        "topk": TopK,
+        "randomk": RandomK,
+        "gtopk": GTopK,
+        "dgc": DGC,
+        "adacomp": AdaComp,
+        "qsgd": QSGD,
+        "terngrad": TernGrad,
+        "onebit": OneBit,
+        "sign": Sign,
+        "vote": MajorityVote,
+        "powersgd": PowerSGD,
+        "fp16": Half,
+        "bf16": lambda: Half("bfloat16"),
+    }
 )
+#: Compressors, as texts name them.
+COMPRESSORS: Final = Kind("compressor", AbstractCompressor, "dsgd.compress", COMPRESSOR_NAMES, "dsgd.compressors")
 
 
 def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
@@ -51,13 +55,15 @@ def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
     Parameters
     ----------
     text : str
-        ``auto``; a name of `COMPRESSOR_NAMES`, some with their first parameter after a colon: ``topk:0.01``; or
-        ``package.module:Name`` of a compressor of your own, which is imported: an instance, or a class with defaults.
+        ``auto``; a name of `COMPRESSOR_NAMES` or of an entry point; or ``package.module:Name`` of a compressor of your
+        own, which is imported: an instance, or a class. Parameters stand behind one more colon, the first with or
+        without its name: ``topk:0.01``, ``dgc:density=0.01,momentum=0.5``.
 
     Raises
     ------
     InvalidParameterError
-        The text names no compressor, its number is out of range, or the named object cannot be imported or is none.
+        The text names no compressor, or none that can be imported; or it has no such parameter, or its value is out of
+        range.
 
     Examples
     --------
@@ -66,37 +72,10 @@ def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
     """
     if text == "auto":
         return "auto"
-    name, colon, number = text.partition(":")
-    if name in COMPRESSOR_NAMES:
-        make, kind = COMPRESSOR_NAMES[name]
-        if not colon:
-            return make()
-        if kind is not None:
-            try:
-                value = kind(number)
-            except ValueError:
-                value = None
-            if value is not None:
-                return make(value)
-    elif name and number.isidentifier():
-        return _imported(text)
-    known = ", ".join(f"{name}:N" if kind else name for name, (_, kind) in COMPRESSOR_NAMES.items())
-    raise InvalidParameterError(
-        f"No compressor {text!r}; give auto, {known}, as topk:0.01, a name without a number, or package.module:Name "
-        "of a compressor of your own."
-    )
-
-
-def _imported(text: str) -> AbstractCompressor[Any]:
-    """Return the compressor, or the defaults of the class, that ``package.module:Name`` stands for."""
-    module, _, name = text.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-        compressor = found() if isinstance(found, type) else found
-    except (ImportError, AttributeError, TypeError) as error:
+    found: AbstractCompressor[Any] | None = part_of(COMPRESSORS, text, f"compressor {text!r}")
+    if found is None:
         raise InvalidParameterError(
-            f"No compressor {text!r}: it cannot be imported, or not be made without parameters: {error}."
-        ) from error
-    if not isinstance(compressor, AbstractCompressor):
-        raise InvalidParameterError(f"{text!r} is a {type(compressor).__name__}, which is not a compressor.")
-    return compressor
+            f"No compressor {text!r}; give auto, {', '.join(COMPRESSORS.all_names())}, some of them with parameters "
+            "(topk:0.01, dgc:density=0.01,momentum=0.5), or package.module:Name of a compressor of your own."
+        )
+    return found

@@ -27,10 +27,13 @@ from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import Block, check_summaries, nbytes_of
+from dsgd.inputs.blocks import Block, check_summaries, make_block, nbytes_of
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
+from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.sources import check_targets
+from dsgd.inputs.spool import look
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
@@ -227,8 +230,8 @@ class AbstractSGD(AbstractLinearEstimator):
         Parameters
         ----------
         X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Simulated
-            ranks take a list of such tuples, one for each rank.
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Threads and
+            simulated ranks take a list of such tuples, one for each rank.
         coef_init, intercept_init : array or None
             Where to begin.
         sample_weight : array-like, dask array or None, shape (n_samples,)
@@ -265,6 +268,8 @@ class AbstractSGD(AbstractLinearEstimator):
         self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
     def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
+        if holds_blocks(X):
+            return self._train_on_blocks(X, y, sample_weight, start)
         is_read = self.shuffle and not self.out_of_core
         rows = self._rows_here(X, y, sample_weight, start, is_read=is_read)
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
@@ -281,6 +286,24 @@ class AbstractSGD(AbstractLinearEstimator):
         packer, job = self._plan(summaries, start, seed)
         packer = replace(packer, held_out=held_out)
         shares = rows.packed(n_ranks, packer, seed=seed if self.shuffle else None, reads_once=is_read)
+        gang = run_on_threads(
+            train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
+        )
+        return gang, packer.sparse
+
+    def _train_on_blocks(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
+        """Train threads of this process, each of them on the block that is given for it."""
+        check_targets(X, y, sample_weight)
+        if ranks_asked(self.n_jobs) not in (None, len(X)):
+            raise InvalidDataError(
+                f"X is a list of {len(X)} blocks, one for each thread, but n_jobs={self.n_jobs}: leave it at None."
+            )
+        blocks, expected = [make_block(block) for block in X], Expected(self._is_classification)
+        summaries = [look(block, expected) for block in blocks]
+        check_summaries(summaries)
+        self._check_width(summaries, None, first=start.is_first)
+        packer, job = self._plan(summaries, start, self._draw_seed())
+        shares = [packer([block], rank) for rank, block in enumerate(blocks)]
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
         )

@@ -23,17 +23,24 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 _PALETTE: Final = (GROUND, TEXT, MUTED, GRID, BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 
 
-def check_extras() -> None:
+def check_extras(what: str = "the report", *names: str) -> None:
     """Raise if what figures and reports need is not installed.
+
+    Parameters
+    ----------
+    what : str, default "the report"
+        What needs it, for the error.
+    *names : str
+        The packages; all that reports need by default.
 
     Raises
     ------
     DsgdError
         Names what is missing and how to get it.
     """
-    missing = [name for name in _EXTRAS if find_spec(name) is None]
+    missing = [name for name in names or _EXTRAS if find_spec(name) is None]
     if missing:
-        raise DsgdError(f"the report needs {' and '.join(missing)}: run `pip install 'dsgd[study]'`")
+        raise DsgdError(f"{what} needs {' and '.join(missing)}: run `pip install 'dsgd[study]'`")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dsgd.errors import DsgdError
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
 from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 
-__all__ = ["draw", "drawn_beside", "log_scale", "picture", "settings", "spread"]
+__all__ = ["canvas", "draw", "drawn_beside", "log_scale", "picture", "settings", "spread"]
 
 _DPI: Final = 120
 _CROWDED: Final = 7
@@ -46,7 +46,13 @@ _DASHES: Final[dict[str, Any]] = {
 
 
 def draw(figure: Figure, *, dark: bool = False) -> bytes:
-    """Return a figure as PNG.
+    """Return a figure as PNG; see `canvas`."""
+    with mpl.rc_context(settings(dark=dark)):
+        return picture(canvas(figure, dark=dark))
+
+
+def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
+    """Return a figure as one of matplotlib.
 
     Parameters
     ----------
@@ -59,8 +65,8 @@ def draw(figure: Figure, *, dark: bool = False) -> bytes:
     lines = -(-len(figure.panels) // columns)
     with mpl.rc_context(settings(dark=dark)):
         size = (max(5.2, 3.9 * columns), 0.0102 * figure.height * lines + 0.5)
-        canvas = Canvas(figsize=size, dpi=_DPI, layout="constrained")
-        axes = list(canvas.subplots(lines, columns, squeeze=False).ravel())
+        drawn = Canvas(figsize=size, dpi=_DPI, layout="constrained")
+        axes = list(drawn.subplots(lines, columns, squeeze=False).ravel())
         for axis in axes[len(figure.panels) :]:
             axis.set_axis_off()
         limits = zip(axes, figure.panels, figure.limits("x"), figure.limits("y"), strict=False)
@@ -68,8 +74,8 @@ def draw(figure: Figure, *, dark: bool = False) -> bytes:
             _panel(axis, panel, int(dark))
             _side(axis.xaxis, axis.set_xlim, panel.x, x_limits)
             _side(axis.yaxis, axis.set_ylim, panel.y, y_limits)
-        _legend(canvas, axes)
-        return picture(canvas)
+        _legend(drawn, axes)
+        return drawn
 
 
 def picture(canvas: Canvas) -> bytes:

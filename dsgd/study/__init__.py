@@ -15,7 +15,7 @@ The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); t
 from dsgd.report import Claim, Table, check_extras, claims_table
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import doubts
-from dsgd.study.frame.rows import RowFile, StudyRun, read_rows
+from dsgd.study.frame.rows import RowFile, StudyRun, read_rows, to_frame
 from dsgd.study.frame.summary import Stat
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import RunSpec, Study, demo_study
@@ -47,5 +47,6 @@ __all__ = [
     "study_page",
     "summarise",
     "target_table",
+    "to_frame",
     "verdict",
 ]

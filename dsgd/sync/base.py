@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.compress import AbstractCompressor
+from dsgd.errors import InvalidParameterError
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod, EveryRows
@@ -32,6 +35,7 @@ __all__ = [
     "Plan",
     "Seen",
     "Talk",
+    "check_state",
     "state_arrays",
     "state_handovers",
 ]
@@ -359,6 +363,28 @@ class AbstractRejoining(ABC):
         """
 
 
+def check_state(strategy: AbstractStrategy[Any], state: Any) -> None:
+    """Raise unless what the `init` of a strategy has returned can be kept in a checkpoint.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is no record, or a field is no array of numbers with a dimension or more; names the field.
+    """
+    where = f"{type(strategy).__name__}.init(...)"
+    if not is_dataclass(state) or isinstance(state, type):
+        raise InvalidParameterError(
+            f"{where} must return a dataclass of arrays, as checkpoints keep it; dsgd.sync.NoState() remembers "
+            f"nothing. Got {state!r}."
+        )
+    for name, value, _ in _fields(state):
+        if not isinstance(value, np.ndarray) or value.ndim < 1 or value.dtype == object:
+            raise InvalidParameterError(
+                f"{where}: {name} of {type(state).__name__} must be an array of numbers with one dimension or more, as "
+                f"checkpoints keep it: np.array([0.0]) for a number. Got {value!r}."
+            )
+
+
 def state_arrays(state: Any) -> dict[str, AnyArray]:
     """Return the arrays of a state record by name; those of a record inside it as ``"outer.inner"``.
 
@@ -373,6 +399,11 @@ def state_handovers(state: Any) -> dict[str, Handover]:
 
 
 def _walk(state: Any) -> Iterator[tuple[str, AnyArray, Handover]]:
+    return ((name, value, handover_of(field, value)) for name, value, field in _fields(state))
+
+
+def _fields(state: Any) -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield what a record holds, and the records inside it, by name."""
     for field in fields(state):
         value = getattr(state, field.name)
         if isinstance(value, tuple):
@@ -380,7 +411,7 @@ def _walk(state: Any) -> Iterator[tuple[str, AnyArray, Handover]]:
         elif is_dataclass(value):
             records = {field.name: value}
         else:
-            yield field.name, value, handover_of(field, value)
+            yield field.name, value, field
             continue
         for outer, record in records.items():
-            yield from ((f"{outer}.{name}", array, how) for name, array, how in _walk(record))
+            yield from ((f"{outer}.{name}", inner, at) for name, inner, at in _fields(record))

@@ -1,17 +1,51 @@
-"""Which strategies and local optimisers can be combined; others are refused before training."""
+"""Which strategies and local optimisers can be combined; others are refused before training.
+
+So are strategies that say of themselves what means nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, get_args
 
 from dsgd.compress import DGC
-from dsgd.errors import IncompatiblePartsError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.anytime import AnytimeSGD
-from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.momentum import MomentumPolicy
+from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.scaffold import SCAFFOLD
+from dsgd.sync.weighing import Weighing
 
-__all__ = ["check_combination"]
+__all__ = ["check_combination", "check_declared"]
+
+#: What a strategy declares in one word of several.
+_WORDS: Final = {"exchanges": Exchange, "talks": Talk, "weighs": Weighing, "momentum": MomentumPolicy}
+
+
+def check_declared(strategy: AbstractStrategy[Any]) -> None:
+    """Raise if what a strategy says of itself is no word that the rank loop knows, or if it has no period.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names the attribute and the choices.
+    """
+    kind = type(strategy).__name__
+    for name, choices in _WORDS.items():
+        value = getattr(strategy, name)
+        if value not in get_args(choices):
+            known = ", ".join(map(repr, get_args(choices)))
+            raise InvalidParameterError(f"{kind}.{name} must be one of {known}. Got {value!r}.")
+    try:
+        period = strategy.period
+    except AttributeError as error:
+        raise InvalidParameterError(
+            f"{kind} says not when ranks synchronise: give it a field `every` (rows), or a property `period`, such as "
+            f"dsgd.sync.EveryRows(64) ({error})."
+        ) from error
+    if not isinstance(period, AbstractPeriod):
+        raise InvalidParameterError(f"{kind}.period must be a period of dsgd.sync, as EveryRows(64). Got {period!r}.")
 
 
 def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
@@ -28,7 +62,10 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
     ------
     IncompatiblePartsError
         Both are named.
+    InvalidParameterError
+        What the strategy says of itself means nothing; see `check_declared`.
     """
+    check_declared(strategy)
     if not steps.remembers and strategy.momentum != "keep":
         raise IncompatiblePartsError(
             f"{strategy!r} sets what happens to momentum, but {steps.name} has none. Pass an optimizer that has, such "

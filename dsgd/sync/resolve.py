@@ -1,7 +1,7 @@
 """The strategy that a value of ``sync=`` stands for.
 
 A package of its own makes its strategies known by names of their own, with entry points of the group
-``dsgd.strategies``::
+``dsgd.strategies``, and compressors and topologies with those of ``dsgd.compressors`` and ``dsgd.topologies``::
 
     [project.entry-points."dsgd.strategies"]
     mine = "my_package.my_module:MyStrategy"
@@ -10,15 +10,18 @@ A package of its own makes its strategies known by names of their own, with entr
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from dsgd.comm import topology
+from dsgd.comm.topology import AbstractFixedGraph, AbstractTopology
+from dsgd.compress.parse import COMPRESSORS
 from dsgd.errors import InvalidParameterError
+from dsgd.named import Kind, part_of
+from dsgd.sync import adaptive
+from dsgd.sync.adaptive import AbstractRule
 from dsgd.sync.adpsgd import ADPSGD
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
@@ -49,8 +52,6 @@ from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
 
 __all__ = ["STRATEGIES", "resolve"]
-
-_GROUP = "dsgd.strategies"
 
 #: Every strategy by its short name, which stands for it with its defaults, and pooled rates where it has any.
 STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
@@ -86,6 +87,24 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
 )
 
 
+def _classes(module: Any, base: type, *but: type) -> dict[str, type]:
+    """Return the final classes of a kind in a module, by their names in small letters."""
+    found = (getattr(module, name) for name in module.__all__)
+    kinds = [one for one in found if isinstance(one, type) and issubclass(one, base) and one not in (base, *but)]
+    return {one.__name__.lower(): one for one in kinds}
+
+
+#: What parameters of strategies may be, as texts name them.
+TOPOLOGIES: Final = Kind(
+    "topology", AbstractTopology, "dsgd.comm.topology",
+    _classes(topology, AbstractTopology, AbstractFixedGraph), "dsgd.topologies",
+)  # fmt: skip
+_RULES: Final = Kind("rule", AbstractRule, "dsgd.sync.adaptive", _classes(adaptive, AbstractRule), "dsgd.rules")
+_STRATEGIES: Final = Kind(
+    "strategy", AbstractStrategy, "dsgd.sync", STRATEGIES, "dsgd.strategies", (COMPRESSORS, TOPOLOGIES, _RULES)
+)
+
+
 def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
     """Return the strategy that `sync` means.
 
@@ -95,7 +114,9 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD(rates="pooled")``, with which several ranks get as
         far in an epoch as one; a short name in `STRATEGIES` is that strategy with its defaults, and with pooled rates
         if it has such; one of an entry point is that strategy with its defaults, and so is ``"package.module:Name"``,
-        which is imported. Workers must be able to import it too.
+        which is imported. Workers must be able to import it too. Parameters stand behind one more colon:
+        ``"diloco:every=512,outer_rate=0.7"``, ``"minibatch:64"``; then all others have their defaults, as in
+        ``DiLoCo(every=512, outer_rate=0.7)``.
 
     Returns
     -------
@@ -105,7 +126,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     Raises
     ------
     InvalidParameterError
-        `sync` is something else; the text lists the choices.
+        `sync` is something else, and the text lists the choices; or the strategy has no such parameter, and the text
+        lists those that it has.
 
     Examples
     --------
@@ -113,6 +135,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     LocalSGD(every=256, overlap=False, momentum='keep', compressor=None, rates='own')
     >>> resolve("easgd")
     EASGD(every=256, beta=0.9)
+    >>> resolve("dpsgd:every=64,topology=complete")
+    DPSGD(every=64, topology=Complete())
     """
     if isinstance(sync, AbstractStrategy):
         return sync
@@ -124,39 +148,14 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         made: Any = STRATEGIES[sync]()
         pooled: AbstractStrategy[Any] = replace(made, rates="pooled") if "rates" in vars(made) else made
         return pooled
-    if isinstance(sync, str) and (sync in _entry_points() or ":" in sync):
-        return _imported(sync)
-    names = ", ".join(repr(name) for name in [*STRATEGIES, *_entry_points()])
+    if isinstance(sync, str):
+        found: AbstractStrategy[Any] | None = part_of(_STRATEGIES, sync, f"sync={sync!r}")
+        if found is not None:
+            return found
+    names = ", ".join(repr(name) for name in _STRATEGIES.all_names())
     classes = ", ".join(strategy.__name__ for strategy in STRATEGIES.values())
     raise InvalidParameterError(
         f"sync must be a positive number of samples, None, one of {names}, 'package.module:Name' of a strategy of your "
-        f"own, or a strategy of dsgd.sync ({classes}). Got {sync!r}."
+        "own, each with or without parameters ('diloco:every=512,outer_rate=0.7'), or a strategy of dsgd.sync "
+        f"({classes}). Got {sync!r}."
     )
-
-
-@cache
-def _entry_points() -> dict[str, EntryPoint]:
-    """Return the strategies that installed packages have made known, by name."""
-    return {point.name: point for point in entry_points(group=_GROUP)}
-
-
-def _imported(text: str) -> AbstractStrategy[Any]:
-    """Return the strategy, or the defaults of the class, that a name stands for."""
-    known = _entry_points().get(text)
-    try:
-        if known is not None:
-            found = known.load()
-        else:
-            module, _, name = text.partition(":")
-            found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidParameterError(f"sync={text!r} cannot be imported: {error}.") from error
-    try:
-        strategy = found() if isinstance(found, type) else found
-    except TypeError as error:
-        raise InvalidParameterError(f"sync={text!r} cannot be made without parameters: {error}.") from error
-    if not isinstance(strategy, AbstractStrategy):
-        raise InvalidParameterError(
-            f"sync={text!r} is a {type(strategy).__name__}, which is not a strategy of dsgd.sync."
-        )
-    return strategy

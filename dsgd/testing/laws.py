@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from dsgd.errors import InvalidParameterError
+
 __all__ = ["Check", "check_is_value", "fields_of", "require", "run_checks"]
 
 #: A law: takes the part, raises `AssertionError`.
@@ -36,7 +38,7 @@ def run_checks(part: Any, kind: type, checks_of: Callable[[Any], list[Check]]) -
     for check in checks_of(part):
         try:
             check(part)
-        except AssertionError as error:
+        except (AssertionError, InvalidParameterError) as error:  # some laws are those of every fit
             raise AssertionError(f"{check.__name__}: {part!r}: {error}") from error
 
 

@@ -59,7 +59,7 @@ def strategy_checks(strategy: AbstractStrategy[Any]) -> list[Check]:
     checks: list[Check] = [check_is_value, check_says_what_it_does]
     if not strategy.n_servers:  # a server serves until training ends
         checks.append(check_state_is_arrays)
-    checks += [check_learns, check_ranks_end_equal, check_goes_on_with_other_ranks]
+    checks += [check_ranks_end_equal, check_learns, check_goes_on_with_other_ranks]
     if not _is_by_clock(strategy):
         checks += [check_runs_repeat, check_simulated_ranks_are_threads]
         # What is averaged once, at the end of training, is another model wherever training ends.

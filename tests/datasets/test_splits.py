@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +40,22 @@ def test_parts_without_a_number_are_even(how: str, n_parts: int, rng: np.random.
     order = np.concatenate(parts)
     assert (how == "contiguous") == np.array_equal(order, np.arange(101))
     assert how != "label-skewed" or (np.diff(y[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_skewed_features_are_ranges_of_the_main_direction(make: Callable[[Any], Any], rng: np.random.Generator) -> None:
+    """Parts are even runs along the first principal component, as numpy finds it, and say nothing of the labels."""
+    X = rng.standard_normal((400, 6)) * [1.0, 1.0, 6.0, 1.0, 1.0, 1.0] + 3.0
+    X[:, 4] += 0.5 * X[:, 2]
+    parts = split_rows(rng.choice([-1.0, 1.0], 400), 4, "feature-skewed", X=make(X))
+    assert [len(part) for part in parts] == [100] * 4
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(400))
+    main = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2][0]
+    along = [np.sort(X[part] @ main) for part in parts]
+    along = along if along[0][0] < along[-1][0] else along[::-1]
+    assert all(low[-1] <= high[0] + 1e-6 for low, high in pairwise(along))
+    with pytest.raises(InvalidParameterError, match="X=X"):
+        split_rows(np.zeros(9), 3, "feature-skewed")
 
 
 def test_a_small_number_makes_parts_unlike(rng: np.random.Generator) -> None:

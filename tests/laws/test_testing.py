@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dsgd.cli.fit import parse_sync
+from dsgd import SGDClassifier
+from dsgd.cli.parts import parse_sync
 from dsgd.collectives import Group
 from dsgd.comm.topology import AbstractTopology, Complete, Exponential, Grid, RandomRegular, Ring, Star
 from dsgd.compress import AbstractCompressor, AbstractMemory
 from dsgd.errors import InvalidParameterError
+from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, DPSGD, AbstractStrategy, DiLoCo, LocalSGD, MinibatchSGD, OneShotAveraging, resolve
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import Exchange, NoState
@@ -116,6 +118,76 @@ def test_strategies_that_break_a_law_are_told_which(strategy: Any, law: str) -> 
     """The error names the law and the strategy."""
     with pytest.raises(AssertionError, match=f"{law}: .*{type(strategy).__name__}"):
         check_strategy(strategy)
+
+
+@dataclass(frozen=True)
+class Record(Beyond):
+    """Remembers nothing, in what is no record that a checkpoint can keep."""
+
+    kept: Any = None
+
+    def init(self, group: Group, params: np.ndarray, weight: float) -> Any:
+        """Return it."""
+        return LastMean(self.kept) if isinstance(self.kept, np.ndarray) else self.kept
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
+        """Take the mean."""
+        weighted_mean(group, vector, weight)
+
+
+@dataclass(frozen=True)
+class Parcels(Beyond):
+    """Says what it exchanges in a word of its own."""
+
+    exchanges: ClassVar[Any] = "parcels"
+
+
+@dataclass(frozen=True)
+class Shouting(Beyond):
+    """Talks as nobody does."""
+
+    talks: ClassVar[Any] = "loudly"
+
+
+class Timeless(AbstractStrategy[NoState]):
+    """Has no period."""
+
+    init, sync = Record.init, Record.sync
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (Record(8, {"mean": 1.0}), r"Record\.init\(\.\.\.\) must return a dataclass of arrays"),
+        (Record(8), r"NoState\(\) remembers nothing\. Got None"),
+        (Record(8, LastMean), "must return a dataclass"),
+        (Record(8, np.array(3.0)), "mean of LastMean must be an array of numbers with one dimension"),
+        (Record(8, np.array([None])), "mean of LastMean must be an array of numbers"),
+        (Scalar(8), "mean of LastMean must be an array of numbers"),
+        (Unequal(8), r"Unequal\(every=8\) leaves ranks with different models.*ends_equal = False"),
+        (Parcels(8), r"Parcels\.exchanges must be one of 'model', 'gradient'\. Got 'parcels'"),
+        (Shouting(8), r"Shouting\.talks must be one of 'together'"),
+        (Timeless(), "a field `every`"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+@pytest.mark.parametrize("where", [{"n_jobs": 3}, {"client": SimulatedCluster(3)}], ids=["threads", "simulated"])
+def test_a_fit_refuses_what_no_checkpoint_could_keep(strategy: Any, told: str, where: dict[str, Any]) -> None:
+    """What is wrong with a strategy shows in its first fit, without checkpoints, by an error that says what to do."""
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    with pytest.raises(InvalidParameterError, match=told):
+        SGDClassifier(sync=strategy, max_iter=2, tol=None, random_state=0, **where).fit(X, X[:, 0] > 0)
+
+
+def test_who_ends_equal_says_so_once() -> None:
+    """A strategy from outside shows in its first epoch that ranks end equal: two messages a rank, and no more."""
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    sent = {}
+    for name, strategy in (("outside", Record(8, np.zeros(1))), ("ours", LocalSGD(8))):
+        for epochs in (1, 4):
+            model = SGDClassifier(sync=strategy, max_iter=epochs, tol=None, random_state=0, n_jobs=3)
+            sent[name, epochs] = model.fit(X, X[:, 0] > 0).ledger_.totals()["control_messages"]
+    assert sent["outside", 1] - sent["ours", 1] == sent["outside", 4] - sent["ours", 4] <= 2 * 3
 
 
 @dataclass
@@ -221,9 +293,11 @@ def test_what_is_no_strategy_is_refused() -> None:
 def test_strategies_are_found_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By module and class, or by the entry point of an installed package."""
     point = importlib.metadata.EntryPoint("beyond-the-mean", "beyond:Beyond", "dsgd.strategies")
-    monkeypatch.setattr(sys.modules["dsgd.sync.resolve"], "_entry_points", lambda: {point.name: point})
+    found = {"dsgd.strategies": {point.name: point}}
+    monkeypatch.setattr(sys.modules["dsgd.named"], "installed", lambda group: found.get(group, {}))
     assert resolve(text) == Beyond()
     assert parse_sync(text) == Beyond()
+    assert parse_sync(f"{text}:every=8") == Beyond(8)
 
 
 @pytest.mark.parametrize(

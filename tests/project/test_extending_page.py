@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
-from dsgd.cli.fit import compressing
+from dsgd.cli.parts import compressing
 from dsgd.comm.wires import carried
 from dsgd.compress import QSGD
 from dsgd.errors import InvalidParameterError

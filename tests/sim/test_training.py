@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.cli import app
 from dsgd.compress import ErrorFeedback, GTopK, TopK
+from dsgd.datasets import split_rows
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.train import TrainData, TrainJob, train
@@ -184,6 +185,20 @@ def test_svms_run_on_it(data):
     assert svc.ledger_.elapsed_s > 0.0
 
 
+def test_threads_take_blocks_as_simulated_ranks_do(data):
+    """A list of (X, y), one for each rank, gives threads the bits of simulated ranks; another n_jobs is refused."""
+    X, y = data
+    blocks = [(X[rows], y[rows]) for rows in split_rows(y, 3, "dirichlet:0.5")]
+    simulated = SGDClassifier(**OPTIONS, sync=50, client=SimulatedCluster(3)).fit(blocks)
+    threads = SGDClassifier(**OPTIONS, sync=50).fit(blocks)
+    assert threads.fit_report_["ranks"] == 3
+    assert np.array_equal(simulated.coef_, threads.coef_)
+    with pytest.raises(InvalidDataError, match="3 blocks, one for each thread, but n_jobs=2"):
+        SGDClassifier(**OPTIONS, n_jobs=2).fit(blocks)
+    with pytest.raises(InvalidDataError, match="targets"):
+        SGDClassifier(**OPTIONS).fit(blocks, y)
+
+
 def test_the_command_compares_networks(data, tmp_path):
     """``dsgd simulate`` trains once for each network: equal losses, and a slow network takes longer."""
     X, y = data
@@ -198,6 +213,24 @@ def test_the_command_compares_networks(data, tmp_path):
     table = CliRunner().invoke(app, command, catch_exceptions=False).stdout
     assert "1GbE" in table
     assert "communication (wire + wait)" in table
+
+
+def test_the_command_compares_strategies_periods_and_compressors():
+    """Every combination is a line of one table, on a dataset by its name; what has no period or codec runs once."""
+    rows = ["--dataset", "ijcnn1-like", "--rows", "300", "--ranks", "3", "--max-iter", "1"]
+    what = ["-s", "local", "-s", "sgp:topology=ring", "-s", "one-shot", "--every", "20,50", "--compress", "topk:0.5"]
+    found = CliRunner().invoke(app, ["simulate", *rows, *what, "--json"], catch_exceptions=False)
+    sent = {report["sync"]: report["bytes_sent"] for report in json.loads(found.stdout)["networks"]}
+    periods = [f"{name} every {n}" for name in ("local", "sgp:topology=ring") for n in (20, 50)]
+    assert list(sent) == [*periods, "one-shot", "local every 20 + topk:0.5", "local every 50 + topk:0.5"]
+    assert sent["local every 20"] > sent["local every 50"] > sent["one-shot"]
+    table = CliRunner().invoke(app, ["simulate", *rows, *what], catch_exceptions=False).stdout
+    assert all(name in table for name in sent)
+    for wrong, told in ((["-s", "one-shot", "--every", "8"], "none of one-shot has a period"), ([], "--rows 300")):
+        files = [] if wrong else ["--data", "a.svm"]
+        options = rows if wrong else rows[2:]
+        with pytest.raises(InvalidParameterError, match=told):
+            CliRunner().invoke(app, ["simulate", *options, *files, *wrong], catch_exceptions=False)
 
 
 def test_the_command_takes_what_was_measured(data, tmp_path):

@@ -15,7 +15,7 @@ from dsgd.study.strategies import StrategyStudy, run_strategy_study
 from dsgd.sync import SCAFFOLD
 from gang_cluster import start_cluster
 
-PARTITIONS = ("contiguous", "shuffled", "label-skewed", "dirichlet:0.2", "quantity:0.4")
+PARTITIONS = ("contiguous", "shuffled", "label-skewed", "feature-skewed", "dirichlet:0.2", "quantity:0.4")
 STUDY = StrategyStudy(
     data=(DataSource("webspam-like", 600, 200),),
     strategies={"local": 50, "scaffold": SCAFFOLD(every=50, stretch=5)},

@@ -12,6 +12,8 @@ import pytest
 from dsgd.__main__ import main
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.study import DataSource, read_rows
+from dsgd.study.comparison.methods import FAMILIES, family
+from dsgd.study.comparison.training import looks
 from dsgd.study.strategies import (
     StrategyStudy,
     check_strategy_claims,
@@ -22,7 +24,6 @@ from dsgd.study.strategies import (
     strategy_verdict,
     summarise_strategies,
 )
-from dsgd.study.strategies.grid import FAMILIES, family, looks
 from dsgd.sync import STRATEGIES, resolve
 from web_page import check_page
 

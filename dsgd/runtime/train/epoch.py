@@ -10,12 +10,13 @@ Cost: two messages a rank, whatever the number of ranks; they are control, and n
 
 from __future__ import annotations
 
+import zlib
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.local import Evaluation, SGDState, is_finite
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.account import ProgressAccount
@@ -90,6 +91,8 @@ class EpochEnd:
         ------
         InvalidDataError
             The model of a rank left the range of floating-point numbers.
+        InvalidParameterError
+            Ranks have different models, and a strategy from outside the package says that they have not.
         PausedError
             A rank was asked to stop; all have kept their state.
         """
@@ -97,6 +100,8 @@ class EpochEnd:
         is_last = at.epoch == job.max_iter - 1
         same_model = self._run.ends_equal(self._run.clock_at(at.cut.rounds - 1))
         measured = job.strategy.exchanges == "model" and same_model
+        if same_model and at.epoch == 0:
+            self._check_ends_equal()
         dispersion = rounds.squared_distance_from_mean() if measured else np.nan
         settle_suffix(self._rank, job, at.params, at.optimizer)
         settle(self._run, is_last=False)
@@ -121,6 +126,25 @@ class EpochEnd:
         self._account.update(spent, n_seen)
         self._publish(record, last=ends)
         return ends
+
+    def _check_ends_equal(self) -> None:
+        """Raise on all ranks if their models differ after the first epoch, though the strategy says that they do not.
+
+        Where it is wrong, ranks go on from different models, and training returns that of one of them. Strategies of
+        the package are tested for it, so that only others send a number for it.
+        """
+        strategy, ledger = self._job.strategy, self._rank.ledger
+        if self._rank.size == 1 or type(strategy).__module__.partition(".")[0] == __name__.partition(".")[0]:
+            return
+        self._run.deadlines.expect("edge")
+        with ledger.round("control"):
+            digests = self._rank.group.roll_call(np.array([zlib.crc32(self._at.params.tobytes())], np.int64))
+        if len(np.unique(digests)) > 1:
+            raise InvalidParameterError(
+                f"{strategy!r} leaves ranks with different models at the end of an epoch: `sync` must leave the same "
+                "bits on all of them, as dsgd.sync.weighted_mean does, or the class must say ends_equal = False and "
+                "have a `collect` that does so at the end of training. dsgd.testing.check_strategy checks more."
+            )
 
     def _message(self, dispersion: float) -> _Sums:
         """Return this rank's part of the sums; the score is that of the model that all ranks together have."""

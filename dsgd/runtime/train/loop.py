@@ -25,7 +25,7 @@ from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.stages import stage
 from dsgd.sync import AnytimeSGD, Hogwild
-from dsgd.sync.base import AbstractUnderWay
+from dsgd.sync.base import AbstractUnderWay, check_state
 from dsgd.sync.server import AbstractServerStrategy
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
@@ -95,6 +95,7 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
     at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
+    check_state(strategy, at.strategy)
     snapshots = SnapshotSchedule(rank, run.job, run.data, run.rows)
     note = snapshots.recall(at)
     if note is None and run.job.epochs_before:

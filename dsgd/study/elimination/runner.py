@@ -80,7 +80,9 @@ def run_elimination_study(
 def _measure(client: Client | None, data: ProblemData, runs: Sequence[EliminationRun]) -> Iterator[Row]:
     """Train on one problem; yield the contents of the rows."""
     described, warm = data.describe(), set[str]()
-    blocks = None if client is None else place(client, data.X, data.y, runs[0].ranks or 1, "shuffled")
+    blocks: list[Any] | None = None
+    if client is not None:
+        blocks, _ = place(client, (data.X, data.y), runs[0].ranks or 1, "shuffled")
     for run in runs:
         if run.solver not in warm:
             _warm_up(run, data, client, blocks)

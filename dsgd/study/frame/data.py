@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from dsgd.datasets import load_or_generate, split_rows
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.measure import majority_accuracy
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -132,44 +133,67 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 
-def place(where: Client | SimulatedCluster, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
-    """Give each rank its rows: send them to a worker of its own, or cut them for a simulated rank.
+def place(
+    where: Client | SimulatedCluster | None,
+    rows: tuple[Any, AnyArray],
+    ranks: int,
+    partition: str,
+    *,
+    seed: int = 0,
+    share: float = 1.0,
+) -> tuple[list[Any], int]:
+    """Give each rank its rows: send them to a worker of its own, or cut them for a thread or a simulated rank.
 
-    Only this function decides which rows a rank trains on, for workers and simulated ranks alike.
+    Which rows a rank trains on is decided here and nowhere else, for workers, threads and simulated ranks alike.
 
     Parameters
     ----------
-    where : distributed.Client or SimulatedCluster
-        The cluster.
-    X : array or CSR matrix, shape (n_rows, n_features)
-        Rows.
-    y : array, shape (n_rows,)
-        Labels.
+    where : distributed.Client, SimulatedCluster or None
+        The cluster; None for threads of this process.
+    rows : tuple of (array or CSR matrix of shape (n_rows, n_features), array of shape (n_rows,))
+        Training rows and their labels.
     ranks : int
         How many workers to use.
     partition : str
         How rows are assigned, see `dsgd.datasets.split_rows`.
+    seed : int, default 0
+        Of what is drawn.
+    share : float, default 1.0
+        Which share of its rows each rank gets, above 0: so many of them, drawn at random, at least one if it has any.
 
     Returns
     -------
-    list of Future, or of tuple
+    blocks : list of Future, or of tuple
         One block (X, y) per rank, which estimators take as ``X``. Rows stay on the workers as long as the futures are
         held.
+    n_rows : int
+        How many rows these are.
 
     Raises
     ------
     ClusterError
         The cluster has fewer workers than ranks.
     """
-    shares = split_rows(y, ranks, partition)
-    if isinstance(where, SimulatedCluster):
-        return [(X[rows], y[rows]) for rows in shares]
+    X, y = rows
+    shares = split_rows(y, ranks, partition, seed=seed, X=X)
+    if share < 1.0:
+        shares = [_drawn(mine, share, (seed, rank)) for rank, mine in enumerate(shares)]
+    n_rows = sum(map(len, shares))
+    if where is None or isinstance(where, SimulatedCluster):
+        return [(X[mine], y[mine]) for mine in shares], n_rows
     workers = sorted(where.nthreads())
     if len(workers) < ranks:
         raise ClusterError(
             f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"
         )
     blocks = []
-    for worker, rows in zip(workers, shares, strict=False):
-        blocks += where.scatter([(X[rows], y[rows])], workers=[worker], hash=False)
-    return blocks
+    for worker, mine in zip(workers, shares, strict=False):
+        blocks += where.scatter([(X[mine], y[mine])], workers=[worker], hash=False)
+    return blocks, n_rows
+
+
+def _drawn(rows: IntVector, share: float, seed: tuple[int, int]) -> IntVector:
+    """Return a share of rows in their order; a larger share of the same seed holds the smaller one."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    drawn: IntVector = rows[np.sort(order[: math.ceil(share * len(rows))])]
+    return drawn

@@ -17,8 +17,8 @@ from dsgd.types import AnyArray
 
 __all__ = ["LOSSES", "majority_accuracy", "objective", "point", "score", "spent"]
 
-# Bytes of the algorithm, and of control.
-_SENT: Final = ("bytes_sent", "control_bytes_sent")
+# Bytes and messages of the algorithm, and of control.
+_SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
 _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
     "hinge": lambda margin: np.maximum(0.0, 1.0 - margin),
     "squared_hinge": lambda margin: np.maximum(0.0, 1.0 - margin) ** 2,
@@ -89,8 +89,11 @@ def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> fl
     return 0.5 * alpha * float(np.sum(np.square(model.coef_, dtype=np.float64))) + mean_loss
 
 
-def point(model: Any, epochs: int) -> dict[str, Any]:
-    """Return a point of a curve: epochs, seconds since the first sample on the first rank, bytes of all ranks."""
+def point(model: Any, epochs: float) -> dict[str, Any]:
+    """Return a point of a curve after so many epochs: seconds since the first row on rank 0, bytes and messages of all.
+
+    Bytes and messages are the algorithm's; those of control have names of their own.
+    """
     seconds, totals = model.fit_report_["epochs"][-1]["seconds"], model.ledger_.totals()
     return {"epoch": epochs, "seconds": seconds, **{name: int(totals[name]) for name in _SENT}}
 
@@ -103,5 +106,5 @@ def spent(model: Any, ranks: int = 1) -> dict[str, Any]:
     totals = model.ledger_.totals()
     return {
         **{f"{phase}_s": totals[f"{phase}_s"] / ranks for phase in PHASES},
-        **{name: int(totals[name]) for name in (*_SENT, "messages", "control_messages", "rounds")},
+        **{name: int(totals[name]) for name in (*_SENT, "rounds")},
     }

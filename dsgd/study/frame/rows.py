@@ -13,12 +13,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dsgd.errors import DsgdError, ParseError
+from dsgd.errors import DsgdError, MissingPackageError, ParseError
 from dsgd.files import replacing
 
-__all__ = ["ROWS_FILE", "AbstractRun", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "picked", "read_rows"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "ROWS_FILE",
+    "AbstractRun",
+    "Row",
+    "RowFile",
+    "StudyRun",
+    "check_rows",
+    "parse_rows",
+    "picked",
+    "read_rows",
+    "to_frame",
+]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -114,6 +128,37 @@ def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     """
     path = Path(path)
     return parse_rows(path.read_text(encoding="utf-8"), path.name) if path.exists() else []
+
+
+def to_frame(rows: Sequence[Row], *, curves: bool = False) -> pd.DataFrame:
+    """Return rows of a study as a pandas frame.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        The rows.
+    curves : bool, default False
+        Return a row per point of their curves, with ``strategy`` and ``seed``, and not one per run, without curve.
+
+    Raises
+    ------
+    MissingPackageError
+        pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_frame() needs pandas, which is not installed here. Install it with: pip install pandas; or use the "
+            "rows as they are, a list of dictionaries."
+        ) from error
+
+    if curves:
+        return pd.DataFrame(
+            [{"strategy": row["strategy"], "seed": row["seed"], **at} for row in rows for at in row["curve"]]
+        )
+    # What is a record itself has no place in a cell.
+    return pd.DataFrame([{name: v for name, v in row.items() if not isinstance(v, (dict, list))} for row in rows])
 
 
 class RowFile:

@@ -71,8 +71,8 @@ def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) ->
     """Train on one dataset and one number of ranks; yield the contents of the rows."""
     assert client is not None  # every run has workers
     study, described = runs[0].study, data.describe()
-    blocks = place(client, data.X, data.y, runs[0].ranks, study.partition)
-    # Timings exclude loading compiled code.
+    blocks, _ = place(client, (data.X, data.y), runs[0].ranks, study.partition)
+    # Loading compiled code is in no timing.
     _model(runs[0], client, max_iter=1).fit(blocks, None)
     for run in runs:
         model = _model(run, client, max_iter=study.epochs).fit(blocks, None)

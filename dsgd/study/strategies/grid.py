@@ -11,6 +11,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import SCHEDULES
 from dsgd.sim.compute import stragglers_for
 from dsgd.sim.network import network_for
+from dsgd.study.comparison.methods import SEQUENTIAL, check_shared_memory
 from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
@@ -18,34 +19,21 @@ from dsgd.study.frame.rows import AbstractRun, Row, picked
 from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,
-    AnytimeSGD,
-    AutoSync,
     BackupWorkers,
-    EpochAveraging,
     Hogwild,
-    LocalSGD,
     MinibatchSGD,
-    OneShotAveraging,
-    PostLocalSGD,
     StalenessAware,
     resolve,
 )
 
-__all__ = ["FAMILIES", "SEQUENTIAL", "StrategyRun", "StrategyStudy", "demo_strategy_study", "family", "looks"]
+__all__ = ["StrategyRun", "StrategyStudy", "demo_strategy_study"]
 
-#: Name of the run of one rank.
-SEQUENTIAL: Final = "sequential"
-# These take steps by the mean of many gradients, or at a share of the rate, so they need a larger rate.
+# Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
 _MOST: Final = 10.0
-_AVERAGES: Final = (LocalSGD, AutoSync, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
-# Raised when the same settings come to mean a different run, so that older rows are repeated. Since 2, simulated ranks
-# hold the rows that the partition assigns to them.
+# Raised when equal settings come to mean another run; rows of before are made again. From 2 on simulated ranks hold the
+# rows that the partition gives them.
 _DEFINITION: Final = 2
-#: Families of strategies, by which figures group them.
-FAMILIES: Final = (
-    "averages of models", "centres, momentum, corrections", "neighbours and pairs", "servers", "one model, every step",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ class StrategyStudy:
         ``ranks - 1`` times as much, at most ten times.
     partition : str
         How training rows are assigned to the ranks, see `dsgd.datasets.split_rows`: ``"contiguous"``, ``"shuffled"``,
-        ``"label-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
+        ``"label-skewed"``, ``"feature-skewed"``, ``"dirichlet:0.5"`` or ``"quantity:0.5"``.
     dtype : {"float32", "float64"}
         Precision of data and model.
     target_excess : float
@@ -138,11 +126,7 @@ class StrategyStudy:
                 f"runs. Got {list(self.strategies)}."
             )
         for name, sync in self.strategies.items():
-            if isinstance(resolve(sync), Hogwild):
-                raise InvalidParameterError(
-                    f"StrategyStudy(strategies=...): {name!r} updates one model in the memory of all ranks and sends "
-                    "nothing, but the ranks of a network share no memory. Leave it out."
-                )
+            check_shared_memory("StrategyStudy(strategies=...)", name, resolve(sync))
 
     def chosen(self) -> dict[str, AbstractStrategy[Any]]:
         """Return the strategies that are run, by name."""
@@ -217,40 +201,6 @@ class StrategyRun(AbstractRun):
             **picked(self.study, "partition", "dtype"),
             "definition": _DEFINITION,
         }
-
-
-def looks(epochs: int) -> list[int]:
-    """Return the numbers of epochs after which the model of a run is evaluated.
-
-    Parameters
-    ----------
-    epochs : int
-        Those of the longest run.
-
-    Returns
-    -------
-    list of int
-        Powers of two and the numbers midway between them, and `epochs` itself.
-
-    Examples
-    --------
-    >>> looks(10)
-    [1, 2, 3, 4, 6, 8, 10]
-    """
-    powers = [2**level for level in range(epochs.bit_length())]
-    found = {epochs, *powers, *(power + power // 2 for power in powers if power + power // 2 < epochs)}
-    return sorted(found)
-
-
-def family(strategy: AbstractStrategy[Any]) -> str:
-    """Return the family of a strategy, as figures group them: one of `FAMILIES`."""
-    if isinstance(strategy, Hogwild) or (strategy.exchanges == "gradient" and not strategy.n_servers):
-        return FAMILIES[4]
-    if strategy.n_servers:
-        return FAMILIES[3]
-    if strategy.talks != "together":
-        return FAMILIES[2]
-    return FAMILIES[0] if isinstance(strategy, _AVERAGES) else FAMILIES[1]
 
 
 def demo_strategy_study() -> StrategyStudy:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from dsgd.report import Axis, Figure, Level, Line, Mark, Panel, series
-from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
-from dsgd.study.strategies.grid import FAMILIES
-from dsgd.study.strategies.summary import StrategyCell, StrategyGang
+from dsgd.report.theme import GREY, ORANGE, TEXT
+from dsgd.study.comparison.figures import front_figure
+from dsgd.study.comparison.methods import FAMILIES
+from dsgd.study.comparison.summary import StrategyCell, StrategyGang
 
 __all__ = ["strategy_figures"]
 
@@ -16,11 +17,7 @@ _CURVES: Final = (
     "pale behind. Medians over seeds. Where a curve ends earlier, its epochs cost less. Curves that begin higher are "
     "cut off."
 )
-_FRONT: Final = (
-    "Every strategy that reaches the target, at what that took. Along the line lie those that no other beats in both; "
-    "their names are written. Hover over a point for its name."
-)
-# Height that early points may take, as a multiple of the sequential run's last one.
+# What early points are allowed to take of the height, over the sequential run's last one.
 _HIGHEST: Final = 1.3
 
 
@@ -38,35 +35,8 @@ def strategy_figures(gang: StrategyGang, *, excess: float, tail: str = "") -> li
         )
         for against, name in sides
     ]
-    front = Figure(
-        f"pareto{tail}", f"Bytes and seconds to the target: {gang.name}", _FRONT, [_front(gang, excess)], height=480
-    )
+    front = front_figure(gang, excess, f"pareto{tail}")
     return [front, *curves]
-
-
-def _front(gang: StrategyGang, excess: float) -> Panel:
-    reached, front = gang.reached(excess), gang.front(excess)
-    marks: list[Mark] = []
-    if front:
-        x = [reached[name]["seconds"] for name in front]
-        y = [max(1.0, reached[name]["bytes_sent"]) for name in front]
-        marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
-    for number, family in enumerate(FAMILIES):
-        names = [cell.name for cell in gang.cells if cell.family == family and cell.name in reached]
-        if names:
-            x = [reached[name]["seconds"] for name in names]
-            y = [max(1.0, reached[name]["bytes_sent"]) for name in names]
-            colour, marker = (*SERIES, SKY, TEXT)[number % 7], MARKERS[number % len(MARKERS)]
-            marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=front))
-    target = f"{gang.target(excess):.4g}"
-    title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
-    # Names stand to the left of and below the points of the front, where there are no others; they need room.
-    low_s, low_bytes = (
-        0.6 * max(least, min(point[side] for point in reached.values())) if reached else None
-        for side, least in (("seconds", 0.0), ("bytes_sent", 1.0))
-    )
-    x_axis = Axis("time to the target", "log", "s", low=low_s)
-    return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
 
 
 def _family(gang: StrategyGang, family: str, against: Literal["seconds", "bytes_sent"], excess: float) -> Panel:

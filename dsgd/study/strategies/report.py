@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Page, byte_text, seconds_text
+from dsgd.study.comparison.training import looks
 from dsgd.study.frame.report import data_table, doubts, facts, joined, where
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.strategies.grid import StrategyStudy, looks
+from dsgd.study.strategies.grid import StrategyStudy
 from dsgd.study.strategies.plots import strategy_figures
 from dsgd.study.strategies.summary import (
     StrategyGang,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from dsgd.errors import DsgdError, InvalidDataError
+from dsgd.errors import DsgdError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.data import StudyData, load_data, place
-from dsgd.study.frame.measure import objective, point, score, spent
+from dsgd.study.comparison.training import DivergedError, Held, looks, train_curve
+from dsgd.study.frame.data import StudyData, load_data
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
-from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
+from dsgd.study.strategies.grid import StrategyRun, StrategyStudy
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -43,11 +44,11 @@ def run_strategy_study(
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[StrategyRun]) -> Iterator[Row]:
-    """Train the strategies on one dataset and one number of ranks; yield the contents of the rows."""
-    described = data.describe()
-    blocks = place(client or _simulated(runs[0]), data.X, data.y, runs[0].ranks, runs[0].study.partition)
+    """Train the strategies on one dataset and one number of ranks; yield what rows say of them."""
+    described, first = data.describe(), runs[0]
+    held = Held(client or _simulated(first), data, first.ranks, first.study.partition)
     for run in runs:
-        yield {**described, **_train(client, data, blocks, run)}
+        yield {**described, **_train(run, held if client else replace(held, where=_simulated(run)))}
 
 
 def _simulated(spec: StrategyRun) -> SimulatedCluster:
@@ -55,8 +56,8 @@ def _simulated(spec: StrategyRun) -> SimulatedCluster:
     return SimulatedCluster(spec.ranks, spec.study.network, stragglers=spec.study.stragglers, seed=spec.seed)
 
 
-def _train(client: Client | None, data: StudyData, blocks: list[Any], spec: StrategyRun) -> Row:
-    """Train a strategy for each point of its curve; return the contents of its row."""
+def _train(spec: StrategyRun, held: Held) -> Row:
+    """Train a strategy for each point of its curve; return what the row says of it."""
     study = spec.study
     model = SGDClassifier(
         loss=study.loss,
@@ -66,27 +67,8 @@ def _train(client: Client | None, data: StudyData, blocks: list[Any], spec: Stra
         tol=None,
         random_state=spec.seed,
         sync=spec.strategy,
-        client=client or _simulated(spec),
-        n_jobs=spec.ranks,
     )
-    curve = []
     try:
-        if client is not None:
-            # Timings exclude loading compiled code.
-            model.set_params(max_iter=1).fit(blocks, None)
-        for epoch in looks(study.epochs):
-            model.set_params(max_iter=epoch).fit(blocks, None)
-            worth = objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha)
-            curve.append({**point(model, epoch), "objective": worth})
-    except InvalidDataError as error:
+        return train_curve(model, held, looks(study.epochs))
+    except DivergedError as error:
         raise DsgdError(f"{spec.name} on {spec.ranks} ranks: {error} Leave it out, or lower --eta0.") from error
-    test = score(model, data.X_test, data.y_test)
-    return {
-        "family": family(spec.strategy),
-        "test_accuracy": test["accuracy"],
-        "balanced_accuracy": test["balanced_accuracy"],
-        "objective": curve[-1]["objective"],
-        "train_s": curve[-1]["seconds"],
-        **spent(model),
-        "curve": curve,
-    }

@@ -1,17 +1,18 @@
-"""Summary of the study of strategies: the target, the cost of reaching it, tables and claims."""
+"""Summary of the study of strategies: what its rows are of, and its claims."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from dsgd.report import Claim, Table, byte_text, figure_text
+from dsgd.report import Claim
+from dsgd.study.comparison.methods import SEQUENTIAL
+from dsgd.study.comparison.summary import StrategyCell, StrategyGang, gang_of, strategy_answer, strategy_table
 from dsgd.study.frame.report import gang_text
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import AbstractCell, grouped, pareto
+from dsgd.study.frame.summary import grouped
 from dsgd.study.frame.verdict import Interval, Margin, difference, judged
-from dsgd.study.strategies.grid import SEQUENTIAL
 
 __all__ = [
     "StrategyCell",
@@ -24,86 +25,6 @@ __all__ = [
 
 # A strategy is as good as the sequential run if its accuracy is at most this much lower.
 _CLOSE: Final = 0.01
-_LEARNT: Final = 0.005
-
-
-@dataclass(frozen=True)
-class StrategyCell(AbstractCell):
-    """The runs of a strategy that differ only in the seed.
-
-    Parameters
-    ----------
-    name : str
-        Name of the strategy.
-    rows : sequence of dict
-        The rows of its seeds.
-    """
-
-    name: str
-    rows: Sequence[Row]
-
-    @property
-    def family(self) -> str:
-        """With which peers its ranks exchange."""
-        return str(self.rows[0]["family"])
-
-    def reached(self, target: float) -> dict[str, float] | None:
-        """Return the first point of the curve with an objective of `target` or less; None if there is none."""
-        return next((point for point in self.curve() if point["objective"] <= target), None)
-
-
-@dataclass(frozen=True)
-class StrategyGang:
-    """All strategies on one dataset and one number of ranks, and the sequential run.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of the data.
-    ranks : int
-        How many.
-    network : str or None
-        Network of simulated ranks; None for worker processes.
-    sequential : StrategyCell
-        The run of one rank.
-    cells : sequence of StrategyCell
-        The strategies, in the order of the study.
-    """
-
-    dataset: str
-    ranks: int
-    network: str | None
-    sequential: StrategyCell
-    cells: Sequence[StrategyCell]
-
-    @property
-    def name(self) -> str:
-        """Its name in tables and figures."""
-        return f"{self.dataset}, {gang_text(self.ranks, self.network)}"
-
-    def target(self, excess: float) -> float:
-        """Return the final training objective of the sequential run times (1 + `excess`)."""
-        return self.sequential.median("objective") * (1.0 + excess)
-
-    def reached(self, excess: float) -> dict[str, dict[str, float]]:
-        """Return the point at which each strategy reaches the target, by name, for those that do."""
-        target = self.target(excess)
-        found = {cell.name: cell.reached(target) for cell in self.cells}
-        return {name: point for name, point in found.items() if point is not None}
-
-    def front(self, excess: float) -> list[str]:
-        """Return the Pareto front of seconds and bytes to the target, fastest first."""
-        reached = self.reached(excess)
-        return pareto({name: (point["seconds"], point["bytes_sent"]) for name, point in reached.items()})
-
-    @property
-    def is_trivial(self) -> bool:
-        """Whether the sequential run is less than half a point better than always predicting the commonest label."""
-        return self.sequential.median("test_accuracy") - self.sequential.median("majority_accuracy") < _LEARNT
-
-    def behind(self, cell: StrategyCell) -> float:
-        """Return the test accuracy of a strategy less that of the sequential run."""
-        return cell.median("test_accuracy") - self.sequential.median("test_accuracy")
 
 
 def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
@@ -113,52 +34,8 @@ def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
     for (dataset, ranks, network), own in gangs.items():
         alone = grouped(gangs.get((dataset, 1, network), ()), "strategy").get((SEQUENTIAL,))
         if ranks > 1 and alone:
-            cells = [StrategyCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()]
-            found.append(StrategyGang(dataset, ranks, network, StrategyCell(SEQUENTIAL, alone), cells))
+            found.append(gang_of(dataset, gang_text(ranks, network), alone, own))
     return found
-
-
-def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
-    """Return one row per strategy, the sequential run first; the target is its final objective and an excess."""
-    target, front = gang.target(excess), gang.front(excess)
-    columns = (
-        "strategy", "rate", "s / epoch", "sent / epoch", "control / epoch", "epochs to target", "s to target",
-        "sent to target", "accuracy", "- sequential", "objective", "rounds", "messages",
-    )  # fmt: skip
-    rows = [_row(gang, cell, target, front) for cell in (gang.sequential, *gang.cells)]
-    note = (
-        f"Target: a training objective of {target:.4g}, that of the sequential run plus {excess:.0%}. Objective and "
-        "accuracy (on test rows) are those of the model that training returns after so many epochs. Sent: by all ranks "
-        "and servers together, for the algorithm; control: all other messages. "
-        f"{_over(gang)} * no other strategy needs fewer seconds and fewer bytes."
-    )
-    return Table(gang.name, columns, rows, note)
-
-
-def _over(gang: StrategyGang) -> str:
-    n_seeds = len(gang.sequential.rows)
-    return f"Medians over {n_seeds} seeds." if n_seeds > 1 else "One seed."
-
-
-def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
-    epochs, point, alone = cell.rows[0]["epochs"], cell.reached(target), cell is gang.sequential
-    # In rows from before control was counted separately, the bytes sent include it.
-    first, control = cell.rows[0], cell.stat("control_bytes_sent")
-    return (
-        cell.name + " *" * (cell.name in front),
-        f"{first['eta0']:g}" if first["schedule"] == "constant" else str(first["schedule"]),
-        figure_text(cell.median("train_s") / epochs),
-        "-" if alone else byte_text(cell.median("bytes_sent") / epochs),
-        "-" if alone or control is None else byte_text(control.median / epochs),
-        f"{point['epoch']:.0f}" if point else "not reached",
-        figure_text(point["seconds"]) if point else "-",
-        byte_text(point["bytes_sent"]) if point and not alone else "-",
-        f"{cell.median('test_accuracy'):.2%}",
-        "-" if alone else f"{100 * gang.behind(cell):+.2f}",
-        f"{cell.median('objective'):.4f}",
-        "-" if alone else f"{cell.median('rounds'):,.0f}",
-        "-" if alone else f"{cell.median('messages'):,.0f}",
-    )
 
 
 def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> list[Claim]:
@@ -200,21 +77,7 @@ def _distance(gang: StrategyGang, cell: StrategyCell) -> Interval:
 
 def strategy_verdict(gangs: Sequence[StrategyGang], *, excess: float) -> str:
     """Return the answer of the study, a sentence or two per dataset and number of ranks; see `strategy_table`."""
-    return " ".join(_answer(gang, excess) for gang in gangs) or "No strategy has been run beside a sequential run yet."
-
-
-def _answer(gang: StrategyGang, excess: float) -> str:
-    reached, n_cells = gang.reached(excess), len(gang.cells)
-    if not reached:
-        return f"On {gang.name} none of {n_cells} strategies came within {excess:.0%} of the sequential objective."
-    soonest = min(reached, key=lambda name: reached[name]["seconds"])
-    fewest = min(reached, key=lambda name: reached[name]["bytes_sent"])
-    alone = gang.sequential.reached(gang.target(excess))
-    seconds = figure_text(reached[soonest]["seconds"])
-    beside = f" (sequential: {figure_text(alone['seconds'])} s)" if alone else ""
-    sent = byte_text(reached[fewest]["bytes_sent"])
-    least = f"with the fewest bytes, {sent}" if fewest == soonest else f"{fewest} with the fewest bytes, {sent}"
     return (
-        f"On {gang.name}, {len(reached)} of {n_cells} strategies came within {excess:.0%} of the sequential objective: "
-        f"{soonest} soonest, after {seconds} s{beside}, {'and ' if fewest == soonest else ''}{least}."
+        " ".join(strategy_answer(gang, excess) for gang in gangs)
+        or "No strategy has been run beside a sequential run yet."
     )

@@ -71,8 +71,8 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
         nonlocal blocks
         where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
         if blocks is None and where is not None:
-            blocks = place(where, data.X, data.y, study.ranks, "shuffled")
-            if client is not None:  # timings exclude loading compiled code
+            blocks, _ = place(where, (data.X, data.y), study.ranks, "shuffled")
+            if client is not None:  # loading compiled code is in no timing
                 _model(missing[0], client, 1).fit(blocks, None)
         curves = _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[missing[0].seed])
         return [{**described, **curve.as_row()} for curve in curves]

@@ -1,0 +1,168 @@
+"""Strategies and compressors on the command line; `dsgd.named` reads their names and parameters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dsgd.errors import DsgdError, InvalidParameterError
+
+__all__ = ["COMPRESS_HELP", "SYNC_HELP", "compressing", "parse_compress", "parse_sync", "variants"]
+
+#: What options say of the texts that `parse_sync` and `parse_compress` take.
+SYNC_HELP: Final = (
+    "every N rows of each rank (256), a strategy (auto, epoch, one-shot, easgd, ...), or one with parameters: "
+    "minibatch:64, anytime:0.05, diloco:every=512,outer_rate=0.7, or package.module:Name:every=128 of your own; a "
+    "wrong name or parameter lists those that there are"
+)
+COMPRESS_HELP: Final = (
+    "auto (lossless), or a compressor with or without parameters: topk:0.01, qsgd:7, "
+    "dgc:density=0.01,momentum=0.5, onebit, fp16, or package.module:Name of your own; a wrong name lists them"
+)
+
+
+def parse_sync(text: str, option: str = "--sync") -> Any:
+    """Return the strategy that a text names.
+
+    Parameters
+    ----------
+    text : str
+        A number of samples; or what `dsgd.sync.resolve` reads, where modules of the current folder are found too.
+    option : str, default "--sync"
+        What errors begin with.
+
+    Returns
+    -------
+    int, str or AbstractStrategy
+        What the estimators take as ``sync``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text is none of these, or the strategy has no such parameter.
+    """
+    from dsgd.sync import STRATEGIES, resolve
+
+    if text in STRATEGIES:
+        return text
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    _look_here(text)
+    try:
+        return resolve(text)
+    except InvalidParameterError as error:
+        if ":" in text:
+            raise InvalidParameterError(f"{option} {text!r}: {_without(f'sync={text!r}', error)}") from error
+        raise InvalidParameterError(
+            f"{option} {text!r}: give a number of samples (256), one of {', '.join(STRATEGIES)}, any of them with "
+            "parameters (minibatch:64, anytime:0.05, diloco:every=512,outer_rate=0.7), or package.module:Name of a "
+            "strategy of your own"
+        ) from error
+
+
+def parse_compress(text: str, option: str = "--compress") -> Any:
+    """Return the compressor that a text names; see `dsgd.compress.parse_compressor`.
+
+    Modules of the current folder are found too.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such compressor, or it has no such parameter.
+    """
+    from dsgd.compress import parse_compressor
+
+    _look_here(text)
+    try:
+        return parse_compressor(text)
+    except InvalidParameterError as error:
+        raise InvalidParameterError(f"{option} {text!r}: {_without(f'compressor {text!r}', error)}") from error
+
+
+def compressing(sync: Any, text: str) -> Any:
+    """Return the strategy that `sync` means, with the compressor that a text names.
+
+    Parameters
+    ----------
+    sync : int, str or AbstractStrategy
+        What `parse_sync` has returned.
+    text : str
+        See `parse_compress`. What a biased compressor leaves out of gradients is sent later.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such compressor, or the strategy takes none.
+    """
+    from dsgd.compress import ErrorFeedback
+    from dsgd.sync import resolve
+
+    strategy: Any = resolve(sync)
+    compressor = parse_compress(text)
+    if not _has(strategy, "compressor"):
+        raise InvalidParameterError(f"--compress {text!r}: {type(strategy).__name__} takes no compressor.")
+    if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
+        compressor = ErrorFeedback(compressor)
+    return replace(strategy, compressor=compressor)
+
+
+def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence[int] = ()) -> dict[str, Any]:
+    """Return strategies by what they are called: each with the periods, and bare and with the compressors, it takes.
+
+    Parameters
+    ----------
+    names : sequence of str
+        See `parse_sync`.
+    compress : sequence of str
+        See `parse_compress`.
+    every : sequence of int
+        Periods of the strategies that have one; by default each keeps its own.
+
+    Raises
+    ------
+    InvalidParameterError
+        A text is wrong, or none of the strategies takes what is asked for.
+    """
+    from dsgd.sync import resolve
+
+    chosen = {name: parse_sync(name, "--strategy") for name in names}
+    if every:
+        # A number is a period already.
+        periodic = {name for name, one in chosen.items() if isinstance(one, int) or _has(resolve(one), "every")}
+        if not periodic:
+            raise InvalidParameterError(f"--every {every[0]}: none of {', '.join(chosen)} has a period of rows.")
+        chosen = {
+            f"{name} every {n}" if n else name: replace(resolve(one), every=n) if n else one
+            for name, one in chosen.items()
+            for n in (every if name in periodic and not isinstance(one, int) else (None,))
+        }
+    bare = dict(chosen)
+    for text in compress:
+        refusals = []
+        for name, one in bare.items():
+            try:
+                chosen[f"{name} + {text}"] = compressing(one, text)
+            except DsgdError as error:  # the compressor is unknown, or does not go with what this strategy says
+                refusals.append(error)
+        if len(refusals) == len(bare):
+            raise refusals[0]
+    return chosen
+
+
+def _has(part: Any, name: str) -> bool:
+    return name in {field.name for field in fields(part)}
+
+
+def _look_here(text: str) -> None:
+    """Find modules of the current folder, where a text names one."""
+    here = str(Path.cwd())
+    if ":" in text and here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _without(where: str, error: InvalidParameterError) -> str:
+    """Return an error without what it begins with, if it begins so."""
+    return str(error).removeprefix(where).lstrip(": ")
