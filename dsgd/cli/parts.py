@@ -135,7 +135,7 @@ def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence
         if not periodic:
             raise InvalidParameterError(f"--every {every[0]}: none of {', '.join(chosen)} has a period of rows.")
         chosen = {
-            f"{name} every {n}" if n else name: replace(resolve(one), every=n) if n else one
+            f"{name} every {n}" if n else name: _every(resolve(one), n) if n else one
             for name, one in chosen.items()
             for n in (every if name in periodic and not isinstance(one, int) else (None,))
         }
@@ -154,6 +154,11 @@ def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence
 
 def _has(part: Any, name: str) -> bool:
     return name in {field.name for field in fields(part)}
+
+
+def _every(strategy: Any, n: int) -> Any:
+    """Return a strategy with a period of n rows."""
+    return replace(strategy, every=n)
 
 
 def _look_here(text: str) -> None:
