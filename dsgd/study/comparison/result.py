@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -189,7 +189,7 @@ class Comparison:
         """
         return self.page().write(path)
 
-    def _tables(self) -> Iterable[Any]:
+    def _tables(self) -> list[Table]:
         return [self.table(), *([self.versus()] if len(self.gang.cells) > 1 else [])]
 
     def _highlights(self) -> list[tuple[str, str]]:
