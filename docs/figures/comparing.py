@@ -37,7 +37,8 @@ def measure() -> None:
     with tempfile.TemporaryDirectory() as folder:
         dsgd.compare(
             METHODS, data.X, data.y, cluster=SimulatedCluster(16, "1GbE"), partition="dirichlet:0.3", epochs=4,
-            estimator=SGDClassifier(learning_rate="constant", eta0=0.02), target_excess=0.05, name=data.name, out=folder,
+            estimator=SGDClassifier(learning_rate="constant", eta0=0.02), target_excess=0.05, name=data.name,
+            out=folder,
         )  # fmt: skip
         copy(Path(folder) / "rows.jsonl", ROWS)
 
