@@ -135,7 +135,7 @@ def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence
         if not periodic:
             raise InvalidParameterError(f"--every {every[0]}: none of {', '.join(chosen)} has a period of rows.")
         chosen = {
-            f"{name} every {n}" if n else name: _every(resolve(one), n) if n else one
+            f"{name} every {n}" if n else name: _every(one, n) if n else one
             for name, one in chosen.items()
             for n in (every if name in periodic and not isinstance(one, int) else (None,))
         }
@@ -150,6 +150,13 @@ def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence
         if len(refusals) == len(bare):
             raise refusals[0]
     return chosen
+
+
+def _every(sync: Any, n: int) -> Any:
+    from dsgd.sync import resolve
+
+    strategy: Any = resolve(sync)
+    return replace(strategy, every=n)
 
 
 def _has(part: Any, name: str) -> bool:

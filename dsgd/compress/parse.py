@@ -25,7 +25,7 @@ from dsgd.compress.topk import TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of
 
-__all__ = ["COMPRESSORS", "COMPRESSOR_NAMES", "parse_compressor"]
+__all__ = ["COMPRESSOR_NAMES", "parse_compressor"]
 
 #: What each name makes.
 COMPRESSOR_NAMES: Final[Mapping[str, Callable[..., AbstractCompressor[Any]]]] = MappingProxyType(

@@ -17,7 +17,7 @@ from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.scaffold import SCAFFOLD
 from dsgd.sync.weighing import Weighing
 
-__all__ = ["check_combination", "check_declared"]
+__all__ = ["check_combination"]
 
 #: What a strategy declares in one word of several.
 _WORDS: Final = {"exchanges": Exchange, "talks": Talk, "weighs": Weighing, "momentum": MomentumPolicy}

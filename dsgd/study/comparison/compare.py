@@ -137,7 +137,7 @@ def compare(
     >>> methods = {"often": 8, "rarely": 64, "gossip": "sgp:every=8"}
     >>> found = dsgd.compare(methods, X, y, cluster=SimulatedCluster(4, "10GbE"), seeds=2, epochs=2)
     >>> [(row["strategy"], row["messages"]) for row in found.rows if row["seed"] == 0]
-    [('sequential', 0), ('often', 240), ('rarely', 32), ('gossip', 144)]
+    [('sequential', 0), ('often', 240), ('rarely', 32), ('gossip', 128)]
     """
     model, at, all_seeds = check_estimator(estimator), check_looks(epochs, looks), _seeds(seeds)
     check_number("compare(tune=...)", tune, low=0, integer=True)

@@ -260,9 +260,9 @@ def rehearse(problem: Problem, methods: dict[str, AbstractStrategy[Any]]) -> Non
 def _digest(data: StudyData) -> str:
     """Return what tells these rows from others."""
     found = hashlib.blake2b(digest_size=8)
-    part: Any
-    for part in (data.X, data.y, data.X_test, data.y_test):
-        arrays = (part.data, part.indices, part.indptr) if sp.issparse(part) else (part,)
+    parts: tuple[Any, ...] = (data.X, data.y, data.X_test, data.y_test)
+    for part in parts:
+        arrays: tuple[Any, ...] = (part.data, part.indices, part.indptr) if sp.issparse(part) else (part,)
         for array in arrays:
             found.update(repr((array.shape, array.dtype.str)).encode())
             found.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)

@@ -51,7 +51,7 @@ def trials(problem: Problem, methods: Mapping[str, AbstractStrategy[Any]], n: in
         periods = range(-_REACH, _REACH + 1) if period else (0,)
         # Nearest first; of equally near ones the larger rate, then the shorter period.
         grid = sorted(product(rates, periods), key=lambda at: (abs(at[0]) + abs(at[1]), abs(at[1]), -at[0], at[1]))
-        runs: dict[tuple[str, float], ComparisonRun] = {}
+        runs = dict[tuple[str, float], ComparisonRun]()
         for rate, longer in grid:
             moved = with_period(strategy, max(1, round(period * _STEP**longer))) if period else strategy
             run = ComparisonRun(problem, name, moved, ranks, problem.estimator.eta0 * _STEP**rate, seed, "search")

@@ -61,6 +61,8 @@ class Held:
         How they are assigned; see `dsgd.datasets.split_rows`.
     seed : int, default 0
         Of what is drawn.
+    blocks : dict
+        What has been placed so far, by shares.
     """
 
     where: Client | SimulatedCluster | None
@@ -68,14 +70,14 @@ class Held:
     ranks: int
     partition: str
     seed: int = 0
-    _blocks: dict[float, tuple[list[Any], int]] = field(default_factory=dict)
+    blocks: dict[float, tuple[list[Any], int]] = field(default_factory=dict)
 
     def part(self, share: float) -> tuple[list[Any], int]:
         """Return the blocks of a share of the rows of each rank, above 0 and at most 1, and how many rows that is."""
-        if share not in self._blocks:
+        if share not in self.blocks:
             rows = self.data.X, self.data.y
-            self._blocks[share] = place(self.where, rows, self.ranks, self.partition, seed=self.seed, share=share)
-        return self._blocks[share]
+            self.blocks[share] = place(self.where, rows, self.ranks, self.partition, seed=self.seed, share=share)
+        return self.blocks[share]
 
 
 def looks(epochs: int) -> list[int]:
