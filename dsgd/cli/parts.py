@@ -163,11 +163,6 @@ def _has(part: Any, name: str) -> bool:
     return name in {field.name for field in fields(part)}
 
 
-def _every(strategy: Any, n: int) -> Any:
-    """Return a strategy with a period of n rows."""
-    return replace(strategy, every=n)
-
-
 def _look_here(text: str) -> None:
     """Find modules of the current folder, where a text names one."""
     here = str(Path.cwd())

@@ -13,7 +13,7 @@ from dsgd.compress.identity import Identity
 from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
 from dsgd.compress.nonzero import NonZero
 from dsgd.compress.onebit import OneBit
-from dsgd.compress.parse import COMPRESSOR_NAMES, COMPRESSORS, parse_compressor
+from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
 from dsgd.compress.powersgd import PowerMemory, PowerSGD
 from dsgd.compress.qsgd import QSGD
 from dsgd.compress.randomk import RandomK, StreamMemory
@@ -22,7 +22,6 @@ from dsgd.compress.terngrad import TernGrad
 from dsgd.compress.topk import TopK
 
 __all__ = [
-    "COMPRESSORS",
     "COMPRESSOR_NAMES",
     "DGC",
     "QSGD",

@@ -23,7 +23,7 @@ from dsgd.sync.base import (
     Seen,
 )
 from dsgd.sync.choco import ChocoSGD, ChocoState
-from dsgd.sync.combine import check_combination, check_declared
+from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
@@ -115,7 +115,6 @@ __all__ = [
     "Weighing",
     "carry_over",
     "check_combination",
-    "check_declared",
     "common_factor",
     "mean_shares",
     "resolve",
