@@ -18,8 +18,9 @@ N_WORKERS = FULL_MESH + 3
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
+    # Without limits: each of these workers counts the memory of the whole process as its own.
     with (
-        start_cluster(N_WORKERS, threads_per_worker=1, processes=False) as cluster,
+        start_cluster(N_WORKERS, threads_per_worker=1, processes=False, memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
