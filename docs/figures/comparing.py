@@ -1,7 +1,7 @@
 """Draw docs/_static/comparing.png from comparing.jsonl, rows of `dsgd.compare` on rows that differ from rank to rank.
 
 python docs/figures/comparing.py          # draws
-python docs/figures/comparing.py --run    # makes the rows anew; a9a must be in the folder that DSGD_DATA names
+python docs/figures/comparing.py --run    # makes the rows again; a9a must be in the folder that DSGD_DATA names
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure() -> None:
 def main() -> None:
     """Draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help="make the rows anew")
+    parser.add_argument("--run", action="store_true", help="make the rows again")
     if parser.parse_args().run:
         measure()
     found = Comparison(read_rows(ROWS), [], 0.05)
