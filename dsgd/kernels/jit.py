@@ -49,7 +49,9 @@ class _FirstUse(event.Listener):
     def on_end(self, event: Any) -> None:
         """Look at a kernel that is compiled, or failed to be."""
         self._stages.pop().__exit__()
-        if event.is_failed:
+        # Not `event.is_failed`: it is true where there are no details, and the end of a compilation always has some, of
+        # no exception if there was none.
+        if event._exc_details is not None and event._exc_details[0] is not None:
             _turns.leave(event.data["dispatcher"])
 
 

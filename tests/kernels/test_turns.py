@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import TypingError
 
+from dsgd.kernels.jit import _turns
 from dsgd.kernels.turns import Turns
 from forks import forking
 
@@ -44,6 +46,20 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
         process.close()
     assert [value for value, _ in found] == [10.0] * 2
     assert sorted(misses for _, misses in found) == [0, 1]
+
+
+def test_a_failed_compilation_ends_the_turn_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kernel that Numba refuses, this process neither holds the lock nor believes that it still compiles."""
+    (tmp_path / "refused_kernel.py").write_text(
+        "from dsgd.kernels.jit import kernel\n\n\n@kernel\ndef refused(x):\n    return x.no_such_attribute\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    refused = importlib.import_module("refused_kernel").refused
+    with pytest.raises(TypingError):
+        refused(1.0)
+    assert not _turns._compiling
+    with (Path(refused._cache.cache_path) / "dsgd-compiling.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_kernel_that_cannot_be_compiled_ends_the_turn(tmp_path: Path) -> None:
