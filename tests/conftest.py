@@ -16,8 +16,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
-# A local cluster gives a worker up for good that is not there so long after it was lost, even if it had come back and was
-# lost a second time just then, as happens where one test after the other kills workers.
+# A local cluster closes the nanny of a worker that is not there so long after it was lost, even if it had come back and
+# was lost a second time just then, as happens where one test after the other kills workers.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1h")
 # UCX would otherwise listen on every network of the machine.
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
