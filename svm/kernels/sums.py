@@ -70,7 +70,7 @@ class Sums:
         groups : sequence of (int, index), default ()
             Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
         """
-        if not len(coefs):
+        if not (len(coefs) and len(out)):  # a rank may hold no rows
             return
         width = max(1, left_bytes(left(0, 1)))
         chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
