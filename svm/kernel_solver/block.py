@@ -137,6 +137,7 @@ class _Run:
         self.q = min(dual.y.size, block_size or min(512 if n <= _SMALL else 1024, max(64, dual.y.size // 8)))
         self.largest_q = min(dual.y.size, block_size or _LARGEST_BLOCK)
         self.n_failed = self.n_idle = 0
+        self.effort = 0  # steps, or variables of blocks of fewer steps, by which the run is watched for progress
         self.done: tuple[int, ...] = ()
         self.largest_value = 0.0  # of the kernel, in blocks
         self.lowest_gap, self.n_blind, self.next_proof = np.inf, 0, 0
@@ -160,7 +161,7 @@ class _Run:
                     gap = self._mend()
             if self._is_idle():
                 break
-            if self.standstill.is_suspected(state.counts.n_iter, gap):
+            if self.standstill.is_suspected(self.effort, gap):
                 with self.peers.round("check"):
                     is_over = self._stands_still()
                 if is_over:
@@ -229,7 +230,7 @@ class _Run:
 
     def _is_blind(self, gap: float) -> bool:
         """Return whether the gap may be rounding only, and a proof is due to check that."""
-        if self.matrix.dtype == np.float32 or self.state.counts.n_iter < self.next_proof:
+        if self.matrix.dtype == np.float32 or self.effort < self.next_proof:
             return False
         return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
 
@@ -238,7 +239,7 @@ class _Run:
         if self._is_blind(gap):
             self.n_blind = 0 if gap < 0.5 * self.lowest_gap else self.n_blind + 1
             self.lowest_gap = min(self.lowest_gap, gap)
-            self.next_proof = self.state.counts.n_iter + _BLIND_STEPS * 2**self.n_blind
+            self.next_proof = self.effort + _BLIND_STEPS * 2**self.n_blind
         return self.n_blind > _BLIND_PROOFS
 
     def _mend(self) -> float:
@@ -314,6 +315,8 @@ class _Run:
         else:
             self._stall()
         state.counts.n_iter += int(steps)
+        # Where rounding undoes the gain a round may take a single step, and cost as much as one of thousands.
+        self.effort += max(int(steps), len(chosen))
         state.counts.n_rounds += 1
         state.record("block", gap)
 

@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dsgd.svm.estimators.kernel_base as base_module
 import dsgd.svm.kernel_solver.direct as whole_module
-from dsgd.svm import SVC
+from dsgd.svm import SVC, NuSVC
+from dsgd.svm.kernel_solver import block
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.standstill import Standstill
 
@@ -18,7 +19,7 @@ from dsgd.svm.kernel_solver.standstill import Standstill
 @pytest.mark.parametrize("block_size", [None, 4])
 def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     """A given matrix that is not symmetric leads round and round: the run ends long before its steps, and warns."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(2)
     A, B = rng.normal(size=(12, 6)), rng.normal(size=(12, 12))
     K, y = A @ A.T + 3.0 * (B - B.T), np.arange(12) % 2
     if block_size is not None:
@@ -29,6 +30,20 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     assert not model.converged_
     assert model.gap_ > model.tol
     assert model.n_iter_[0] < 1_000_000
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("degree", [20, 40, 60])
+def test_rounds_of_a_step_that_rounding_undoes_are_few(degree, seed, monkeypatch):
+    """Values of very unlike size let a round take a single step, of an ulp: the run ends by its rounds, not its steps."""
+    rounds, plain = [], block._Run._round
+    monkeypatch.setattr(block._Run, "_round", lambda run, gap: (rounds.append(gap), plain(run, gap)))
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(128, 10)), np.arange(128) % 5
+    with pytest.warns(ConvergenceWarning):
+        NuSVC(nu=0.49, kernel="poly", gamma=4.12, degree=degree, cache_size=0.01, elimination="average").fit(X, y)
+    n_pairs = 10
+    assert n_pairs < len(rounds) < 700 * n_pairs
 
 
 def _watch(gaps, objectives, duality_gaps, n=10, step=1000):
