@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, SVR
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from dsgd.svm.kernels import products
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("shares", [(1, 0), (0, 1), (0, 0, 1), (0.001, 0.999), (0.5, 0, 0.5)])
+@pytest.mark.parametrize("n", [12, 700])
 @pytest.mark.parametrize("machine", [SVC, SVR])
-def test_a_rank_without_rows_takes_part(machine, n_jobs):
-    """Whatever threads a rank has, one that holds no rows ends with the model of the ranks that hold them all."""
-    X, y = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 2
+def test_a_rank_without_rows_takes_part(machine, n, shares, sparse, n_jobs, monkeypatch):
+    """Whatever threads a rank has, one that holds no rows, or one, ends with the model of the ranks that hold them."""
+    monkeypatch.setattr(products, "_FEW", 0)  # of any two ranks' rows each computes half of the values
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, 3)), np.arange(n) % 2
+    X[rng.random((n, 3)) < 0.3 * sparse] = 0.0
+    rows = csr_array(X) if sparse else X
     classes = np.unique(y) if machine is SVC else None
-    model = machine(C=10.0, cache_size=0.01, n_jobs=n_jobs)
+    model = machine(C=10.0, gamma=1.0, cache_size=0.01, n_jobs=n_jobs)
     model._check_parameters()
     if classes is not None:
         model.classes_ = model._check_classes(classes)
     model.n_features_in_ = 3
-    packer = RowPacker(classes, 3, "float64", sparse=False)
-    data = [packer([(X[part], y[part], None, part.start)], k) for k, part in enumerate((slice(0, 12), slice(12, 12)))]
+    packer = RowPacker(classes, 3, "float64", sparse=sparse)
+    ends = [0, *np.ceil(np.cumsum(shares) * n).astype(int).tolist()]
+    data = [packer([(rows[a:b], y[a:b], None, a)], k) for k, (a, b) in enumerate(pairwise(ends))]
     model.__dict__.update(run_on_threads(fit_on_rank, data, (model,), timeout_s=30.0).value)
     assert model.converged_
-    assert model.dual_objective_ == pytest.approx(machine(C=10.0).fit(X, y).dual_objective_, rel=1e-3)
+    assert model.dual_objective_ == pytest.approx(machine(C=10.0, gamma=1.0).fit(X, y).dual_objective_, rel=1e-3)
