@@ -159,7 +159,8 @@ class RankLedger:
         self._seconds = [0.0] * len(PHASES)
         self._shares = [1.0, 0.0, 0.0, 0.0]  # of the phases in rounds that were done in one go
         self._is_control = False
-        self._sent = [0] * len(_SENT)
+        # Numbers, not lists: a round may take a microsecond, and control is in few of them.
+        self._bytes = self._messages = self._control_bytes = self._control_messages = 0
         self._total_seconds = [0.0] * len(PHASES)
         self._total_sent = [0] * len(_SENT)
         self._records = np.zeros(256, dtype=RECORD_DTYPE)
@@ -183,9 +184,12 @@ class RankLedger:
             says nothing about the training.
         """
         self._op = op
-        self._is_control = op in CONTROL_OPS
-        # Rounds that are not synchronisations are few; timing all of them keeps the sampling of the others unbiased.
-        self.timing = self.rounds >= self._next_timed if op == "sync" else op != "setup"
+        if op == "sync":
+            self.timing, self._is_control = self.rounds >= self._next_timed, False
+        else:
+            # These are few; timing all of them keeps the sampling of the others unbiased.
+            self.timing = op != "setup"
+            self._is_control = op in CONTROL_OPS
         if self.timing:
             self._begin = self.clock()
 
@@ -210,9 +214,12 @@ class RankLedger:
 
     def count(self, n_bytes: int, messages: int = 1) -> None:
         """Add bytes and messages sent in the present round."""
-        first = 2 * self._is_control
-        self._sent[first] += n_bytes
-        self._sent[first + 1] += messages
+        if self._is_control:
+            self._control_bytes += n_bytes
+            self._control_messages += messages
+        else:
+            self._bytes += n_bytes
+            self._messages += messages
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -223,32 +230,34 @@ class RankLedger:
         finally:
             self._is_control = before
 
-    def end_round(self) -> None:
-        """Close the present round and add it to the totals."""
+    def end_round(self, round_s: float | None = None) -> None:
+        """Close the present round, of so many seconds or those since it began, and add it to the totals."""
         is_sync = self._op == "sync"
-        self._end_round(self.clock() - self._begin if self.timing and is_sync else 0.0, is_sync=is_sync)
-
-    def _end_round(self, round_s: float, *, is_sync: bool) -> None:
-        """Close the present round; if it is a timed synchronisation, it took so many seconds."""
-        self._total_sent = [total + sent for total, sent in zip(self._total_sent, self._sent, strict=True)]
+        totals = self._total_sent
+        totals[0] += self._bytes
+        totals[1] += self._messages
+        totals[2] += self._control_bytes
+        totals[3] += self._control_messages
         if self.timing:
             # A timed synchronisation stands for those up to the next timed one.
             scale = self._stride if is_sync else 1
             for phase, seconds in enumerate(self._seconds):
                 self._total_seconds[phase] += seconds * scale
             if self._n_timed % self._keep_every == 0:
-                self._store((self._round_number, self._op, *self._seconds, *self._sent))
+                sent = (self._bytes, self._messages, self._control_bytes, self._control_messages)
+                self._store((self._round_number, self._op, *self._seconds, *sent))
             self._n_timed += 1
             if is_sync:
                 self._last_seconds = self._seconds
                 self._next_timed = self.rounds + scale
+                round_s = self.clock() - self._begin if round_s is None else round_s
                 compute_s, encode_s, wire_s, wait_s, _ = self._seconds
                 self.recent.append((compute_s, encode_s, wire_s, wait_s, round_s))
                 self._choose_stride(round_s)
             self._seconds = [0.0] * len(PHASES)
         self.rounds += is_sync
         self._round_number += 1
-        self._sent = [0] * len(_SENT)
+        self._bytes = self._messages = self._control_bytes = self._control_messages = 0
         self._is_control = False
 
     @contextmanager
@@ -286,7 +295,7 @@ class RankLedger:
             self.count(n_bytes, messages)
             if self.timing:
                 self._seconds[COMPUTE], self._seconds[WIRE], self._seconds[WAIT] = compute_s, wire_s, wait_s
-            self._end_round(round_s, is_sync=True)
+            self.end_round(round_s)
 
     def add_rounds(
         self, n: int, n_bytes: int, messages: int, elapsed_s: float, offsets: IntVector, seconds: FloatMatrix
