@@ -51,7 +51,8 @@ class Fit(threading.Thread):
                 ).value
             except Exception as error:
                 self.error = error
-        self.ended_at = time.monotonic()
+            # Before the client closes, which may take longer than another job.
+            self.ended_at = time.monotonic()
 
     @property
     def place(self) -> int:
