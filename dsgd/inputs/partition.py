@@ -12,9 +12,10 @@ differ by at most a few visits, so that a row of weight two still equals that ro
 rank are in the order of the array. A block is read in one pass over a part of the array, and the blocks of all ranks
 with the same place come from the same part, so little of an array in a file is in memory at a time.
 
-Cost: a pass over the array and a sort of 8 bytes per row; then 8 bytes per row, and a copy of the rows of a block while
-it is sent. Rows that threads of this process train on are read once for their hashes, which also checks that they are
-finite, and copied once, each by its own thread, to the place where it trains on them.
+Cost: a pass over the array and three over 8 bytes per row (with sample weights, a sort of these); then 8 bytes per row,
+and a copy of the rows of a block while it is sent. Rows that threads of this process train on are read once for their
+hashes, which also checks that they are finite, and copied once, each by its own thread, to the place where it trains on
+them.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
@@ -32,6 +33,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from dsgd.inputs.blocks import Block, nbytes_of
+from dsgd.kernels.sorting import count_hashes, deal_hashes
 from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection, fingerprints, readable
 from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits, sort_keys
@@ -45,6 +47,8 @@ Packed = TypeVar("Packed")
 
 # Keys of a partition must be independent of the order in which a rank visits its rows, which has the same seed.
 _SALT = 0xD6E8FEB86659FD93
+# First bits of hashes by which they are counted: the counts of more would be in no cache.
+_MOST_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,11 @@ def partition_rows(
         with stage("hash", 0 if known else nbytes_of(X)):
             prints = known.prints if known else fingerprints(rows)
     with stage("order", prints.nbytes):
-        order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
+        hashes = content_keys(prints, seed ^ _SALT)
+        dealt = _dealt(hashes, n_ranks) if visits is None and n_rows else None
+        if dealt is not None:
+            return Partition(dealt[0], pieces, dealt[1])
+        order, keys = sort_keys(hashes)
         stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
         # Sorted by rank; the rows of a rank keep their order: numpy sorts small integers in two passes.
         rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
@@ -253,13 +261,47 @@ def _side_by_side(work: Callable[[int], Packed], n: int) -> list[Packed]:
         return [each.result() for each in begun]
 
 
+def _dealt(hashes: Words, n_ranks: int) -> tuple[tuple[int, ...], IntVector] | None:
+    """Return the stops and the order of a partition of unweighted rows as `_stops` cuts them, but sort few hashes.
+
+    These are the ones with the same first bits as one at a cut. None where equal rows have to be divided.
+    """
+    n_rows = hashes.shape[0]
+    n_bits = min(_MOST_BITS, max(1, n_rows.bit_length() - 2))
+    shift, counts = np.uint64(64 - n_bits), np.zeros(2**n_bits, np.int64)
+    count_hashes(hashes, shift, counts)
+    ends = np.cumsum(counts)
+    goals = [n_rows * rank // n_ranks for rank in range(1, n_ranks)]
+    buckets = np.searchsorted(ends, goals, "right")
+    is_cut = np.zeros(counts.shape[0], bool)
+    is_cut[buckets] = True
+    near = np.sort(hashes[is_cut[hashes >> shift]])
+    # How many hashes before the end of a bucket are not near a cut.
+    others = (ends - np.cumsum(np.where(is_cut, counts, 0)))[buckets]
+    stops, least = [0], np.empty(n_ranks - 1, np.uint64)
+    for number, (goal, n_others) in enumerate(zip(goals, others.tolist(), strict=True)):
+        at = near[goal - n_others]
+        left, right = (int(np.searchsorted(near, at, side)) + n_others for side in ("left", "right"))
+        off, stop = min((abs(edge - goal), edge) for edge in (left, right))
+        if off > _reach(n_rows, n_ranks) or at == np.iinfo(np.uint64).max:
+            return None
+        stops.append(stop)
+        least[number] = at + np.uint64(stop > left)
+    order = np.empty(n_rows, np.int64)
+    deal_hashes(hashes, least, np.array(stops), order)
+    return (*stops, n_rows), order
+
+
+def _reach(total: int, n_ranks: int) -> int:
+    """Return how far from an even cut equal rows are kept together: little enough that every rank has rows."""
+    return max(0, min(MAX_COPIES, (total // n_ranks - 1) // 2))
+
+
 def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:
     """Cut rows into parts of equal visits; rows sorted by keys between different contents if that is near."""
     # Visits before each row, and all of them.
     before = np.arange(n_rows + 1) if visits is None else np.concatenate([[0], np.cumsum(visits)])
     total = int(before[-1])
-    # Small enough that every rank has rows.
-    reach = min(MAX_COPIES, (total // n_ranks - 1) // 2)
     stops = [0]
     for rank in range(1, n_ranks):
         goal = total * rank // n_ranks
@@ -268,7 +310,7 @@ def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: i
         if keys is not None and n_rows:
             edges = [int(np.searchsorted(keys, keys[stop], side)) for side in ("left", "right")]
         off, nearest = min((abs(int(before[edge]) - goal), edge) for edge in edges)
-        stops.append(nearest if off <= max(reach, 0) else stop)
+        stops.append(nearest if off <= _reach(total, n_ranks) else stop)
     return (*stops, n_rows)
 
 

@@ -1,4 +1,4 @@
-"""Sorting of evenly distributed hashes in one pass, and of strata."""
+"""Sorting of evenly distributed hashes in one pass, and of strata; and dealing rows by their hashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["MOVES_PER_HASH", "sort_hashes", "spread_strata"]
+__all__ = ["MOVES_PER_HASH", "count_hashes", "deal_hashes", "sort_hashes", "spread_strata"]
 
 #: Hashes that are spread evenly take fewer than two moves each within their buckets; more are no hashes.
 MOVES_PER_HASH = 16
@@ -86,3 +86,38 @@ def spread_strata(
         k = strata[order[i]]
         keys[i] = np.uint64((seen[k] + offsets[k]) / counts[k] * 2.0**64)
         seen[k] += 1
+
+
+@kernel
+def count_hashes(hashes: AnyArray, shift: np.uint64, counts: IntVector) -> None:
+    """Add to ``counts[b]`` the hashes whose first bits, all but `shift`, are b."""
+    for i in range(hashes.shape[0]):
+        counts[hashes[i] >> shift] += 1
+
+
+@kernel
+def deal_hashes(hashes: AnyArray, least: AnyArray, ends: IntVector, order: IntVector) -> None:
+    """Write the numbers of hashes into `order`, part by part, those of a part ascending.
+
+    Parameters
+    ----------
+    hashes : array of uint64, shape (n,)
+        What to deal.
+    least : array of uint64, shape (n_parts - 1,)
+        The least hash of every part but the first, ascending.
+    ends : array of int64, shape (n_parts,)
+        Where each part begins; afterwards, where it ends.
+    order : array of int64, shape (n,)
+        Overwritten.
+    """
+    for i in range(hashes.shape[0]):
+        low, high = 0, least.shape[0]
+        while low < high:
+            middle = (low + high) // 2
+            if least[middle] <= hashes[i]:
+                low = middle + 1
+            else:
+                high = middle
+        place = ends[low]
+        ends[low] = place + 1
+        order[place] = i

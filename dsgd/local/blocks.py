@@ -11,7 +11,14 @@ import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidDataError, PartitionMismatchError
-from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse, place_wide
+from dsgd.kernels.rows import (
+    fingerprint_dense,
+    fingerprint_sparse,
+    has_canonical_rows,
+    place_dense,
+    place_sparse,
+    place_wide,
+)
 from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
@@ -261,10 +268,14 @@ def _sparse_piece(X: Any, dtype: np.dtype[Any]) -> SparsePiece:
     csr = X if scipy.sparse.issparse(X) and X.format == "csr" else scipy.sparse.csr_array(X)
     # A new matrix around the same arrays, because scipy stores what it learns about their order on the matrix.
     csr = scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=False)
+    if csr.indices.dtype.itemsize == 4:
+        indices, indptr = _writable(csr.indices.view(np.uint32)), csr.indptr.astype(np.uint64)
+        if has_canonical_rows(indices, indptr):
+            return SparsePiece(_writable(csr.data.astype(dtype, copy=False)), indices, indptr)
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
-    indices = csr.indices.view(np.uint32) if csr.indices.dtype.itemsize == 4 else csr.indices.astype(np.uint32)
+    indices = csr.indices.astype(np.uint32, copy=False)
     return SparsePiece(_writable(csr.data.astype(dtype, copy=False)), _writable(indices), csr.indptr.astype(np.uint64))
 
 

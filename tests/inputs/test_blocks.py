@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import scipy.sparse as sp
 
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
-from dsgd.inputs import make_block, widen
+from dsgd.inputs import make_block, partition, widen
 from dsgd.inputs.blocks import summarise
 from dsgd.inputs.partition import pack_for_threads, partition_rows, read_rows
 from dsgd.inputs.sources import to_delayed_blocks
@@ -91,6 +93,30 @@ def test_the_same_rows_are_dealt_whatever_their_order(as_matrix):
         for row in X[one.rows(k)].tolist():
             ranks_of.setdefault(tuple(row), set()).add(k)
     assert sum(len(ranks) > 1 for ranks in ranks_of.values()) <= 1
+
+
+@pytest.mark.parametrize("n_bits", [1, 4, 16])
+def test_rows_are_dealt_as_if_their_hashes_were_sorted(n_bits, monkeypatch):
+    """Where only the hashes near cuts are sorted, ranks get the rows that a sort of all gives them, copies or not."""
+    monkeypatch.setattr(partition, "_MOST_BITS", n_bits)
+    rng = np.random.default_rng(4)
+    n_divided = 0
+    for _ in range(200):
+        n_rows = int(rng.integers(1, 400))
+        n_ranks, n_kinds = int(rng.integers(2, 9)), int(rng.integers(1, 2 * n_rows + 1))
+        kinds = rng.integers(0, 2**64, n_kinds, dtype=np.uint64)
+        kinds = kinds >> np.uint64(48) if rng.random() < 0.2 else kinds  # all with the same first bits
+        hashes = kinds[rng.integers(0, n_kinds, n_rows)]
+        found = partition._dealt(hashes, n_ranks)
+        stops = partition._stops(None, np.sort(hashes), n_rows, n_ranks)
+        if found is None:
+            n_divided += 1
+            continue
+        assert found[0] == stops
+        order = np.argsort(hashes, kind="stable")
+        for rank, (start, stop) in enumerate(pairwise(stops)):
+            assert np.array_equal(found[1][start:stop], np.sort(order[start:stop])), rank
+    assert 0 < n_divided < 40
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -9,8 +9,20 @@ import sys
 import numba
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from dsgd.kernels import LOSSES, SCHEDULES, draw, learning_rate, loss_and_slope, mix64, optimal_t0, row_dot, truncate
+from dsgd.kernels import (
+    LOSSES,
+    SCHEDULES,
+    draw,
+    learning_rate,
+    loss_and_slope,
+    mix64,
+    optimal_t0,
+    row_dot,
+    rows,
+    truncate,
+)
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.vector import add_row
 from dsgd.svm.kernel_solver.members import advance
@@ -227,3 +239,54 @@ def test_a_fresh_process_compiles_nothing():
     # Files on the disk may be of other tests; but no other signature may be needed than those of the one fit.
     assert all(signatures for _, signatures in first.values())
     assert second == {name: [0, signatures] for name, (_, signatures) in first.items()}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_features", [0, 1, 3, 22, 64, 65, 300])
+def test_fingerprints_are_sums_over_entries_whatever_the_width(n_features, dtype):
+    """Rows that are hashed together have the fingerprints of rows alone, dense or sparse; infinities are found."""
+    rng = np.random.default_rng(n_features)
+    n_rows = 2 * 4096 // max(1, n_features) + 7
+    X = rng.standard_normal((n_rows, n_features)).astype(dtype)
+    X[rng.random(X.shape) < 0.3] = 0.0
+    X[rng.random(X.shape) < 0.1] = -0.0
+    words = np.uint32 if dtype == np.float32 else np.uint64
+    whole, alone, sparse = (np.full(n_rows, 5, np.uint64) for _ in range(3))
+    assert rows.fingerprint_dense(X.view(words), whole)
+    for i in range(n_rows):
+        rows.fingerprint_dense(X[i : i + 1].view(words), alone[i : i + 1])
+    form = csr_array(X)
+    bits, indices, indptr = form.data.view(words), form.indices.astype(np.uint32), form.indptr.astype(np.uint64)
+    rows.fingerprint_sparse(bits, indices, indptr, sparse)
+    with np.errstate(over="ignore"):
+        j, value = np.arange(1, n_features + 1, dtype=np.uint64), X.view(words).astype(np.uint64)
+        z = j * np.uint64(0x9E3779B97F4A7C15) + value * np.uint64(0xD6E8FEB86659FD93)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64, Steele et al. 2014
+            z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+        expected = np.where(X != 0.0, z ^ (z >> np.uint64(31)), np.uint64(0)).sum(axis=1, dtype=np.uint64) + np.uint64(
+            5
+        )
+    for found in (whole, alone, sparse):
+        assert np.array_equal(found, expected)
+    for value in (np.nan, np.inf, -np.inf):
+        for row in (0, n_rows - 1):
+            broken = X.copy()
+            broken[row, n_features // 2 :] = value
+            assert rows.fingerprint_dense(broken.view(words), whole) == (n_features == 0)
+
+
+def test_canonical_rows_are_those_of_scipy():
+    """Rows count as canonical where scipy says so: with empty rows, single entries, descents and repeats anywhere."""
+    rng = np.random.default_rng(0)
+    outcomes = set()
+    for _ in range(400):
+        lengths = rng.integers(0, 4, rng.integers(1, 6))
+        indices = np.concatenate([np.sort(rng.choice(9, n, replace=rng.random() < 0.2)) for n in lengths])
+        if len(indices) and rng.random() < 0.2:
+            rng.shuffle(indices)
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        matrix = csr_array((np.ones(len(indices)), indices.astype(np.int32), indptr), shape=(len(lengths), 9))
+        found = rows.has_canonical_rows(matrix.indices.view(np.uint32), matrix.indptr.astype(np.uint64))
+        assert found == matrix.has_canonical_format
+        outcomes.add(found)
+    assert outcomes == {True, False}

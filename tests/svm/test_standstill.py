@@ -35,7 +35,7 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize("degree", [20, 40, 60])
 def test_rounds_of_a_step_that_rounding_undoes_are_few(degree, seed, monkeypatch):
-    """Values of very unlike size let a round take a single step, of an ulp: the run ends by its rounds, not its steps."""
+    """Values of unlike size let a round take a single step, of an ulp: the run ends by its rounds, not its steps."""
     rounds, plain = [], block._Run._round
     monkeypatch.setattr(block._Run, "_round", lambda run, gap: (rounds.append(gap), plain(run, gap)))
     rng = np.random.default_rng(seed)
