@@ -87,6 +87,8 @@ class Registry:
         hung_after_s: float = float("inf"),
         title: str = "",
         lease_s: float = float("inf"),
+        *,
+        owner: str = "",
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; repeating the call changes nothing.
 
@@ -99,7 +101,7 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
-            job.history = JobHistory(title, self._clock(), self._n_jobs) if before is None else before.history
+            job.history = JobHistory(title, self._clock(), self._n_jobs, owner) if before is None else before.history
             self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
@@ -125,7 +127,6 @@ class Registry:
             return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else [], "why": why}
         if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
             job.failure = job.suspicion
-        queue = [other.job_id for other in self.jobs.values() if other.phase == "queued"]
         if job.failure is not None:
             state = "failed"
         elif job.phase == "queued":
@@ -135,12 +136,16 @@ class Registry:
         return {
             "job_state": state,
             "version": job.version,
-            "position": 1 + queue.index(job_id) if job_id in queue else 0,
+            "position": self._queue.index(job_id) + 1 if job.phase == "queued" else 0,
             "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
             "started": sorted(job.started),
             "live": sorted(job.live),
             "failure": job.failure,
         }
+
+    @property
+    def _queue(self) -> list[str]:
+        return [job.job_id for job in self.jobs.values() if job.phase == "queued"]
 
     def version(self, job_id: str) -> int:
         """Return the `version` of `status`, and nothing else."""
@@ -184,6 +189,12 @@ class Registry:
         if job is not None and job.phase != "closed":
             self._fail(job, _failure("stopped", _NOBODY, reason))
 
+    def stop_of(self, client: str, reason: str) -> None:
+        """Stop all jobs of a client."""
+        for job in list(self.jobs.values()):
+            if job.client == client:
+                self.abort(job.job_id, reason)
+
     def end_early(self, job_id: str) -> None:
         """Ask the program of a job to end early with its present result; not all programs do."""
         job = self.jobs.get(job_id)
@@ -214,13 +225,16 @@ class Registry:
     def overview(self) -> list[JobView]:
         """Return views of all jobs and of the last finished ones, newest first."""
         jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
+        queue = self._queue
         views = []
         for job in jobs.values():
             history = job.history
             state = history.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
             places = [member.worker for member in job.members for _ in range(member.n_ranks)]
             elapsed_s = (self._clock() if history.ended is None else history.ended) - history.began
-            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history))
+            position = queue.index(job.job_id) + 1 if job.phase == "queued" else 0
+            about = job.client, position, self._reason(job)
+            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history, *about))
         return sorted(views, key=lambda view: -view.number)
 
     # ---- the members' side
@@ -376,6 +390,7 @@ class Registry:
             # An earlier job in the queue keeps its place: a later one may pass only if it needs none of its workers.
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
+                job.history.grant(self._clock())
                 for worker in job.workers:
                     self.leases[worker] = job.job_id
                     job.opened.add(worker)
