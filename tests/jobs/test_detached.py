@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 import dsgd
 from detached_estimators import Gated, Raising
 from dsgd import SGDClassifier
-from dsgd.errors import ClusterError, InvalidDataError, InvalidParameterError, RankError, WorkerLostError
+from dsgd.errors import ClusterError, GangError, InvalidDataError, InvalidParameterError, RankError, WorkerLostError
 from dsgd.jobs import DetachedFit, cancel, find_job, list_jobs
 from dsgd.svm import SVC
 from gang_cluster import client_fixture, cluster_fixture, wait_until
@@ -252,6 +252,26 @@ def test_a_result_is_dropped_when_its_time_is_over(client: Client, rows: tuple[n
     with pytest.raises(ClusterError, match=r"its result was kept for 0\.01 s"):
         fit.result()
     assert not [key for key in _tasks(client) if "dsgd" in str(key)]
+
+
+def test_a_result_is_lost_with_its_worker(client: Client, rows: tuple[np.ndarray, np.ndarray]) -> None:
+    """A fitted estimator whose worker dies is not fitted again: who fetches it is told."""
+    fit = dsgd.submit(model(), *rows, client=client)
+    fit.result(timeout=60.0)
+    ((worker,),) = client.who_has([client.get_dataset(f"dsgd-fit-{fit.id}")]).values()
+    os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
+    wait_until(lambda: fit.status != "failed")
+    with pytest.raises(GangError, match="the worker that held the fitted estimator has left"):
+        fit.result()
+
+
+def test_a_result_released_through_dask_leaves_nothing(client: Client, rows: tuple[np.ndarray, np.ndarray]) -> None:
+    """A fit whose dataset somebody unpublishes by hand is stopped."""
+    fit = dsgd.submit(endless(), *rows, client=client)
+    wait_until(trains(fit))
+    client.unpublish_dataset(f"dsgd-fit-{fit.id}")
+    with pytest.raises(CancelledError, match="its task was cancelled"):
+        fit.result(timeout=60.0)
 
 
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])

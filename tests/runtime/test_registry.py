@@ -234,17 +234,19 @@ def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
 
 
 def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
-    """The newest job comes first; a job that is over stays with its outcome and how long it took."""
-    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], title="SVC")
+    """The newest job comes first; one that is over stays with its outcome and length, one that waits has a place."""
+    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], label=("SVC", "me@host:1"))
     world.admit("b", "yz")
     world.now = 3.0
     world.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
     newest, oldest = world.registry.overview()
     assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
     assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)
+    assert (oldest.owner, oldest.client, oldest.position, oldest.history.granted) == ("me@host:1", "me", 0, 0.0)
+    assert (newest.position, newest.history.granted, newest.failure) == (1, None, "")
     assert oldest.history.points() == [(1.0, 0.5)]
     world.registry.abort("a", "enough")
-    assert world.registry.overview()[1].state == "stopping"
+    assert (world.registry.overview()[1].state, world.registry.overview()[1].failure) == ("stopping", "enough")
     world.registry.close("a")
     world.now = 9.0
     assert [(view.job_id, view.state, view.elapsed_s) for view in world.registry.overview()] == [

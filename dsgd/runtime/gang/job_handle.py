@@ -126,9 +126,8 @@ class JobHandle:
             client=self.client.id,
             members=self._members,
             hung_after_s=self.hung_after_s,
-            title=self._title,
+            label=(self._title, owner_here()),
             lease_s=self._lease_s,
-            owner=owner_here(),
         )
         told = 0
         while status["job_state"] == "queued" and patient:

@@ -121,7 +121,9 @@ class FitHandlers:
 
     def _release(self, name: str) -> None:
         """Unpublish a dataset, and leave no trace of the client in whose name Dask held its keys."""
-        if self._datasets().pop(name, None) is not None:
+        self._datasets().pop(name, None)
+        # It is still there when somebody has unpublished the dataset by hand.
+        if f"published-{name}" in self._scheduler.clients:
             self._scheduler.remove_client(f"published-{name}")
 
     def _tell(self, fit_id: str) -> None:

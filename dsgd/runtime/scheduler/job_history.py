@@ -80,12 +80,12 @@ class JobHistory:
     ----------
     title : str
         Title of the job.
+    owner : str
+        Who requested it: user, host and process.
     began : float
         When it was requested, by the clock of the registry.
     number : int
         Number of earlier jobs of the scheduler.
-    owner : str
-        Who requested it: user, host and process.
     granted : float or None
         When it first got its workers.
     ended : float or None
@@ -101,9 +101,9 @@ class JobHistory:
     """
 
     title: str = ""
+    owner: str = ""
     began: float = 0.0
     number: int = 0
-    owner: str = ""
     granted: float | None = None
     ended: float | None = None
     outcome: str = ""

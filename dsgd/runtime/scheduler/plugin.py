@@ -135,13 +135,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        title: str = "",
+        label: tuple[str, str] = ("", ""),
         lease_s: float = float("inf"),
-        *,
-        owner: str = "",
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, title, lease_s, owner=owner)
+        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, label, lease_s)
         barred = self.detached.fits.is_barred(client)
         if barred:
             self.registry.abort(job_id, barred)

@@ -85,14 +85,13 @@ class Registry:
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        title: str = "",
+        label: tuple[str, str] = ("", ""),
         lease_s: float = float("inf"),
-        *,
-        owner: str = "",
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; repeating the call changes nothing.
 
-        A later epoch replaces the one before, also in the queue: a new gang is formed.
+        A later epoch replaces the one before, also in the queue: a new gang is formed. The label, title and owner, is
+        for observers.
         """
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
@@ -101,7 +100,7 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
-            job.history = JobHistory(title, self._clock(), self._n_jobs, owner) if before is None else before.history
+            job.history = JobHistory(*label, self._clock(), self._n_jobs) if before is None else before.history
             self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
