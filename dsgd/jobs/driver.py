@@ -90,7 +90,7 @@ def run_fit(fit_id: str, data: bytes, n_futures: int) -> FitOutcome:
 
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Turn the error of a fit into a record that travels, with its causes."""
-    causes = []
+    causes: list[bytes] = []
     cause = error.__cause__
     while cause is not None and len(causes) < _MAX_CAUSES:
         causes.append(pickled_error(cause))

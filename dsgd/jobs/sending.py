@@ -59,7 +59,7 @@ class _ReadersClient:
     """Stands for the client of whoever reads."""
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     def __init__(self, stream: io.BytesIO, on_cluster: bool) -> None:
         super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
         self._on_cluster = on_cluster
