@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["DetachedFits", "FitRecord", "failed_with", "result_of", "rows_of"]
+__all__ = ["DetachedFits", "FitRecord", "failed_with", "last_line", "result_of", "rows_of"]
 
 #: Number of fits of which is remembered why they are no longer here.
 _N_GONE: Final = 64
@@ -45,6 +45,11 @@ def rows_of(fit_id: str) -> str:
 def failed_with(kind: str, text: str, worker: str = "", host: str = "") -> dict[str, Any]:
     """Return the record of a failure that no rank has reported; see `dsgd.runtime.worker.failures.as_error`."""
     return {"kind": kind, "rank": -1, "worker": worker, "host": host, "text": text, "pickled": b""}
+
+
+def last_line(failure: Mapping[str, Any]) -> str:
+    """Return the last line of what a failure says."""
+    return (str(failure["text"]).strip().splitlines() or [str(failure["kind"])])[-1]
 
 
 @dataclass
@@ -117,6 +122,8 @@ class DetachedFits:
         Takes the identity of a fit that has ended.
     clock : callable, default time.monotonic
         Returns seconds.
+    log : callable, optional
+        Takes a record of plain values: a fit was submitted, has begun, or has ended.
 
     Attributes
     ----------
@@ -130,8 +137,9 @@ class DetachedFits:
         stop: Callable[[str, str], None],
         ended: Callable[[str], None] = lambda fit_id: None,
         clock: Callable[[], float] = time.monotonic,
+        log: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:
-        self._release, self._stop, self._ended, self._clock = release, stop, ended, clock
+        self._release, self._stop, self._ended, self._clock, self._log = release, stop, ended, clock, log
         self.fits: dict[str, FitRecord] = {}
         self._gone: deque[tuple[str, str]] = deque(maxlen=_N_GONE)
         self._barred: deque[tuple[str, str]] = deque(maxlen=_N_GONE)
@@ -141,7 +149,8 @@ class DetachedFits:
 
     def announce(self, fit_id: str, title: str, owner: str, submitter: str, keep_s: float, restarts: int) -> None:
         """Record a fit whose driver is about to be submitted."""
-        self.fits.setdefault(fit_id, FitRecord(fit_id, title, owner, submitter, keep_s, restarts, self._clock()))
+        self.fits[fit_id] = FitRecord(fit_id, title, owner, submitter, keep_s, restarts, self._clock())
+        self._log({"state": "queued", "fit": fit_id, "title": title, "owner": owner})
 
     def status(self, fit_id: str) -> dict[str, Any]:
         """Return state and failure of a fit; ``"unknown"``, and why, if it is not here."""
@@ -191,6 +200,7 @@ class DetachedFits:
         self._drivers.append(driver)
         fit.state, fit.driver, fit.worker, fit.host, fit.lost_how = "running", driver, worker, host, ""
         fit.began = self._clock() if fit.began is None else fit.began
+        self._log({"state": "running", "fit": fit_id, "attempt": fit.attempts, "worker": worker, "host": host})
         return fit.attempts
 
     def end(self, fit_id: str, attempt: int, failure: Mapping[str, Any] | None) -> bool:
@@ -285,4 +295,6 @@ class DetachedFits:
             self._bar(fit, failure["text"])
             self._release(result_of(fit.fit_id))
         self._release(rows_of(fit.fit_id))
+        more = {} if failure is None else {"kind": failure["kind"], "text": last_line(failure)}
+        self._log({"state": state, "fit": fit.fit_id, "elapsed_s": fit.ended - fit.created, **more})
         self._ended(fit.fit_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Scheduler
 
-from dsgd.runtime.scheduler.detached import DetachedFits, FitRecord, result_of
+from dsgd.runtime.scheduler.detached import DetachedFits, FitRecord, last_line, result_of
 from dsgd.runtime.scheduler.job_history import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -31,8 +31,8 @@ class FitHandlers:
         The scheduler.
     registry : Registry
         Its gangs.
-    clock : callable, default time.monotonic
-        Returns seconds; that of the registry.
+    log : callable
+        See `DetachedFits`.
 
     Attributes
     ----------
@@ -40,10 +40,10 @@ class FitHandlers:
         Their records.
     """
 
-    def __init__(self, scheduler: Scheduler, registry: Registry, clock: Callable[[], float] = time.monotonic) -> None:
-        self._scheduler, self._registry, self._clock = scheduler, registry, clock
+    def __init__(self, scheduler: Scheduler, registry: Registry, log: Callable[[dict[str, Any]], None]) -> None:
+        self._scheduler, self._registry, self._clock = scheduler, registry, time.monotonic
         self._ends: dict[str, asyncio.Event] = {}
-        self.fits = DetachedFits(self._release, registry.stop_of, self._tell, clock)
+        self.fits = DetachedFits(self._release, registry.stop_of, self._tell, self._clock, log)
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """Return the calls that clients and drivers may make, by name."""
@@ -144,7 +144,7 @@ class FitHandlers:
             "elapsed_s": ended - fit.created,
             "driver": fit.worker,
             "attempts": fit.attempts,
-            "failure": _text(fit.failure),
+            "failure": None if fit.failure is None else last_line(fit.failure),
             "kept_until": None if fit.ended is None else time.time() + fit.keep_s - (self._clock() - fit.ended),
         }
         return row
@@ -192,10 +192,3 @@ def _progress(view: JobView) -> dict[str, Any]:
         "max_iter": latest.get("max_iter"),
         "train_loss": latest.get("train_loss"),
     }
-
-
-def _text(failure: Mapping[str, Any] | None) -> str | None:
-    """Return the last line of what a failure says."""
-    if failure is None:
-        return None
-    return (str(failure["text"]).strip().splitlines() or [str(failure["kind"])])[-1]

@@ -22,6 +22,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dsgd.errors import VersionMismatchError
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.scheduler.fit_handlers import FitHandlers
+from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 from dsgd.runtime.scheduler.vigil import Vigil
 from dsgd.runtime.versions import LOADED_VERSION
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
 
-__all__ = ["SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
+__all__ = ["LOG_TOPIC", "SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
+
+#: Dask keeps records of jobs and detached fits under this topic, for ``client.get_events``.
+LOG_TOPIC: Final = "dsgd"
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
@@ -65,8 +69,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """
         self._give_way(scheduler)
         self.scheduler = scheduler
-        self.registry = Registry(self._send, self._wake, met=self._meet)
-        self.detached = FitHandlers(scheduler, self.registry)
+        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log)
+        self.detached = FitHandlers(scheduler, self.registry, self._log)
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
@@ -96,6 +100,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 **self.detached.handlers(),
             }
         )
+        expose(self.registry, self.detached.fits)
         if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
             # It has a dashboard, so bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
@@ -252,6 +257,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def before_close(self) -> None:
         """End all waits when the scheduler closes."""
         self.registry.stop_all("the scheduler is closing")
+        withdraw(self.registry)
         self._next_tick.cancel()
 
     # ---- inside
@@ -341,6 +347,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 # Silence begins when heartbeats are asked for.
                 self._heard[worker] = monotonic()
             self.scheduler.worker_send(worker, {"op": JOB_ORDER, **message})
+
+    def _log(self, record: dict[str, Any]) -> None:
+        self.scheduler.log_event(LOG_TOPIC, record)
 
     def _wake(self, job_id: str) -> None:
         event = self._changed.pop(job_id, None)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
@@ -57,6 +57,13 @@ class Registry:
     met : callable, optional
         Takes a job id; called when members that wait for the others need not wait any longer: all are there, or the
         gang is over.
+    log : callable, optional
+        Takes a record of plain values: a job was requested, has got its workers, fails, or has ended.
+
+    Attributes
+    ----------
+    n_ended : Counter of str
+        How many jobs have ended, ``"done"`` or ``"failed"``.
     """
 
     def __init__(
@@ -65,14 +72,17 @@ class Registry:
         changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         met: Callable[[str], None] = lambda job_id: None,
+        log: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:
         self._send = send
         self._notify = changed
         self._clock = clock
         self._met = met
+        self._log = log
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
         self._n_jobs = 0
+        self.n_ended: Counter[str] = Counter()
         self.over: deque[Job] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
@@ -104,6 +114,7 @@ class Registry:
             self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
+            self._record("queued", job, title=label[0], owner=label[1], n_ranks=sum(n for *_, n in members))
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
@@ -214,6 +225,8 @@ class Registry:
             if worker in job.opened:
                 self._tell(worker, "close", job)
         job.history.close("failed" if job.failure is not None else "done", self._clock())
+        self.n_ended[job.history.outcome] += 1
+        self._record(job.history.outcome, job, elapsed_s=self._clock() - job.history.began)
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
@@ -390,6 +403,7 @@ class Registry:
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
                 job.history.grant(self._clock())
+                self._record("running", job, workers=list(job.workers))
                 for worker in job.workers:
                     self.leases[worker] = job.job_id
                     job.opened.add(worker)
@@ -429,6 +443,8 @@ class Registry:
     def _fail(self, job: Job, record: dict[str, Any]) -> None:
         if job.failure is None:
             job.failure = record
+            place = {name: record[name] for name in ("kind", "rank", "worker", "host")}
+            self._record("stopping", job, **place, text=self._reason(job))
             self._push_abort(job)
             self._changed(job)
             self._met(job.job_id)
@@ -458,6 +474,10 @@ class Registry:
         job.started.add(member)
         if n_before < len(job.started) == len(job.members):
             self._changed(job)
+
+    def _record(self, state: str, job: Job, **more: Any) -> None:
+        """Write to the log what has become of a job."""
+        self._log({"state": state, "job": job.job_id, "formed": job.epoch, **more})
 
     def _changed(self, job: Job) -> None:
         job.version += 1
