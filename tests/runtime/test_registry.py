@@ -271,7 +271,7 @@ def test_the_log_tells_the_life_of_a_job(world: World) -> None:
     of_a = [record for record in world.log if record["job"] == "a"]
     assert [record["state"] for record in of_a] == ["queued", "running", "stopping", "failed"]
     assert {record["formed"] for record in of_a} == {0}
-    assert (of_a[0]["owner"], of_a[0]["n_ranks"], of_a[1]["workers"]) == ("me@host:1", 3, ["x", "y"])
+    assert (of_a[0]["owner"], of_a[0]["n_ranks"], of_a[1]["n_workers"]) == ("me@host:1", 3, 2)
     assert (of_a[2]["rank"], of_a[2]["worker"], of_a[2]["kind"], of_a[3]["elapsed_s"]) == (2, "y", "raised", 2.0)
     assert [record["state"] for record in world.log if record["job"] == "b"] == ["queued", "running"]
     assert world.registry.n_ended == {"failed": 1}

@@ -403,7 +403,7 @@ class Registry:
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
                 job.history.grant(self._clock())
-                self._record("running", job, workers=list(job.workers))
+                self._record("running", job, n_workers=len(job.workers))
                 for worker in job.workers:
                     self.leases[worker] = job.job_id
                     job.opened.add(worker)
