@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -291,6 +292,24 @@ def test_the_worker_of_the_driver_is_lost(
     wait_until(lambda: fit.info().attempts != 2)
     (tmp_path / "gate").touch()
     assert fit.result(timeout=60.0).inner.score(*rows) > 0.8
+
+
+def test_a_driver_that_hangs_ends_its_fit(client: Client, rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    """A driver that was stopped is not waited for, whatever its policy; when it runs again it changes nothing."""
+    client.run(dask.config.set, {"dsgd.runtime.timeouts.lease": "300ms"})
+    fit = dsgd.submit(Gated(model(), str(tmp_path / "gate"), "restart"), *rows, client=client)
+    wait_until(lambda: fit.status != "running")
+    worker = fit.info().driver
+    pid = client.run(os.getpid, workers=[worker])[worker]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(WorkerLostError, match=r"was not heard of for 0\.3 s"):
+            fit.result(timeout=60.0)
+    finally:
+        (tmp_path / "gate").touch()
+        os.kill(pid, signal.SIGCONT)
+        client.run(dask.config.set, {"dsgd.runtime.timeouts.lease": None})
+    assert fit.status == "failed"
 
 
 def test_what_cannot_be_detached_is_refused(client: Client, rows: tuple[np.ndarray, np.ndarray]) -> None:

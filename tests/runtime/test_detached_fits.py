@@ -25,7 +25,11 @@ class World:
 
     def begin(self, fit_id: str, number: int = 1) -> int:
         """Begin a driver."""
-        return self.fits.begin(fit_id, f"driver-{number}", f"worker-{number}", "host")
+        return self.fits.begin(fit_id, f"driver-{number}", f"worker-{number}", "host", lease_s=30.0)
+
+    def expire(self) -> None:
+        """Let the time that has passed have its effect."""
+        self.fits.expire(lambda heard_at: self.now - heard_at)
 
     def state(self, fit_id: str) -> str:
         """Return the state that clients see."""
@@ -47,21 +51,31 @@ def test_rows_are_held_until_the_end_and_the_result_for_its_time(world: World) -
     assert world.fits.end("a", attempt, None)
     assert (world.state("a"), world.released, world.ended) == ("done", {rows_of("a")}, ["a"])
     world.now = 69.9
-    world.fits.expire()
+    world.expire()
     assert world.state("a") == "done"
     world.now = 70.0
-    world.fits.expire()
+    world.expire()
     assert world.released == {rows_of("a"), result_of("a")}
     assert world.fits.status("a") == {"state": "unknown", "why": "its result was kept for 60 s"}
 
 
-def test_a_fit_that_runs_is_kept_however_long_it_takes(world: World) -> None:
-    """The time of a result begins with the end of the fit."""
-    world.announce("a")
-    world.begin("a")
-    world.now = 1e6
-    world.fits.expire()
-    assert world.state("a") == "running"
+def test_a_fit_is_kept_as_long_as_its_driver_is_heard_of(world: World) -> None:
+    """A fit may take any time; one whose driver is silent has failed, whatever it may do after a lost worker."""
+    world.announce("a", restarts=3)
+    attempt = world.begin("a")
+    for _ in range(100):
+        world.now += 29.0
+        world.fits.renew("a", attempt)
+        world.expire()
+        assert world.state("a") == "running"
+    world.now += 29.0
+    world.fits.renew("a", attempt + 1)  # not this driver
+    world.now += 2.0
+    world.expire()
+    status = world.fits.status("a")
+    assert (status["state"], status["failure"]["kind"]) == ("failed", "lost")
+    assert status["failure"]["text"] == "worker worker-1 was not heard of for 30 s"
+    assert (world.stopped, world.fits.is_barred("driver-1")) == (["driver-1"], status["failure"]["text"])
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -9,6 +9,9 @@ its driver) and what it leaves (the fitted estimator) is held by two datasets th
 clients do. The first is released when the fit ends; the second when it fails, is cancelled or forgotten, or `keep_s`
 after its end.
 
+The driver renews a lease of its own, too: a fit of whose driver nobody has heard for `lease_s` has failed, whether or
+not its worker is ever missed.
+
 Dask runs a task again whose worker is lost. Here every run is an attempt, and only as many are made as the policy of
 the estimator allows; reports of earlier attempts are refused.
 
@@ -82,6 +85,8 @@ class FitRecord:
         When the driver began first, and when it ended.
     failure : dict or None
         Why it failed.
+    lease_s, renewed_at : float
+        How long its driver may be silent, and when it was heard of last.
     lost_how : str
         How the worker of its driver left, if it did and the driver may begin again.
     """
@@ -101,6 +106,8 @@ class FitRecord:
     began: float | None = None
     ended: float | None = None
     failure: dict[str, Any] | None = None
+    lease_s: float = float("inf")
+    renewed_at: float = 0.0
     lost_how: str = ""
 
     @property
@@ -177,8 +184,8 @@ class DetachedFits:
 
     # ---- the driver's side
 
-    def begin(self, fit_id: str, driver: str, worker: str, host: str) -> int:
-        """Record that a driver has begun.
+    def begin(self, fit_id: str, driver: str, worker: str, host: str, lease_s: float = float("inf")) -> int:
+        """Record that a driver has begun, which is heard of at least every `lease_s`.
 
         Returns
         -------
@@ -199,9 +206,16 @@ class DetachedFits:
         fit.attempts += 1
         self._drivers.append(driver)
         fit.state, fit.driver, fit.worker, fit.host, fit.lost_how = "running", driver, worker, host, ""
+        fit.lease_s, fit.renewed_at = lease_s, self._clock()
         fit.began = self._clock() if fit.began is None else fit.began
         self._log({"state": "running", "fit": fit_id, "attempt": fit.attempts, "worker": worker, "host": host})
         return fit.attempts
+
+    def renew(self, fit_id: str, attempt: int) -> None:
+        """Record that a driver was heard of."""
+        fit = self.fits.get(fit_id)
+        if fit is not None and fit.attempts == attempt:
+            fit.renewed_at = self._clock()
 
     def end(self, fit_id: str, attempt: int, failure: Mapping[str, Any] | None) -> bool:
         """Record that a driver has ended; return False if it no longer drives the fit."""
@@ -266,10 +280,19 @@ class DetachedFits:
             else:
                 self._lose(fit, "left the cluster")
 
-    def expire(self) -> None:
-        """Forget the fits whose end is too long ago."""
+    def expire(self, silence_s: Callable[[float], float]) -> None:
+        """Fail the fits whose drivers are silent, and forget those whose end is too long ago.
+
+        Parameters
+        ----------
+        silence_s : callable
+            Takes the time when a driver was heard of; returns for how long it is silent, as far as the scheduler can
+            tell.
+        """
         now = self._clock()
         for fit in list(self.fits.values()):
+            if fit.state == "running" and silence_s(fit.renewed_at) > fit.lease_s:
+                self._lose(fit, f"was not heard of for {fit.lease_s:g} s")
             if fit.ended is not None and now - fit.ended >= fit.keep_s:
                 self.forget(fit.fit_id, f"its result was kept for {fit.keep_s:g} s")
 

@@ -50,6 +50,7 @@ class FitHandlers:
         return {
             "dsgd_fit_announce": self.fits.announce,
             "dsgd_fit_begin": self.fits.begin,
+            "dsgd_fit_renew": self.fits.renew,
             "dsgd_fit_end": self.fits.end,
             "dsgd_fit_watch": self.watch,
             "dsgd_fit_forget": self.fits.forget,

@@ -312,7 +312,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         for job_id in list(self.registry.jobs):
             self.registry.hear(job_id, silences)
         self.registry.expire(self._vigil.silence_s)
-        self.detached.fits.expire()
+        self.detached.fits.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)
             if ws is None or ws.last_seen != seen_at:
