@@ -168,6 +168,8 @@ class DetachedFit:
             self._raise_failure(self._watch(0.0))
             raise problem
         if outcome.failure is not None:
+            # A task that Dask has run again, because its worker had left, knows only that it came too late.
+            self._raise_failure(self._watch(0.0))
             self._raise_failure({"state": "failed", "failure": outcome.failure})
         return outcome
 

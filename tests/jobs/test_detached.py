@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import dask
 import dask.array as da
@@ -27,6 +28,8 @@ from detached_estimators import Gated, Raising
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, GangError, InvalidDataError, InvalidParameterError, RankError, WorkerLostError
 from dsgd.jobs import DetachedFit, cancel, find_job, list_jobs
+from dsgd.jobs.driver import FitOutcome
+from dsgd.runtime.scheduler.detached import failed_with
 from dsgd.svm import SVC
 from gang_cluster import client_fixture, cluster_fixture, wait_until
 
@@ -263,6 +266,14 @@ def test_a_result_is_lost_with_its_worker(client: Client, rows: tuple[np.ndarray
     os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
     wait_until(lambda: fit.status != "failed")
     with pytest.raises(GangError, match="the worker that held the fitted estimator has left"):
+        fit.result()
+    # Seen as done a moment before, and its task run again by Dask, which has then come too late.
+    again = Mock(result=lambda: FitOutcome(b"", failed_with("stopped", "it was over before")))
+    with (
+        patch.object(fit, "_await_end", return_value={"state": "done", "failure": None}),
+        patch.object(client, "get_dataset", return_value=again),
+        pytest.raises(GangError, match="the worker that held the fitted estimator has left"),
+    ):
         fit.result()
 
 
