@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
     from dsgd.inputs.rows import Rows
+    from dsgd.jobs.detached import attach, submit
     from dsgd.ledger import Ledger
     from dsgd.study.comparison import compare
 
-__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "compare"]
+__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "submit"]
 
 __version__: Final = version("dsgd")
 
@@ -25,7 +26,9 @@ _HOMES: Final = {
     "Rows": "dsgd.inputs.rows",
     "SGDClassifier": "dsgd.estimators",
     "SGDRegressor": "dsgd.estimators",
+    "attach": "dsgd.jobs.detached",
     "compare": "dsgd.study.comparison",
+    "submit": "dsgd.jobs.detached",
 }
 
 

@@ -175,7 +175,7 @@ class WorkerLostError(GangError):
     Parameters
     ----------
     rank : int
-        The rank that was lost.
+        The rank that was lost; -1 for the process that drove a detached fit.
     worker : str
         Address of its worker.
     host : str
@@ -192,8 +192,9 @@ class WorkerLostError(GangError):
         self.how = how
 
     def __str__(self) -> str:
+        who = f"rank {self.rank}" if self.rank >= 0 else "the driver of the fit"
         return (
-            f"rank {self.rank} was lost: worker {self.worker} (host {self.host}) {self.how} during the job. "
+            f"{who} was lost: worker {self.worker} (host {self.host}) {self.how} during the job. "
             "Fit again; if it was killed for memory, give workers more of it or use more workers."
         )
 

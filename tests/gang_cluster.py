@@ -130,6 +130,9 @@ def _left_on_scheduler(dask_scheduler: Any) -> list[str]:
             left += [f"job {job}" for job in plugin.registry.jobs]
             left += [f"lease of {worker}" for worker in plugin.registry.leases]
             left += [f"waiter of {job}" for job in (*plugin._changed, *plugin._meetings)]
+            left += [f"detached fit {fit}" for fit in plugin.detached.fits.fits]
+    left += [f"dataset {name}" for name in dask_scheduler.extensions["publish"].datasets if "dsgd" in str(name)]
+    left += [f"client {name}" for name in dask_scheduler.clients if "dsgd" in str(name)]
     return left
 
 

@@ -101,10 +101,15 @@ class Scheduler:
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.http_application = SimpleNamespace(applications=[])
+        self.log: list[tuple[str, dict[str, Any]]] = []
 
     def worker_send(self, worker: str, message: dict[str, Any]) -> None:
         """Send to a worker."""
         self.told(worker, self.traffic.carry("to workers", message))
+
+    def log_event(self, topic: str, record: dict[str, Any]) -> None:
+        """Keep a record, as Dask's scheduler does."""
+        self.log.append((topic, record))
 
 
 class ControlPlane:

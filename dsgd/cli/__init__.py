@@ -16,6 +16,7 @@ from dsgd.cli import (
     datasets,
     fit,
     info,
+    jobs,
     predict,
     simulate,
     study,
@@ -72,6 +73,7 @@ study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategi
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
+app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)

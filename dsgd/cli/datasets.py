@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dsgd.cli.tables import as_text, print_table
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 from dsgd.files import replacing
@@ -45,7 +45,7 @@ def list_(as_json: _Json = False) -> None:
         typer.echo(json.dumps(rows))
         return
     columns = ("name", "task", "train rows", "test rows", "features", "classes", "here", "used by")
-    _print_table(columns, [[_text(value) for value in row.values()] for row in rows], numbers=range(2, 6))
+    print_table(columns, [[as_text(value) for value in row.values()] for row in rows], numbers=range(2, 6))
 
 
 @app.command("info", epilog=_INFO_EXAMPLES)
@@ -206,46 +206,16 @@ def _twin_facts(base: str) -> dict[str, Any]:
     return {**_twin_shape(base), **law, "best_accuracy": twin.bayes_accuracy, "source": "generated"}
 
 
-def _text(value: Any) -> str:
-    """Return a value as a reader wants it."""
-    if isinstance(value, bool | None):
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {_text(entry)}" for name, entry in value.items()) or "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "-"
-    return str(value) or "-"
-
-
-def _print_table(columns: tuple[str, ...], rows: list[list[str]], numbers: range) -> None:
-    """Print a table: drawn on a terminal, else one line of tab-separated fields per row."""
-    if not sys.stdout.isatty():
-        for row in [list(columns), *rows]:
-            typer.echo("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
 def _print_facts(facts: dict[str, Any]) -> None:
     """Print names and values, one a line; files found here get a line each."""
     for name, value in facts.items():
         if name == "here":
             for part, entry in value.items():
-                typer.echo(f"{'here: ' + part:<16} {_text(entry)}")
+                typer.echo(f"{'here: ' + part:<16} {as_text(entry)}")
             if not value:
                 typer.echo(f"{'here':<16} not on this machine")
         elif name == "urls":
             for url in value:
                 typer.echo(f"{'url':<16} {url}")
         else:
-            typer.echo(f"{name.replace('_', ' '):<16} {_text(value)}")
+            typer.echo(f"{name.replace('_', ' '):<16} {as_text(value)}")

@@ -340,7 +340,7 @@ def test_events_are_read_back() -> None:
 
 def test_a_history_stays_small() -> None:
     """A curve of a long job is thinned out, and ends with the last event."""
-    history = JobHistory("fit", 0.0)
+    history = JobHistory("fit")
     for k in range(5000):
         history.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1, "comm_share": 0.0})
     points = history.points()

@@ -20,7 +20,8 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.sent: list[tuple[str, str, str]] = []
-        self.registry = Registry(self._send, lambda job_id: None, lambda: self.now)
+        self.log: list[dict[str, Any]] = []
+        self.registry = Registry(self._send, lambda job_id: None, lambda: self.now, log=self.log.append)
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
         self.sent.append((worker, message["action"], message["job_id"]))
@@ -234,17 +235,19 @@ def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
 
 
 def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
-    """The newest job comes first; a job that is over stays with its outcome and how long it took."""
-    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], title="SVC")
+    """The newest job comes first; one that is over stays with its outcome and length, one that waits has a place."""
+    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], label=("SVC", "me@host:1"))
     world.admit("b", "yz")
     world.now = 3.0
     world.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
     newest, oldest = world.registry.overview()
     assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
     assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)
+    assert (oldest.owner, oldest.client, oldest.position, oldest.history.granted) == ("me@host:1", "me", 0, 0.0)
+    assert (newest.position, newest.history.granted, newest.failure) == (1, None, "")
     assert oldest.history.points() == [(1.0, 0.5)]
     world.registry.abort("a", "enough")
-    assert world.registry.overview()[1].state == "stopping"
+    assert (world.registry.overview()[1].state, world.registry.overview()[1].failure) == ("stopping", "enough")
     world.registry.close("a")
     world.now = 9.0
     assert [(view.job_id, view.state, view.elapsed_s) for view in world.registry.overview()] == [
@@ -255,6 +258,23 @@ def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
         world.admit(f"c{number}", "w")
         world.registry.close(f"c{number}")
     assert len(world.registry.overview()) == 9
+
+
+def test_the_log_tells_the_life_of_a_job(world: World) -> None:
+    """Each change of a job is one record, which names the job, its start and, where it fails, the rank; ends count."""
+    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], label=("SVC", "me@host:1"))
+    world.admit("b", "y")
+    world.now = 2.0
+    world.registry.member_started("a", 0, TOKEN, 1)
+    world.finish("a", 1, "raised")
+    world.registry.close("a")
+    of_a = [record for record in world.log if record["job"] == "a"]
+    assert [record["state"] for record in of_a] == ["queued", "running", "stopping", "failed"]
+    assert {record["formed"] for record in of_a} == {0}
+    assert (of_a[0]["owner"], of_a[0]["n_ranks"], of_a[1]["n_workers"]) == ("me@host:1", 3, 2)
+    assert (of_a[2]["rank"], of_a[2]["worker"], of_a[2]["kind"], of_a[3]["elapsed_s"]) == (2, "y", "raised", 2.0)
+    assert [record["state"] for record in world.log if record["job"] == "b"] == ["queued", "running"]
+    assert world.registry.n_ended == {"failed": 1}
 
 
 def test_a_job_is_asked_to_end_early(world: World) -> None:

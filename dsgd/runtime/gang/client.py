@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import getpass
 import logging
 import multiprocessing
 import os
+import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from distributed import Client, LocalCluster, get_worker, worker_client
+from distributed.comm.core import CommClosedError
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 from dsgd.stages import stage
 
-__all__ = ["QUIET_WORKER", "client_for", "client_of", "close_own_cluster", "connect_client"]
+__all__ = [
+    "QUIET_WORKER",
+    "call_scheduler",
+    "client_for",
+    "client_of",
+    "close_own_cluster",
+    "connect_client",
+    "guarded",
+    "owner_here",
+    "require_cluster",
+]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("dsgd.runtime")
 
@@ -228,6 +244,44 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
             "Check the address, and that `dask scheduler` runs there."
         ) from error
     return client
+
+
+def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
+    """Run a coroutine on the event loop of a client, and wait for it in this thread.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        It did not end within `timeout_s`, or the connection was lost.
+    """
+    # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
+    future = asyncio.run_coroutine_threadsafe(function(*args), client.loop.asyncio_loop)
+    try:
+        return future.result(timeout_s)
+    except (CommClosedError, OSError, TimeoutError) as error:
+        raise ClusterUnreachableError(
+            f"the scheduler of {client!r} does not answer any more: {error or type(error).__name__}."
+        ) from error
+    finally:
+        future.cancel()
+
+
+def call_scheduler(client: Client, op: str, timeout_s: float, /, **arguments: Any) -> Any:
+    """Call a handler of the scheduler by its name, and wait up to `timeout_s` for its answer; see `guarded`."""
+
+    async def call() -> Any:
+        return await getattr(client.scheduler, op)(**arguments)
+
+    return guarded(client, call, timeout_s=timeout_s)
+
+
+def owner_here() -> str:
+    """Return whose process this is, for the lists of jobs: user, host and process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}:{os.getpid()}"
 
 
 def require_cluster(client: Any) -> Client:

@@ -10,11 +10,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from distributed.comm.core import CommClosedError
-
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
 from dsgd.progress.callback import StopTraining
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import MemberPlan, Plan
 from dsgd.runtime.progress import warn_user
@@ -127,7 +126,7 @@ class JobHandle:
             client=self.client.id,
             members=self._members,
             hung_after_s=self.hung_after_s,
-            title=self._title,
+            label=(self._title, owner_here()),
             lease_s=self._lease_s,
         )
         told = 0
@@ -377,22 +376,10 @@ class JobHandle:
         return status
 
     def _call(self, op: str, **arguments: Any) -> Any:
-        async def call() -> Any:
-            return await getattr(self.client.scheduler, op)(**arguments)
-
-        return self._guard(call, timeout_s=self._call_s)
+        return call_scheduler(self.client, op, self._call_s, **arguments)
 
     def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
-        # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
-        future = asyncio.run_coroutine_threadsafe(function(*args), self.client.loop.asyncio_loop)
-        try:
-            return future.result(timeout_s)
-        except (CommClosedError, OSError, TimeoutError) as error:
-            raise ClusterUnreachableError(
-                f"the scheduler of {self.client!r} does not answer any more: {error or type(error).__name__}."
-            ) from error
-        finally:
-            future.cancel()
+        return guarded(self.client, function, *args, timeout_s=timeout_s)
 
     def _heed(self, status: Mapping[str, Any]) -> None:
         self._seen = status["version"]

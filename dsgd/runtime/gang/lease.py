@@ -60,6 +60,7 @@ class Lease:
         self._reason: str | None = "its client no longer attends to it"
         self._over = False
         self._tried = threading.Event()
+        self._woken = asyncio.Event()
         self._keeper: concurrent.futures.Future[None] | None = None
 
     def begin(self) -> None:
@@ -79,6 +80,9 @@ class Lease:
         """
         self._reason, self._over = reason, True
         if self._keeper is not None:
+            # A loop that has been closed keeps nothing any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._woken.set)
             self._tried.wait(timeout_s)
 
     async def _keep(self) -> None:
@@ -91,7 +95,8 @@ class Lease:
                 # A failed call is repeated, soon enough.
                 await asyncio.gather(renewal, return_exceptions=True)
                 renewal = None
-            await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), _LOOK_S)
         if renewal is not None:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)

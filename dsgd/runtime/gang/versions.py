@@ -14,7 +14,7 @@ from dsgd.runtime.versions import local_versions
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["check_versions", "code_allowed"]
+__all__ = ["check_scheduler", "check_versions", "code_allowed"]
 
 # Calls of Dask that start a job; a cluster may block some of them for its clients.
 _NEEDED: Final = {
@@ -44,11 +44,10 @@ def check_versions(client: Client) -> frozenset[str]:
     ClusterError
         The cluster takes no code from clients.
     """
-    probe, look = _make_probes()
+    probe, _ = _make_probes()
     wanted = local_versions()
     with code_allowed():
-        there: Mapping[str, Any] = client.run_on_scheduler(look)
-        problems = [*_problems("scheduler", there["versions"], wanted)]
+        there, problems = _look(client)
         name, known = _RIGHT.get(client, ("", frozenset()))
         known = known if name == there["id"] else frozenset()
         asked = [address for address in there["workers"] if address not in known]
@@ -62,12 +61,31 @@ def check_versions(client: Client) -> frozenset[str]:
             problems += wrong
             right |= set() if wrong else {address}
     _RIGHT[client] = there["id"], right
+    _refuse(problems)
+    return frozenset(there["plugins"])
+
+
+def check_scheduler(client: Client) -> frozenset[str]:
+    """Compare the versions on the scheduler alone; returns and raises as `check_versions`."""
+    with code_allowed():
+        there, problems = _look(client)
+    _refuse(problems)
+    return frozenset(there["plugins"])
+
+
+def _look(client: Client) -> tuple[Mapping[str, Any], list[str]]:
+    """Return what the scheduler says of itself, and what is wrong with its versions."""
+    _, look = _make_probes()
+    there: Mapping[str, Any] = client.run_on_scheduler(look)
+    return there, _problems("scheduler", there["versions"], local_versions())
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
-        mine = ", ".join(f"{name} {number}" for name, number in wanted.items())
+        mine = ", ".join(f"{name} {number}" for name, number in local_versions().items())
         raise VersionMismatchError(
             f"this client has {mine}, but " + "; ".join(problems) + ". Install the same versions everywhere."
         )
-    return frozenset(there["plugins"])
 
 
 @contextmanager

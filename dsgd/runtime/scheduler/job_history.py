@@ -33,6 +33,12 @@ class JobView(NamedTuple):
         Seconds since it was requested, or its duration.
     history : JobHistory
         Its history.
+    client : str, default ""
+        The Dask client that requested it.
+    position : int, default 0
+        Its place in the queue, from 1; 0 if it is not in it.
+    failure : str, default ""
+        Why it stops or has stopped; empty if it does not.
     """
 
     job_id: str
@@ -41,6 +47,9 @@ class JobView(NamedTuple):
     places: Sequence[str]
     elapsed_s: float
     history: JobHistory
+    client: str = ""
+    position: int = 0
+    failure: str = ""
 
     @property
     def n_ranks(self) -> int:
@@ -51,6 +60,11 @@ class JobView(NamedTuple):
     def title(self) -> str:
         """Its title."""
         return self.history.title
+
+    @property
+    def owner(self) -> str:
+        """Who requested it."""
+        return self.history.owner
 
     @property
     def name(self) -> str:
@@ -66,10 +80,14 @@ class JobHistory:
     ----------
     title : str
         Title of the job.
+    owner : str
+        Who requested it: user, host and process.
     began : float
         When it was requested, by the clock of the registry.
     number : int
         Number of earlier jobs of the scheduler.
+    granted : float or None
+        When it first got its workers.
     ended : float or None
         When it ended.
     outcome : str
@@ -83,8 +101,10 @@ class JobHistory:
     """
 
     title: str = ""
+    owner: str = ""
     began: float = 0.0
     number: int = 0
+    granted: float | None = None
     ended: float | None = None
     outcome: str = ""
     latest: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +132,10 @@ class JobHistory:
         """Return the curve up to the last event, shape (n_points, 2): seconds of training and loss."""
         last = [(float(self.latest["seconds"]), float(self.latest["train_loss"]))] if self.latest else []
         return self.curve if self.curve[-1:] == last else self.curve + last
+
+    def grant(self, now: float) -> None:
+        """Record that the job has its workers."""
+        self.granted = now if self.granted is None else self.granted
 
     def close(self, outcome: str, now: float) -> None:
         """Record that the job has ended."""

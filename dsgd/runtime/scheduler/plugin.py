@@ -21,6 +21,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsgd.errors import VersionMismatchError
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT
+from dsgd.runtime.scheduler.fit_handlers import FitHandlers
+from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 from dsgd.runtime.scheduler.vigil import Vigil
 from dsgd.runtime.versions import LOADED_VERSION
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
 
-__all__ = ["SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
+__all__ = ["LOG_TOPIC", "SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
+
+#: Dask keeps records of jobs and detached fits under this topic, for ``client.get_events``.
+LOG_TOPIC: Final = "dsgd"
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
@@ -64,7 +69,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """
         self._give_way(scheduler)
         self.scheduler = scheduler
-        self.registry = Registry(self._send, self._wake, met=self._meet)
+        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log)
+        self.detached = FitHandlers(scheduler, self.registry, self._log)
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
@@ -74,7 +80,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
-            self._meetings = before._meetings
+            self._meetings, self.detached = before._meetings, before.detached
             self._aside, self._vigil = before._aside, before._vigil
             before._next_tick.cancel()
         self._tick()
@@ -91,8 +97,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_join": self.join,
                 "dsgd_missing": self.registry.missing,
                 "dsgd_finish": self.registry.finish,
+                **self.detached.handlers(),
             }
         )
+        expose(self.registry, self.detached.fits)
         if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
             # It has a dashboard, so bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
@@ -132,11 +140,14 @@ class GangSchedulerPlugin(SchedulerPlugin):
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        title: str = "",
+        label: tuple[str, str] = ("", ""),
         lease_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, title, lease_s)
+        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, label, lease_s)
+        barred = self.detached.fits.is_barred(client)
+        if barred:
+            self.registry.abort(job_id, barred)
         for worker, *_ in members:
             if worker not in self.scheduler.workers:
                 self.registry.worker_left(worker)
@@ -222,22 +233,31 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._heard.pop(worker, None)
         self._aside.pop(worker, None)
         self.registry.worker_left(worker, how)
+        self.detached.fits.worker_left(worker, how)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Stop the jobs of a client that left."""
         self.registry.client_left(client)
+        self.detached.client_left(client)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Notice what Dask does with the drivers of detached fits."""
+        self.detached.task_moved(key, start, finish)
 
     def restart(self, scheduler: Scheduler) -> None:
         """Stop all jobs: the workers are about to be restarted."""
         self.registry.stop_all("the cluster was restarted")
+        self.detached.fits.stop_all("the cluster was restarted")
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
-        """Keep adaptive scaling from removing a worker of a gang."""
-        return [ws for ws in workers if ws.address not in self.registry.leases]
+        """Keep adaptive scaling from removing a worker of a gang, or one that drives a detached fit."""
+        needed = self.registry.leases.keys() | self.detached.workers
+        return [ws for ws in workers if ws.address not in needed]
 
     async def before_close(self) -> None:
         """End all waits when the scheduler closes."""
         self.registry.stop_all("the scheduler is closing")
+        withdraw(self.registry)
         self._next_tick.cancel()
 
     # ---- inside
@@ -266,12 +286,14 @@ class GangSchedulerPlugin(SchedulerPlugin):
             )
         others = [name for name in scheduler.plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]
         for name in others:
-            n_jobs = len(scheduler.plugins[name].registry.jobs)
-            if n_jobs:
+            other = scheduler.plugins[name]
+            n_jobs, n_fits = len(other.registry.jobs), len(other.detached.fits.fits)
+            if n_jobs or n_fits:
                 raise VersionMismatchError(
                     f"this client has dsgd {LOADED_VERSION}, but {n_jobs} job(s) of dsgd "
-                    f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
-                    "when they are over, or use the same version everywhere."
+                    f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them, and "
+                    f"{n_fits} detached fit(s) run or wait to be fetched. Fit again when they are over, or use the "
+                    "same version everywhere."
                 )
             scheduler.plugins[name]._next_tick.cancel()
             scheduler.remove_plugin(name)
@@ -290,6 +312,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         for job_id in list(self.registry.jobs):
             self.registry.hear(job_id, silences)
         self.registry.expire(self._vigil.silence_s)
+        self.detached.fits.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)
             if ws is None or ws.last_seen != seen_at:
@@ -324,6 +347,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 # Silence begins when heartbeats are asked for.
                 self._heard[worker] = monotonic()
             self.scheduler.worker_send(worker, {"op": JOB_ORDER, **message})
+
+    def _log(self, record: dict[str, Any]) -> None:
+        self.scheduler.log_event(LOG_TOPIC, record)
 
     def _wake(self, job_id: str) -> None:
         event = self._changed.pop(job_id, None)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
@@ -57,6 +57,13 @@ class Registry:
     met : callable, optional
         Takes a job id; called when members that wait for the others need not wait any longer: all are there, or the
         gang is over.
+    log : callable, optional
+        Takes a record of plain values: a job was requested, has got its workers, fails, or has ended.
+
+    Attributes
+    ----------
+    n_ended : Counter of str
+        How many jobs have ended, ``"done"`` or ``"failed"``.
     """
 
     def __init__(
@@ -65,14 +72,17 @@ class Registry:
         changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         met: Callable[[str], None] = lambda job_id: None,
+        log: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:
         self._send = send
         self._notify = changed
         self._clock = clock
         self._met = met
+        self._log = log
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
         self._n_jobs = 0
+        self.n_ended: Counter[str] = Counter()
         self.over: deque[Job] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
@@ -85,12 +95,13 @@ class Registry:
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        title: str = "",
+        label: tuple[str, str] = ("", ""),
         lease_s: float = float("inf"),
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; repeating the call changes nothing.
 
-        A later epoch replaces the one before, also in the queue: a new gang is formed.
+        A later epoch replaces the one before, also in the queue: a new gang is formed. The label, title and owner, is
+        for observers.
         """
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
@@ -99,10 +110,11 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
-            job.history = JobHistory(title, self._clock(), self._n_jobs) if before is None else before.history
+            job.history = JobHistory(*label, self._clock(), self._n_jobs) if before is None else before.history
             self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
+            self._record("queued", job, title=label[0], owner=label[1], n_ranks=sum(n for *_, n in members))
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
@@ -125,7 +137,6 @@ class Registry:
             return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else [], "why": why}
         if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
             job.failure = job.suspicion
-        queue = [other.job_id for other in self.jobs.values() if other.phase == "queued"]
         if job.failure is not None:
             state = "failed"
         elif job.phase == "queued":
@@ -135,12 +146,16 @@ class Registry:
         return {
             "job_state": state,
             "version": job.version,
-            "position": 1 + queue.index(job_id) if job_id in queue else 0,
+            "position": self._queue.index(job_id) + 1 if job.phase == "queued" else 0,
             "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
             "started": sorted(job.started),
             "live": sorted(job.live),
             "failure": job.failure,
         }
+
+    @property
+    def _queue(self) -> list[str]:
+        return [job.job_id for job in self.jobs.values() if job.phase == "queued"]
 
     def version(self, job_id: str) -> int:
         """Return the `version` of `status`, and nothing else."""
@@ -184,6 +199,12 @@ class Registry:
         if job is not None and job.phase != "closed":
             self._fail(job, _failure("stopped", _NOBODY, reason))
 
+    def stop_of(self, client: str, reason: str) -> None:
+        """Stop all jobs of a client."""
+        for job in list(self.jobs.values()):
+            if job.client == client:
+                self.abort(job.job_id, reason)
+
     def end_early(self, job_id: str) -> None:
         """Ask the program of a job to end early with its present result; not all programs do."""
         job = self.jobs.get(job_id)
@@ -204,6 +225,8 @@ class Registry:
             if worker in job.opened:
                 self._tell(worker, "close", job)
         job.history.close("failed" if job.failure is not None else "done", self._clock())
+        self.n_ended[job.history.outcome] += 1
+        self._record(job.history.outcome, job, elapsed_s=self._clock() - job.history.began)
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
@@ -214,13 +237,16 @@ class Registry:
     def overview(self) -> list[JobView]:
         """Return views of all jobs and of the last finished ones, newest first."""
         jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
+        queue = self._queue
         views = []
         for job in jobs.values():
             history = job.history
             state = history.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
             places = [member.worker for member in job.members for _ in range(member.n_ranks)]
             elapsed_s = (self._clock() if history.ended is None else history.ended) - history.began
-            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history))
+            position = queue.index(job.job_id) + 1 if job.phase == "queued" else 0
+            about = job.client, position, self._reason(job)
+            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history, *about))
         return sorted(views, key=lambda view: -view.number)
 
     # ---- the members' side
@@ -376,6 +402,8 @@ class Registry:
             # An earlier job in the queue keeps its place: a later one may pass only if it needs none of its workers.
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
+                job.history.grant(self._clock())
+                self._record("running", job, n_workers=len(job.workers))
                 for worker in job.workers:
                     self.leases[worker] = job.job_id
                     job.opened.add(worker)
@@ -415,6 +443,8 @@ class Registry:
     def _fail(self, job: Job, record: dict[str, Any]) -> None:
         if job.failure is None:
             job.failure = record
+            place = {name: record[name] for name in ("kind", "rank", "worker", "host")}
+            self._record("stopping", job, **place, text=self._reason(job))
             self._push_abort(job)
             self._changed(job)
             self._met(job.job_id)
@@ -444,6 +474,10 @@ class Registry:
         job.started.add(member)
         if n_before < len(job.started) == len(job.members):
             self._changed(job)
+
+    def _record(self, state: str, job: Job, **more: Any) -> None:
+        """Write to the log what has become of a job."""
+        self._log({"state": state, "job": job.job_id, "formed": job.epoch, **more})
 
     def _changed(self, job: Job) -> None:
         job.version += 1

@@ -17,7 +17,7 @@ import cloudpickle
 
 from dsgd.errors import AbortedError, DsgdError, GangError, GangTimeoutError, RankError, WorkerLostError
 
-__all__ = ["as_error", "describe"]
+__all__ = ["as_error", "describe", "pickled_error", "unpickled_error"]
 
 _MAX_TEXT: Final = 16_384
 _MAX_PICKLE_BYTES: Final = 1_000_000
@@ -40,7 +40,7 @@ def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
     """
     kind = "aborted" if aborted or isinstance(error, AbortedError) else "raised"
     text = "".join(traceback.format_exception(error))
-    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": _pickled(error) if kind == "raised" else b""}
+    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": pickled_error(error) if kind == "raised" else b""}
 
 
 def as_error(record: Mapping[str, Any]) -> BaseException:
@@ -66,7 +66,7 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
         )
     if record["kind"] in ("stopped", "lapsed"):
         return GangError(f"The job was stopped: {text}.")
-    original = _unpickled(record["pickled"])
+    original = unpickled_error(record["pickled"])
     if isinstance(original, DsgdError) and not isinstance(original, AbortedError):
         original.add_note(f"raised by rank {rank} on worker {worker} (host {host})")
         return original
@@ -75,7 +75,8 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
     return error
 
 
-def _pickled(error: BaseException) -> bytes:
+def pickled_error(error: BaseException) -> bytes:
+    """Return an exception as bytes, without its cause; empty if it does not survive pickling."""
     # By the parts that pickle itself would take, so that no hook changes what arrives: tblib, which Dask installs for
     # the exceptions it finds, drags along the chain of causes (which may hold a socket) and fails on some of ours.
     # The text has the whole story in any case.
@@ -89,12 +90,13 @@ def _pickled(error: BaseException) -> bytes:
         # so the round trip is made here, where a failure costs nothing.
         with contextlib.suppress(Exception):
             pickled: bytes = cloudpickle.dumps((make, arguments, state))
-            if len(pickled) <= _MAX_PICKLE_BYTES and _unpickled(pickled) is not None:
+            if len(pickled) <= _MAX_PICKLE_BYTES and unpickled_error(pickled) is not None:
                 return pickled
     return b""
 
 
-def _unpickled(pickled: bytes) -> BaseException | None:
+def unpickled_error(pickled: bytes) -> BaseException | None:
+    """Return the exception that `pickled_error` was given, or None."""
     if not pickled:
         return None
     try:

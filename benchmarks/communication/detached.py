@@ -1,0 +1,69 @@
+"""What a detached fit takes beside a plain one, on two worker processes, in turns.
+
+The plain fit and the detached one train the same model on the same rows: arrays of this process, and rows that are on
+the cluster. The seconds of a detached fit are those from `submit` until its result is here; how long `submit` itself
+takes is shown apart.
+
+    python -m benchmarks run detached --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+import dsgd
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import in_turns, median_s, timed
+from benchmarks.common.workers import workers
+from dsgd import SGDClassifier
+
+PAGE = "cluster"
+QUICK_S = 15
+QUICK = "five turns"
+REPEATS = (25, 5)
+
+SHAPES = ((2_000, 20), (100_000, 20))
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    """Fit in turns: plain and detached."""
+    heads = ("rows", "where", "plain, s:.3f", "detached, s:.3f", "more, s:.3f", "submit alone, s:.3f")
+    with workers(2) as client, table("five epochs, two workers", *heads) as line:
+        for n_rows, n_features in SHAPES:
+            rng = np.random.default_rng(0)
+            X = rng.standard_normal((n_rows, n_features)).astype(np.float32)
+            y = (X[:, 0] > 0).astype(int)
+            on_cluster = [da.from_array(part, chunks=(n_rows // 2, *part.shape[1:])).persist() for part in (X, y)]
+            for where, given in (("this process", (X, y)), ("the cluster", on_cluster)):
+                submitting: list[float] = []
+
+                def model() -> SGDClassifier:
+                    return SGDClassifier(sync=256, max_iter=5, tol=None, random_state=0)
+
+                def plain(given: Any = given) -> Any:
+                    return model().set_params(client=client).fit(*given)
+
+                def detached(given: Any = given, submitting: list[float] = submitting) -> Any:
+                    sent = timed(dsgd.submit, model(), *given, client=client)
+                    submitting.append(sent.seconds)
+                    fitted = sent.value.result()
+                    sent.value.forget()
+                    return fitted
+
+                timings = in_turns({"plain": plain, "detached": detached}, options.repeats, warm_up=2, alternate=True)
+                assert np.array_equal(timings["plain"][0].value.coef_, timings["detached"][0].value.coef_)
+                seconds = {name: median_s(found) for name, found in timings.items()}
+                more = statistics.median(
+                    b.seconds - a.seconds for a, b in zip(timings["plain"], timings["detached"], strict=True)
+                )
+                sent_s = statistics.median(submitting)
+                rows.add(
+                    case=where, rows=n_rows, plain_s=seconds["plain"], detached_s=seconds["detached"], submit_s=sent_s
+                )
+                line(f"{n_rows:,}", where, seconds["plain"], seconds["detached"], more, sent_s)

@@ -1,0 +1,153 @@
+"""The driver of a detached fit: a Dask task that calls ``fit`` in the place of the user's process.
+
+It leaves Dask's thread pool at once, as ranks do, and has a client of its own: by its name the scheduler knows the
+gangs of the fit, and when it closes, everything that the fit held is released. It renews a lease, as the client of a
+gang does: a driver that hangs ends its fit. It never raises into Dask, which would run it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from dataclasses import dataclass
+from typing import Any, Final
+
+from distributed import Client, get_worker, secede
+
+from dsgd.errors import ClusterUnreachableError, WorkerLostError
+from dsgd.jobs.sending import packed, unpacked
+from dsgd.runtime.gang.client import call_scheduler
+from dsgd.runtime.gang.lease import Lease
+from dsgd.runtime.scheduler.detached import failed_with, rows_of
+from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.worker.failures import pickled_error, unpickled_error
+
+__all__ = ["FitOutcome", "describe_error", "error_of", "run_fit"]
+
+_log: Final = logging.getLogger("dsgd.jobs")
+
+_MAX_TEXT: Final = 16_384
+_MAX_CAUSES: Final = 8
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """What a driver returns.
+
+    Parameters
+    ----------
+    value : bytes
+        The fitted estimator, from `packed`; empty if the fit failed.
+    failure : dict or None
+        Why it failed, for `error_of`.
+    """
+
+    value: bytes
+    failure: dict[str, Any] | None
+
+
+def run_fit(fit_id: str, data: bytes, n_futures: int) -> FitOutcome:
+    """Drive a detached fit. Sent to run on a worker.
+
+    Parameters
+    ----------
+    fit_id : str
+        Its identity.
+    data : bytes
+        The estimator, and the arguments and keywords of its ``fit``, from `packed`.
+    n_futures : int
+        How many futures are in it; they are published as `rows_of` the fit.
+    """
+    worker = get_worker()
+    secede()
+    with Client(
+        worker.scheduler.address,
+        loop=worker.loop,
+        security=worker.security,
+        set_as_default=False,
+        direct_to_workers=True,
+        name=f"dsgd-fit-{fit_id[:8]}",
+    ) as client:
+        place = {"worker": worker.address, "host": worker.ip}
+        try:
+            return _Driver(client, fit_id, place).run(data, n_futures)
+        except BaseException as error:
+            # Before it began, or a scheduler that is gone.
+            return FitOutcome(b"", {**describe_error(error), **place})
+
+
+class _Driver:
+    """One attempt at a detached fit."""
+
+    def __init__(self, client: Client, fit_id: str, place: dict[str, str]) -> None:
+        self._client, self._fit_id, self._place = client, fit_id, place
+        limits = Timeouts()
+        self._patience_s, self._lease_s = limits.seconds("scheduler"), limits.seconds("lease")
+        self._attempt = 0
+
+    def run(self, data: bytes, n_futures: int) -> FitOutcome:
+        """Fit, unless the fit is over already; tell the scheduler how it ended."""
+        self._attempt = self._call("dsgd_fit_begin", driver=self._client.id, lease_s=self._lease_s, **self._place)
+        if not self._attempt:
+            return FitOutcome(b"", failed_with("stopped", "the fit was over before its driver began", **self._place))
+        lease = Lease(self._client.loop.asyncio_loop, self._renew, self._give_up, self._lease_s)
+        with lease.attended:
+            lease.begin()
+            outcome = self._fit(data, n_futures)
+            try:
+                self._call("dsgd_fit_end", attempt=self._attempt, failure=outcome.failure)
+            except ClusterUnreachableError as problem:
+                _log.warning("the end of detached fit %s was not told: %s", self._fit_id, problem)
+            lease.end(None, self._lease_s)
+        return outcome
+
+    def _fit(self, data: bytes, n_futures: int) -> FitOutcome:
+        try:
+            rows = self._client.get_dataset(rows_of(self._fit_id)) if n_futures else []
+            estimator, arguments, keywords = unpacked(data, self._client, rows)
+            fitted = estimator.fit(*arguments, **keywords)
+            return FitOutcome(packed(estimator if fitted is None else fitted)[0], None)
+        except BaseException as error:
+            # KeyboardInterrupt and SystemExit too: whoever fetches the result must learn of anything that ended it.
+            return FitOutcome(b"", {**describe_error(error), **self._place})
+
+    def _call(self, op: str, **arguments: Any) -> Any:
+        return call_scheduler(self._client, op, self._patience_s, fit_id=self._fit_id, **arguments)
+
+    # ---- on the event loop of the worker
+
+    async def _renew(self) -> None:
+        await self._client.scheduler.dsgd_fit_renew(fit_id=self._fit_id, attempt=self._attempt)
+
+    async def _give_up(self, reason: str) -> None:
+        failure = failed_with("stopped", reason, **self._place)
+        await self._client.scheduler.dsgd_fit_end(fit_id=self._fit_id, attempt=self._attempt, failure=failure)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Turn the error of a fit into a record that travels, with its causes."""
+    causes: list[bytes] = []
+    cause = error.__cause__
+    while cause is not None and len(causes) < _MAX_CAUSES:
+        causes.append(pickled_error(cause))
+        cause = cause.__cause__
+    text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
+    return {**failed_with("raised", text), "pickled": pickled_error(error), "causes": causes}
+
+
+def error_of(failure: dict[str, Any]) -> BaseException | None:
+    """Return the error that ended a fit, with its causes; None if it did not survive its way."""
+    if failure["kind"] == "lost":
+        worker = failure["worker"]
+        return WorkerLostError(-1, worker, failure["host"], failure["text"].removeprefix(f"worker {worker} "))
+    error = unpickled_error(failure["pickled"])
+    if error is None:
+        return None
+    error.add_note(f"raised on worker {failure['worker']}, which drove the fit:\n{failure['text'].rstrip()}")
+    last = error
+    for pickled in failure["causes"]:
+        last.__cause__ = cause = unpickled_error(pickled)
+        if cause is None:
+            break
+        last = cause
+    return error

@@ -1,0 +1,323 @@
+"""The scheduler's record of detached fits: who drives them, how they ended, and how long their results stay.
+
+Problem: a fit is driven by a process that plans its gang, renews the leases of its workers and takes the model home. If
+that is the process of the user, the fit ends with it.
+
+Method: the driver of a detached fit is a task of a Dask worker. Its gangs are ordinary ones, whose leases the driver
+renews, so that they are given back within the usual time if its worker stops. What the fit needs (its rows, the task of
+its driver) and what it leaves (the fitted estimator) is held by two datasets that Dask's scheduler publishes, whatever
+clients do. The first is released when the fit ends; the second when it fails, is cancelled or forgotten, or `keep_s`
+after its end.
+
+The driver renews a lease of its own, too: a fit of whose driver nobody has heard for `lease_s` has failed, whether or
+not its worker is ever missed.
+
+Dask runs a task again whose worker is lost. Here every run is an attempt, and only as many are made as the policy of
+the estimator allows; reports of earlier attempts are refused.
+
+This module is independent of Dask, like the registry of gangs: what is to be done is called, and time comes from
+`clock`. All calls come from one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["DetachedFits", "FitRecord", "failed_with", "last_line", "result_of", "rows_of"]
+
+#: Number of fits of which is remembered why they are no longer here.
+_N_GONE: Final = 64
+_OVER: Final = ("done", "failed", "cancelled")
+_FORGOTTEN: Final = "it was forgotten"
+
+
+def result_of(fit_id: str) -> str:
+    """Return the name of the driver's task, and of the dataset that holds its result."""
+    return f"dsgd-fit-{fit_id}"
+
+
+def rows_of(fit_id: str) -> str:
+    """Return the name of the dataset that holds what the fit trains on until it ends."""
+    return f"dsgd-rows-{fit_id}"
+
+
+def failed_with(kind: str, text: str, worker: str = "", host: str = "") -> dict[str, Any]:
+    """Return the record of a failure that no rank has reported; see `dsgd.runtime.worker.failures.as_error`."""
+    return {"kind": kind, "rank": -1, "worker": worker, "host": host, "text": text, "pickled": b""}
+
+
+def last_line(failure: Mapping[str, Any]) -> str:
+    """Return the last line of what a failure says."""
+    return (str(failure["text"]).strip().splitlines() or [str(failure["kind"])])[-1]
+
+
+@dataclass
+class FitRecord:
+    """One detached fit.
+
+    Parameters
+    ----------
+    fit_id : str
+        Its identity.
+    title : str
+        What is fitted.
+    owner : str
+        Who submitted it: user, host and process.
+    submitter : str
+        The Dask client that submitted it.
+    keep_s : float
+        How long its result stays, in seconds since its end.
+    restarts : int
+        How often it may begin again because the worker of its driver was lost.
+    created : float
+        When it was submitted, by the clock of the registry.
+    state : str
+        ``"queued"``, ``"running"``, ``"done"``, ``"failed"`` or ``"cancelled"``.
+    attempts : int
+        How often its driver has begun.
+    driver, worker, host : str
+        The Dask client of its driver, whose gangs are those of the fit, and where it runs.
+    began, ended : float or None
+        When the driver began first, and when it ended.
+    failure : dict or None
+        Why it failed.
+    lease_s, renewed_at : float
+        How long its driver may be silent, and when it was heard of last.
+    lost_how : str
+        How the worker of its driver left, if it did and the driver may begin again.
+    """
+
+    fit_id: str
+    title: str
+    owner: str
+    submitter: str
+    keep_s: float
+    restarts: int
+    created: float
+    state: str = "queued"
+    attempts: int = 0
+    driver: str = ""
+    worker: str = ""
+    host: str = ""
+    began: float | None = None
+    ended: float | None = None
+    failure: dict[str, Any] | None = None
+    lease_s: float = float("inf")
+    renewed_at: float = 0.0
+    lost_how: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in _OVER
+
+
+class DetachedFits:
+    """All detached fits of one scheduler.
+
+    Parameters
+    ----------
+    release : callable
+        Takes the name of a dataset and lets Dask release what it holds.
+    stop : callable
+        Takes a driver and a reason, and stops its gangs.
+    ended : callable
+        Takes the identity of a fit that has ended.
+    clock : callable, default time.monotonic
+        Returns seconds.
+    log : callable, optional
+        Takes a record of plain values: a fit was submitted, has begun, or has ended.
+
+    Attributes
+    ----------
+    fits : dict of str to FitRecord
+        Those that are known, in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        release: Callable[[str], None],
+        stop: Callable[[str, str], None],
+        ended: Callable[[str], None] = lambda fit_id: None,
+        clock: Callable[[], float] = time.monotonic,
+        log: Callable[[dict[str, Any]], None] = lambda record: None,
+    ) -> None:
+        self._release, self._stop, self._ended, self._clock, self._log = release, stop, ended, clock, log
+        self.fits: dict[str, FitRecord] = {}
+        self._gone: deque[tuple[str, str]] = deque(maxlen=_N_GONE)
+        self._barred: deque[tuple[str, str]] = deque(maxlen=_N_GONE)
+        self._drivers: deque[str] = deque(maxlen=_N_GONE)
+
+    # ---- the submitter's side
+
+    def announce(self, fit_id: str, title: str, owner: str, submitter: str, keep_s: float, restarts: int) -> None:
+        """Record a fit whose driver is about to be submitted."""
+        self.fits[fit_id] = FitRecord(fit_id, title, owner, submitter, keep_s, restarts, self._clock())
+        self._log({"state": "queued", "fit": fit_id, "title": title, "owner": owner})
+
+    def status(self, fit_id: str) -> dict[str, Any]:
+        """Return state and failure of a fit; ``"unknown"``, and why, if it is not here."""
+        fit = self.fits.get(fit_id)
+        if fit is None:
+            return {"state": "unknown", "why": next((why for gone, why in self._gone if gone == fit_id), "")}
+        return {"state": fit.state, "failure": fit.failure, "title": fit.title}
+
+    def cancel(self, fit_id: str, reason: str) -> bool:
+        """Stop a fit; return whether it had not ended yet."""
+        fit = self.fits.get(fit_id)
+        if fit is None or fit.is_over:
+            return False
+        self._end(fit, "cancelled", failed_with("cancelled", reason))
+        return True
+
+    def forget(self, fit_id: str, why: str = _FORGOTTEN) -> None:
+        """Release the result of a fit; one that has not ended is stopped."""
+        self.cancel(fit_id, why)
+        fit = self.fits.pop(fit_id, None)
+        if fit is not None:
+            self._gone.append((fit_id, why))
+            self._release(result_of(fit_id))
+
+    # ---- the driver's side
+
+    def begin(self, fit_id: str, driver: str, worker: str, host: str, lease_s: float = float("inf")) -> int:
+        """Record that a driver has begun, which is heard of at least every `lease_s`.
+
+        Returns
+        -------
+        int
+            The number of the attempt, to be shown at the end; 0 if the fit is over, and the driver must not begin.
+        """
+        fit = self.fits.get(fit_id)
+        if fit is not None and fit.state == "done":
+            # Dask would not run its task again if it still had the result.
+            self.result_left(fit_id)
+        if fit is None or fit.is_over:
+            return 0
+        if fit.attempts > fit.restarts:
+            self._lose(fit, "left the cluster")
+            return 0
+        # A driver that was only cut off may still have gangs.
+        self._bar(fit, "another driver has begun")
+        fit.attempts += 1
+        self._drivers.append(driver)
+        fit.state, fit.driver, fit.worker, fit.host, fit.lost_how = "running", driver, worker, host, ""
+        fit.lease_s, fit.renewed_at = lease_s, self._clock()
+        fit.began = self._clock() if fit.began is None else fit.began
+        self._log({"state": "running", "fit": fit_id, "attempt": fit.attempts, "worker": worker, "host": host})
+        return fit.attempts
+
+    def renew(self, fit_id: str, attempt: int) -> None:
+        """Record that a driver was heard of."""
+        fit = self.fits.get(fit_id)
+        if fit is not None and fit.attempts == attempt:
+            fit.renewed_at = self._clock()
+
+    def end(self, fit_id: str, attempt: int, failure: Mapping[str, Any] | None) -> bool:
+        """Record that a driver has ended; return False if it no longer drives the fit."""
+        fit = self.fits.get(fit_id)
+        if fit is None or fit.is_over or fit.attempts != attempt:
+            return False
+        self._end(fit, "done" if failure is None else "failed", None if failure is None else dict(failure))
+        return True
+
+    def is_barred(self, driver: str) -> str:
+        """Return why a driver may have no more gangs; empty if it may."""
+        return next((why for barred, why in self._barred if barred == driver), "")
+
+    def has_driven(self, client: str) -> bool:
+        """Return whether a client is, or lately was, the driver of a fit."""
+        return client in self._drivers or any(client == fit.driver for fit in self.fits.values())
+
+    # ---- the cluster's side
+
+    def worker_left(self, worker: str, how: str = "left the cluster") -> None:
+        """Fail the fits whose driver was on a worker that left, unless Dask may start it again elsewhere."""
+        for fit in list(self.fits.values()):
+            if fit.state == "running" and fit.worker == worker:
+                if fit.attempts > fit.restarts:
+                    self._lose(fit, how)
+                else:
+                    fit.state, fit.lost_how = "queued", how
+
+    def client_left(self, client: str, is_held: Callable[[str], bool]) -> None:
+        """Forget the fits that a client had not finished to submit.
+
+        Parameters
+        ----------
+        client : str
+            The client.
+        is_held : callable
+            Takes the name of a dataset; returns whether Dask holds it.
+        """
+        for fit in list(self.fits.values()):
+            if fit.submitter == client and not fit.is_over and not is_held(result_of(fit.fit_id)):
+                self.forget(fit.fit_id, "its client left while it was submitted")
+
+    def result_left(self, fit_id: str) -> None:
+        """Record that the task of a driver is gone: with its worker, or because somebody released it."""
+        fit = self.fits.get(fit_id)
+        if fit is None:
+            return
+        if fit.state == "done":
+            self._end(fit, "failed", failed_with("stopped", "the worker that held the fitted estimator has left"))
+        elif fit.lost_how and not fit.is_over:
+            # What was sent with it was lost, too, and Dask cannot run it again.
+            self._lose(fit, fit.lost_how)
+        else:
+            self.cancel(fit_id, "its task was cancelled")
+
+    def driver_left(self, fit_id: str, *, returned: bool) -> None:
+        """Record that the task of a driver has ended without a word: it was cut off, or Dask has given it up."""
+        fit = self.fits.get(fit_id)
+        if fit is not None and not fit.is_over:
+            if returned:
+                self._end(fit, "done", None)
+            else:
+                self._lose(fit, "left the cluster")
+
+    def expire(self, silence_s: Callable[[float], float]) -> None:
+        """Fail the fits whose drivers are silent, and forget those whose end is too long ago.
+
+        Parameters
+        ----------
+        silence_s : callable
+            Takes the time when a driver was heard of; returns for how long it is silent, as far as the scheduler can
+            tell.
+        """
+        now = self._clock()
+        for fit in list(self.fits.values()):
+            if fit.state == "running" and silence_s(fit.renewed_at) > fit.lease_s:
+                self._lose(fit, f"was not heard of for {fit.lease_s:g} s")
+            if fit.ended is not None and now - fit.ended >= fit.keep_s:
+                self.forget(fit.fit_id, f"its result was kept for {fit.keep_s:g} s")
+
+    def stop_all(self, reason: str) -> None:
+        """Fail all fits, those that have ended as well: their results are gone."""
+        for fit in list(self.fits.values()):
+            if fit.state not in ("failed", "cancelled"):
+                self._end(fit, "failed", failed_with("stopped", reason))
+
+    # ---- inside
+
+    def _lose(self, fit: FitRecord, how: str) -> None:
+        self._end(fit, "failed", failed_with("lost", f"worker {fit.worker} {how}", fit.worker, fit.host))
+
+    def _bar(self, fit: FitRecord, reason: str) -> None:
+        if fit.driver:
+            self._barred.append((fit.driver, reason))
+            self._stop(fit.driver, reason)
+
+    def _end(self, fit: FitRecord, state: str, failure: dict[str, Any] | None) -> None:
+        fit.state, fit.failure, fit.ended = state, failure, self._clock()
+        if failure is not None:
+            self._bar(fit, failure["text"])
+            self._release(result_of(fit.fit_id))
+        self._release(rows_of(fit.fit_id))
+        more = {} if failure is None else {"kind": failure["kind"], "text": last_line(failure)}
+        self._log({"state": state, "fit": fit.fit_id, "elapsed_s": fit.ended - fit.created, **more})
+        self._ended(fit.fit_id)
