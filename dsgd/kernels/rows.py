@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from dsgd.kernels.atomics import barrier
 from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import GOLDEN, mix64
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
@@ -35,6 +36,8 @@ _ZERO = np.uint64(0)
 _VALUE = np.uint64(0xD6E8FEB86659FD93)
 # Entries that are hashed in one loop, of rows with so many columns at most.
 _TOGETHER, _NARROW = np.uint64(4096), np.uint64(64)
+# Rows from anywhere are asked for so many visits ahead.
+_AHEAD, _LINE_BYTES = np.uint64(16), 64
 
 
 @scalar
@@ -192,8 +195,14 @@ def hash_contents(prints: AnyArray, words: AnyArray, key: np.uint64, out: AnyArr
 @kernel
 def place_dense(block: FloatMatrix, source: AnyArray, place: AnyArray, out: FloatMatrix) -> None:
     """Copy row ``source[v]`` of `block` to row ``place[v]`` of `out`, for every visit v."""
-    n_features = np.uint64(block.shape[1])
-    for v in range(np.uint64(source.shape[0])):
+    n_visits, n_features = np.uint64(source.shape[0]), np.uint64(block.shape[1])
+    step, values = np.uint64(_LINE_BYTES // block.itemsize), block.reshape(-1)
+    for v in range(n_visits):
+        if v + _AHEAD < n_visits:
+            ahead = np.uint64(source[v + _AHEAD]) * n_features
+            for j in range(ahead, ahead + n_features, step):
+                prefetch(values, j)
+            prefetch(values, ahead + n_features - _ONE)
         row = np.uint64(source[v])
         target = np.uint64(place[v])
         for j in range(n_features):

@@ -24,6 +24,7 @@ from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 __all__ = [
+    "WIDE_BYTES",
     "DensePiece",
     "Piece",
     "Selection",
@@ -38,7 +39,7 @@ __all__ = [
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
 #: Rows of so many bytes at least are written past the caches, where all together are more than caches hold.
-_WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
+WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class DensePiece:
     def place(self, rows: IntVector, places: IntVector, values: FloatMatrix) -> None:
         """Copy row ``rows[v]`` to row ``places[v]`` of `values`, for every visit v."""
         row_bytes = values.itemsize * values.shape[1]
-        if row_bytes >= _WIDE_BYTES and row_bytes % 8 == 0 and values.nbytes >= _MANY_BYTES:
+        if row_bytes >= WIDE_BYTES and row_bytes % 8 == 0 and values.nbytes >= _MANY_BYTES:
             place_wide(self.rows().view(np.uint64), rows, places, values.view(np.uint64))
         else:
             place_dense(self.rows(), rows, places, values)

@@ -13,12 +13,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
 
 from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
@@ -123,22 +121,6 @@ def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: floa
     return 0.0
 
 
-@intrinsic
-def _prefetch(context: Any, array: Any, place: Any) -> Any:
-    """Ask for the cache line of entry `place` of a vector, without waiting for it."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = target.make_array(signature.args[0])(target, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [pointer, word(0), word(3), word(1)])
-        return target.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
-
-
 @kernel
 def cd_pass(
     values: FloatVector,
@@ -171,15 +153,15 @@ def cd_pass(
     position = np.uint64(0)
     while position < n_active:
         if position + _FAR < n_active:
-            _prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
+            prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
         if position + _NEAR < n_active:
             ahead = np.uint64(active[position + _NEAR]) * _LINE
             begin, end = np.uint64(lines[ahead + np.uint64(6)]), np.uint64(lines[ahead + np.uint64(7)])
             for entry in range(begin, min(end, begin + _FETCHED), _STEP):
-                _prefetch(values, entry)
+                prefetch(values, entry)
             if indices is not None:
-                _prefetch(indices, begin)
-                _prefetch(indices, begin + np.uint64(16))
+                prefetch(indices, begin)
+                prefetch(indices, begin + np.uint64(16))
         row = np.uint64(active[position])
         line = lines[row * _LINE : (row + _ONE) * _LINE]
         low, high, ridge, old = line[1], line[2], line[3], line[5]
