@@ -11,7 +11,8 @@ from dsgd.collectives import choose_algorithm
 from dsgd.report import Claim, Table
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import grouped
-from dsgd.study.frame.verdict import Interval, Margin, judged, largest, ratio, were_busy
+from dsgd.study.frame.verdict import Interval, largest, ratio, were_busy
+from dsgd.study.published.library import COLLECTIVES_AUTO, COLLECTIVES_MODEL
 
 __all__ = [
     "CollectiveGang",
@@ -147,27 +148,30 @@ def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
 
 
 def _auto_is_close(gang: CollectiveGang) -> Claim:
-    claim = ("auto takes at most a quarter longer than the fastest algorithm", gang.name, "up to 1.25x")
     found = gang.auto_excess()
     if found is None:
-        return Claim(*claim, "-", None, "Needs the algorithms that auto takes.")
+        return COLLECTIVES_AUTO.not_run(gang.name, "Needs the algorithms that auto takes.")
     note = "At the worst of all lengths. By default auto uses one calibration, so that sums are equal on all wires."
-    margin = Margin(most=1.0 + _CLOSE)
-    return judged(claim, found, "{:.2f}x".format, margin, note, busy=were_busy(gang.rows))
+    return COLLECTIVES_AUTO.judged(gang.name, found, note, busy=were_busy(gang.rows), baseline=_always_ring(gang))
 
 
 def _model_is_close(gang: CollectiveGang) -> Claim:
-    claim = ("the calibrated model predicts times within a quarter", gang.name, "0.75 to 1.25")
     found = gang.prediction()
     if found is None:
-        return Claim(*claim, "-", None, "Nothing was measured.")
+        return COLLECTIVES_MODEL.not_run(gang.name, "Nothing was measured.")
     note = (
         "Predicted over measured time, the median over lengths and algorithms; the gang was calibrated once, so the "
         "interval does not show how much calibrations differ. Ranks beyond the cores take turns, of which the model "
         "knows only what the calibration saw."
     )
-    margin = Margin(1.0 - _CLOSE, most=1.0 + _CLOSE)
-    return judged(claim, found, "{:.2f}".format, margin, note, busy=were_busy(gang.rows))
+    return COLLECTIVES_MODEL.judged(gang.name, found, note, busy=were_busy(gang.rows))
+
+
+def _always_ring(gang: CollectiveGang) -> str:
+    """Return how much longer than the fastest one the ring takes, at the worst of all lengths."""
+    rows = [gang.at(n_bytes) for n_bytes in gang.sizes() if "ring" in gang.at(n_bytes)]
+    times = [at["ring"]["seconds"] / min(row["seconds"] for row in at.values()) for at in rows]
+    return f"{max(times):.2f}x: always the ring" if times else ""
 
 
 def collective_verdict(gangs: Sequence[CollectiveGang]) -> str:
