@@ -13,6 +13,7 @@ import typer
 from dsgd import __version__
 from dsgd.cli import (
     calibrate,
+    claims,
     datasets,
     fit,
     info,
@@ -75,4 +76,5 @@ app.add_typer(datasets.app, name="datasets", help="List, fetch and make data set
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("info", epilog=info.EXAMPLES)(info.info)

@@ -66,7 +66,7 @@ class PublishedPoint:
         return Statement(
             f"pcl/{self.model.lower().replace(' ', '-')}-{self.nodes}-{self.network.lower()}",
             SOURCE,
-            f"The model predicts {self.speedup:g}x on {self.nodes} nodes to within {CLOSE:.0%}",
+            f"The model predicts {self.speedup:g}x for {self.model} on {self.nodes} nodes to within {CLOSE:.0%}",
             f"{self.speedup:g}x",
             "abstract",
             Margin((1.0 - CLOSE) * self.speedup, most=(1.0 + CLOSE) * self.speedup),

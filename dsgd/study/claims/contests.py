@@ -1,0 +1,291 @@
+"""Claims that follow from comparisons on simulated clusters: real training, virtual seconds, counted bytes.
+
+One comparison decides several statements. All are on generated rows, at one constant rate for all methods. Rows are
+computed as slowly as makes a row take about as long as an exchange, as it does where networks are trained: linear
+models on a fast core would make every saving of communication look a hundredfold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from dsgd.compress import DGC, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, TopK
+from dsgd.estimators import SGDClassifier
+from dsgd.report import Claim
+from dsgd.sim import Compute, SimulatedCluster
+from dsgd.study.claims.measure import Measure, Say
+from dsgd.study.comparison.compare import compare
+from dsgd.study.comparison.result import Comparison
+from dsgd.study.comparison.summary import StrategyCell
+from dsgd.study.frame.data import DataSource, StudyData, load_data
+from dsgd.study.frame.statement import Statement, as_times
+from dsgd.study.frame.verdict import difference, ratio
+from dsgd.study.published import averaging, compression, gtopk, neighbours
+from dsgd.sync import (
+    ADPSGD,
+    ASGD,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AnytimeSGD,
+    AutoSync,
+    BackupWorkers,
+    ChocoSGD,
+    DelayCompensatedASGD,
+    DiLoCo,
+    Downpour,
+    FedProx,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    SlowMo,
+    StalenessAware,
+    StaleSynchronous,
+)
+from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
+
+__all__ = ["MEASURES"]
+
+_SEEDS: Final = 5
+# A row of 170 entries takes about 65 us, an exchange of 8 ranks over 10GbE about 110.
+_SLOW: Final = Compute(entry_s=3.6e-7, row_s=7.5e-6, source="a row takes about as long as an exchange")
+_SPARSE: Final = DataSource("webspam-like", 4_000, 4_000)
+_WIDE: Final = DataSource("epsilon-like", 2_000, 2_000)
+#: The objective of a model of zeros under the logistic loss.
+_ZERO: Final = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """How a statement is decided by a comparison: what of `ours` over, or less, what of `other`."""
+
+    statement: Statement
+    judge: Callable[[Statement, Comparison, StrategyCell, StrategyCell], Claim]
+    ours: str
+    other: str
+
+    def claim(self, found: Comparison) -> Claim:
+        ours, other = found.cells[self.ours], found.cells[self.other]
+        for cell in (ours, other):
+            if cell.n_diverged:
+                note = f"{cell.name} leaves the range of numbers with {cell.n_diverged} seeds."
+                return self.statement.said(_data(found), "diverged", "fails" if cell is ours else "undecided", note)
+        return self.judge(self.statement, found, ours, other)
+
+
+def _over(
+    column: str,
+    statement: Statement,
+    found: Comparison,
+    ours: StrategyCell,
+    other: StrategyCell,
+    *,
+    saved: bool = False,
+) -> Claim:
+    """Judge how many times as much of a column the other needs; with `saved`, what share of it is saved."""
+    times = ratio(other.column(column), ours.column(column))
+    assert times is not None  # seeds are run in their order, so that both have the first
+    one_rank, baseline = found.gang.sequential.median(column), f"1x: {other.name}"
+    if column == "train_s":
+        baseline = f"{as_times(other.median(column) / one_rank)}: one rank"
+    interval = times
+    if saved:
+        interval, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
+    ends = f"objectives {ours.median('objective'):.4f} and {other.median('objective'):.4f}"
+    note = f"{ours.name} beside {other.name}: {ends}."
+    return statement.judged(_data(found), interval, note, baseline=baseline)
+
+
+def _objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+    """Judge the training objective over that of the other."""
+    times = ratio(ours.column("objective"), other.column("objective"))
+    assert times is not None  # as above
+    zeros = f"{_ZERO / other.median('objective'):.2f}x: a model of zeros"
+    note = f"{ours.name} {ours.median('objective'):.4f}, {other.name} {other.median('objective'):.4f}."
+    return statement.judged(_data(found), times, note, baseline=zeros)
+
+
+def _accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+    """Judge the test accuracy less that of the other."""
+    change = difference(ours.column("test_accuracy"), other.column("test_accuracy"))
+    assert change is not None  # as above
+    commonest = statement.form(other.median("majority_accuracy") - other.median("test_accuracy"))
+    note = f"{ours.name} {ours.median('test_accuracy'):.2%}, {other.name} {other.median('test_accuracy'):.2%}."
+    return statement.judged(
+        _data(found), change, note, trivial=other.is_trivial, baseline=f"{commonest}: commonest label"
+    )
+
+
+_SECONDS: Final = partial(_over, "train_s")
+_BYTES: Final = partial(_over, "bytes_sent")
+_SAVED: Final = partial(_over, "bytes_sent", saved=True)
+
+
+def _data(found: Comparison) -> str:
+    return found.gang.name
+
+
+@lru_cache(maxsize=2)
+def _loaded(source: DataSource) -> StudyData:
+    return load_data(source, "float64")
+
+
+def _contest(
+    name: str,
+    methods: Mapping[str, Any],
+    verdicts: tuple[_Verdict, ...],
+    what: str,
+    *,
+    source: DataSource = _SPARSE,
+    ranks: int = 8,
+    stragglers: str = "none",
+    partition: str = "shuffled",
+    eta0: float = 0.5,
+    epochs: int = 8,
+) -> Measure:
+    """Return the measure of a comparison; parameters are those of `dsgd.compare`."""
+
+    def run(out: Path, say: Say) -> list[Claim]:
+        data = _loaded(source)
+        found = compare(
+            methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
+            cluster=SimulatedCluster(ranks, "10GbE", _SLOW, stragglers), partition=partition, seeds=_SEEDS,
+            epochs=epochs, looks=[epochs], out=out, on_progress=say,
+            estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=eta0),
+        )  # fmt: skip
+        return [verdict.claim(found) for verdict in verdicts]
+
+    size = f"{ranks} simulated ranks, 10GbE, {source.rows:,} rows of {source.name}, {epochs} epochs, {_SEEDS} seeds"
+    return Measure(name, tuple(verdict.statement for verdict in verdicts), f"{what} {size}, eta0 {eta0:g}.", run)
+
+
+_OFTEN: Final = "every row"
+_AVERAGES: Final = _contest(
+    "averages",
+    {
+        _OFTEN: LocalSGD(1),
+        # The root of the 4,000 rows of a rank over 8 ranks.
+        "local 22": LocalSGD(22),
+        "local 64": LocalSGD(64),
+        "SlowMo 64": SlowMo(64),
+        "EASGD 64": EASGD(64),
+        "LSGD 64": LeaderSGD(64),
+        "Downpour 64": Downpour(64),
+        "DiLoCo 500": DiLoCo(500),
+        "AdaComm": AutoSync(rule=AdaComm()),
+        "variance band": AutoSync(rule=VarianceBand()),
+        "QSR": AutoSync(rule=QSR()),
+        "dynamic": AutoSync(rule=DynamicAveraging()),
+    },
+    (
+        _Verdict(averaging.LOCAL, _objective, "local 22", _OFTEN),
+        _Verdict(averaging.ADACOMM, _SECONDS, "AdaComm", _OFTEN),
+        _Verdict(averaging.BAND, _SECONDS, "variance band", _OFTEN),
+        _Verdict(averaging.QSR_BYTES, _SAVED, "QSR", _OFTEN),
+        _Verdict(averaging.QSR_ACCURACY, _accuracy, "QSR", _OFTEN),
+        _Verdict(averaging.DYNAMIC_BYTES, _BYTES, "dynamic", "local 22"),
+        _Verdict(averaging.DYNAMIC_OBJECTIVE, _objective, "dynamic", "local 22"),
+        _Verdict(averaging.SLOWMO, _objective, "SlowMo 64", "local 64"),
+        _Verdict(averaging.DILOCO_BYTES, _BYTES, "DiLoCo 500", _OFTEN),
+        _Verdict(averaging.DILOCO_OBJECTIVE, _objective, "DiLoCo 500", _OFTEN),
+        _Verdict(averaging.EASGD, _objective, "EASGD 64", "Downpour 64"),
+        _Verdict(averaging.LEADER, _objective, "LSGD 64", "EASGD 64"),
+    ),
+    "Strategies that average models beside an exchange after every row:",
+)
+_SKEWED: Final = _contest(
+    "skewed",
+    {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
+    (
+        _Verdict(averaging.SCAFFOLD, _objective, "SCAFFOLD", "local"),
+        _Verdict(averaging.FEDPROX, _accuracy, "FedProx", "local"),
+    ),
+    "Every rank has rows of mostly one label, an exchange every 256:",
+    partition="label-skewed",
+)
+_NEIGHBOURS: Final = _contest(
+    "neighbours",
+    {
+        "all-reduce": LocalSGD(8),
+        "SGP": SGP(8),
+        "D-PSGD": DPSGD(8),
+        "AD-PSGD": ADPSGD(8),
+        "CHOCO": ChocoSGD(8, TopK(0.01), 0.04),
+    },
+    (
+        _Verdict(neighbours.SGP_ACCURACY, _accuracy, "SGP", "all-reduce"),
+        _Verdict(neighbours.CHOCO, _BYTES, "CHOCO", "D-PSGD"),
+        _Verdict(neighbours.ADPSGD, _SECONDS, "AD-PSGD", "all-reduce"),
+    ),
+    "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
+    source=_WIDE,
+    stragglers="exponential",
+    eta0=2.0,
+)
+_STRAGGLERS: Final = _contest(
+    "stragglers",
+    {
+        "local": LocalSGD(125),
+        # As long as 125 rows take.
+        "anytime": AnytimeSGD(0.008),
+        "all wait": BackupWorkers(8, 0),
+        "one backup": BackupWorkers(8, 1),
+        "slack 3": StaleSynchronous(8, 3),
+    },
+    (
+        _Verdict(neighbours.ANYTIME, _SECONDS, "anytime", "local"),
+        _Verdict(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
+        _Verdict(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
+    ),
+    "What waits for stragglers beside what does not, heavy-tailed times:",
+    stragglers="heavy-tail",
+    epochs=4,
+)
+_STALE: Final = _contest(
+    "stale",
+    {
+        "ASGD": ASGD(8),
+        "DC-ASGD": DelayCompensatedASGD(8, 2.0, 0.95),
+        "staleness-aware": StalenessAware(8, usual=1.0),
+        "synchronous": BackupWorkers(8, 0),
+    },
+    (
+        _Verdict(neighbours.DC_ASYNCHRONOUS, _objective, "DC-ASGD", "ASGD"),
+        _Verdict(neighbours.DC_SYNCHRONOUS, _objective, "DC-ASGD", "synchronous"),
+        _Verdict(neighbours.STALENESS, _objective, "staleness-aware", "ASGD"),
+    ),
+    "Asynchronous steps whose gradients are some thirty steps old:",
+    ranks=32,
+    stragglers="exponential",
+    eta0=2.0,
+    epochs=4,
+)
+_COMPRESSED: Final = _contest(
+    "compressed",
+    {
+        "dense": MinibatchSGD(32),
+        "gTop-k": MinibatchSGD(32, compressor=GTopK(0.05)),
+        "DGC": MinibatchSGD(32, compressor=DGC(0.05)),
+        "1 bit": MinibatchSGD(32, compressor=ErrorFeedback(OneBit())),
+        "TernGrad": MinibatchSGD(32, compressor=TernGrad()),
+        "PowerSGD": MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
+    },
+    (
+        _Verdict(gtopk.ACCURACY, _accuracy, "gTop-k", "dense"),
+        _Verdict(compression.DGC_ACCURACY, _accuracy, "DGC", "dense"),
+        _Verdict(compression.ONEBIT_ACCURACY, _accuracy, "1 bit", "dense"),
+        _Verdict(compression.TERNGRAD_ACCURACY, _accuracy, "TernGrad", "dense"),
+        _Verdict(compression.POWERSGD_ACCURACY, _accuracy, "PowerSGD", "dense"),
+    ),
+    "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:",
+    eta0=4.0,
+    epochs=4,
+)
+
+MEASURES: Final = (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)

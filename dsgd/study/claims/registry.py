@@ -1,0 +1,53 @@
+"""The registry: every published figure, and the measure that decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.study.claims import codes, contests, studies
+from dsgd.study.frame.statement import Statement
+from dsgd.study.published import STATEMENTS
+
+__all__ = ["MEASURES", "MEASURE_OF", "chosen"]
+
+#: All measures by name: what takes no time first, what is about the seconds of this machine last.
+MEASURES: Final = MappingProxyType(
+    {measure.name: measure for measure in (*codes.MEASURES, *contests.MEASURES, *studies.MEASURES)}
+)
+#: The measure of each statement, by the key of the statement.
+MEASURE_OF: Final = MappingProxyType(
+    {statement.key: measure for measure in MEASURES.values() for statement in measure.statements}
+)
+
+
+def chosen(only: Sequence[str] = ()) -> list[Statement]:
+    """Return the statements that some words choose; all if there are none.
+
+    Parameters
+    ----------
+    only : sequence of str
+        Each the key of a source, of a statement, or the name of a measure.
+
+    Raises
+    ------
+    InvalidParameterError
+        A word chooses none.
+    """
+    found: dict[str, Statement] = {}
+    for word in only:
+        own = {
+            key: statement
+            for key, statement in STATEMENTS.items()
+            if word in (key, statement.source.key, MEASURE_OF[key].name)
+        }
+        if not own:
+            keys = dict.fromkeys(statement.source.key for statement in STATEMENTS.values())
+            raise InvalidParameterError(
+                f"--only {word!r} is no claim: give a source ({', '.join(keys)}), or what `dsgd claims --list` shows, "
+                "as gtopk/dense."
+            )
+        found |= own
+    return [statement for statement in STATEMENTS.values() if not only or statement.key in found]
