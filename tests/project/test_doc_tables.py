@@ -62,3 +62,9 @@ def test_the_keys_of_the_report_are_those_of_fits():
     told = source[source.index("self._take_report(") :]
     told = told[: told.index("\n        )")]
     assert {*re.findall(r"^            (\w+)=", told, re.MULTILINE)} == of_torch | of_sgd | {"elapsed_s", "converged"}
+
+
+def test_the_table_of_sources_is_that_of_the_registry():
+    """The page on claims lists every source with its class and what switches it on."""
+    for name, text in runpy.run_path(str(FIGURES / "claims.py"))["tables"]().items():
+        assert (FIGURES / name).read_text(encoding="utf-8") == text, f"run docs/figures/claims.py: {name} is old"

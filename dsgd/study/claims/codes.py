@@ -172,6 +172,7 @@ def _steps(out: Path, say: Say) -> list[Claim]:
     ]
 
 
+#: The measures of this module.
 MEASURES: Final = (
     Measure(
         "bits",

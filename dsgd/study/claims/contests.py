@@ -50,7 +50,7 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 
-__all__ = ["MEASURES"]
+__all__ = ["MEASURES", "Versus", "judge_accuracy", "judge_objective", "judge_over"]
 
 _SEEDS: Final = 5
 # A row of 170 entries takes about 65 us, an exchange of 8 ranks over 10GbE about 110.
@@ -62,8 +62,18 @@ _ZERO: Final = math.log(2.0)
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """How a statement is decided by a comparison: what of `ours` over, or less, what of `other`."""
+class Versus:
+    """How a statement is decided by a comparison of two methods.
+
+    Parameters
+    ----------
+    statement : Statement
+        The statement.
+    judge : callable
+        `judge_over`, `judge_objective` or `judge_accuracy`.
+    ours, other : str
+        The methods, by what the comparison calls them.
+    """
 
     statement: Statement
     judge: Callable[[Statement, Comparison, StrategyCell, StrategyCell], Claim]
@@ -71,6 +81,7 @@ class _Verdict:
     other: str
 
     def claim(self, found: Comparison) -> Claim:
+        """Return the claim; a method that diverges decides nothing, but against itself."""
         ours, other = found.cells[self.ours], found.cells[self.other]
         for cell in (ours, other):
             if cell.n_diverged:
@@ -79,7 +90,7 @@ class _Verdict:
         return self.judge(self.statement, found, ours, other)
 
 
-def _over(
+def judge_over(
     column: str,
     statement: Statement,
     found: Comparison,
@@ -102,7 +113,7 @@ def _over(
     return statement.judged(_data(found), interval, note, baseline=baseline)
 
 
-def _objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the training objective over that of the other."""
     times = ratio(ours.column("objective"), other.column("objective"))
     assert times is not None  # as above
@@ -111,7 +122,7 @@ def _objective(statement: Statement, found: Comparison, ours: StrategyCell, othe
     return statement.judged(_data(found), times, note, baseline=zeros)
 
 
-def _accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the test accuracy less that of the other."""
     change = difference(ours.column("test_accuracy"), other.column("test_accuracy"))
     assert change is not None  # as above
@@ -122,9 +133,9 @@ def _accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other
     )
 
 
-_SECONDS: Final = partial(_over, "train_s")
-_BYTES: Final = partial(_over, "bytes_sent")
-_SAVED: Final = partial(_over, "bytes_sent", saved=True)
+_SECONDS: Final = partial(judge_over, "train_s")
+_BYTES: Final = partial(judge_over, "bytes_sent")
+_SAVED: Final = partial(judge_over, "bytes_sent", saved=True)
 
 
 def _data(found: Comparison) -> str:
@@ -139,7 +150,7 @@ def _loaded(source: DataSource) -> StudyData:
 def _contest(
     name: str,
     methods: Mapping[str, Any],
-    verdicts: tuple[_Verdict, ...],
+    verdicts: tuple[Versus, ...],
     what: str,
     *,
     source: DataSource = _SPARSE,
@@ -184,18 +195,18 @@ _AVERAGES: Final = _contest(
         "dynamic": AutoSync(rule=DynamicAveraging()),
     },
     (
-        _Verdict(averaging.LOCAL, _objective, "local 22", _OFTEN),
-        _Verdict(averaging.ADACOMM, _SECONDS, "AdaComm", _OFTEN),
-        _Verdict(averaging.BAND, _SECONDS, "variance band", _OFTEN),
-        _Verdict(averaging.QSR_BYTES, _SAVED, "QSR", _OFTEN),
-        _Verdict(averaging.QSR_ACCURACY, _accuracy, "QSR", _OFTEN),
-        _Verdict(averaging.DYNAMIC_BYTES, _BYTES, "dynamic", "local 22"),
-        _Verdict(averaging.DYNAMIC_OBJECTIVE, _objective, "dynamic", "local 22"),
-        _Verdict(averaging.SLOWMO, _objective, "SlowMo 64", "local 64"),
-        _Verdict(averaging.DILOCO_BYTES, _BYTES, "DiLoCo 500", _OFTEN),
-        _Verdict(averaging.DILOCO_OBJECTIVE, _objective, "DiLoCo 500", _OFTEN),
-        _Verdict(averaging.EASGD, _objective, "EASGD 64", "Downpour 64"),
-        _Verdict(averaging.LEADER, _objective, "LSGD 64", "EASGD 64"),
+        Versus(averaging.LOCAL, judge_objective, "local 22", _OFTEN),
+        Versus(averaging.ADACOMM, _SECONDS, "AdaComm", _OFTEN),
+        Versus(averaging.BAND, _SECONDS, "variance band", _OFTEN),
+        Versus(averaging.QSR_BYTES, _SAVED, "QSR", _OFTEN),
+        Versus(averaging.QSR_ACCURACY, judge_accuracy, "QSR", _OFTEN),
+        Versus(averaging.DYNAMIC_BYTES, _BYTES, "dynamic", "local 22"),
+        Versus(averaging.DYNAMIC_OBJECTIVE, judge_objective, "dynamic", "local 22"),
+        Versus(averaging.SLOWMO, judge_objective, "SlowMo 64", "local 64"),
+        Versus(averaging.DILOCO_BYTES, _BYTES, "DiLoCo 500", _OFTEN),
+        Versus(averaging.DILOCO_OBJECTIVE, judge_objective, "DiLoCo 500", _OFTEN),
+        Versus(averaging.EASGD, judge_objective, "EASGD 64", "Downpour 64"),
+        Versus(averaging.LEADER, judge_objective, "LSGD 64", "EASGD 64"),
     ),
     "Strategies that average models beside an exchange after every row:",
 )
@@ -203,8 +214,8 @@ _SKEWED: Final = _contest(
     "skewed",
     {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
     (
-        _Verdict(averaging.SCAFFOLD, _objective, "SCAFFOLD", "local"),
-        _Verdict(averaging.FEDPROX, _accuracy, "FedProx", "local"),
+        Versus(averaging.SCAFFOLD, judge_objective, "SCAFFOLD", "local"),
+        Versus(averaging.FEDPROX, judge_accuracy, "FedProx", "local"),
     ),
     "Every rank has rows of mostly one label, an exchange every 256:",
     partition="label-skewed",
@@ -219,9 +230,9 @@ _NEIGHBOURS: Final = _contest(
         "CHOCO": ChocoSGD(8, TopK(0.01), 0.04),
     },
     (
-        _Verdict(neighbours.SGP_ACCURACY, _accuracy, "SGP", "all-reduce"),
-        _Verdict(neighbours.CHOCO, _BYTES, "CHOCO", "D-PSGD"),
-        _Verdict(neighbours.ADPSGD, _SECONDS, "AD-PSGD", "all-reduce"),
+        Versus(neighbours.SGP_ACCURACY, judge_accuracy, "SGP", "all-reduce"),
+        Versus(neighbours.CHOCO, _BYTES, "CHOCO", "D-PSGD"),
+        Versus(neighbours.ADPSGD, _SECONDS, "AD-PSGD", "all-reduce"),
     ),
     "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
     source=_WIDE,
@@ -239,9 +250,9 @@ _STRAGGLERS: Final = _contest(
         "slack 3": StaleSynchronous(8, 3),
     },
     (
-        _Verdict(neighbours.ANYTIME, _SECONDS, "anytime", "local"),
-        _Verdict(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
-        _Verdict(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
+        Versus(neighbours.ANYTIME, _SECONDS, "anytime", "local"),
+        Versus(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
+        Versus(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
     ),
     "What waits for stragglers beside what does not, heavy-tailed times:",
     stragglers="heavy-tail",
@@ -256,9 +267,9 @@ _STALE: Final = _contest(
         "synchronous": BackupWorkers(8, 0),
     },
     (
-        _Verdict(neighbours.DC_ASYNCHRONOUS, _objective, "DC-ASGD", "ASGD"),
-        _Verdict(neighbours.DC_SYNCHRONOUS, _objective, "DC-ASGD", "synchronous"),
-        _Verdict(neighbours.STALENESS, _objective, "staleness-aware", "ASGD"),
+        Versus(neighbours.DC_ASYNCHRONOUS, judge_objective, "DC-ASGD", "ASGD"),
+        Versus(neighbours.DC_SYNCHRONOUS, judge_objective, "DC-ASGD", "synchronous"),
+        Versus(neighbours.STALENESS, judge_objective, "staleness-aware", "ASGD"),
     ),
     "Asynchronous steps whose gradients are some thirty steps old:",
     ranks=32,
@@ -277,15 +288,16 @@ _COMPRESSED: Final = _contest(
         "PowerSGD": MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
     },
     (
-        _Verdict(gtopk.ACCURACY, _accuracy, "gTop-k", "dense"),
-        _Verdict(compression.DGC_ACCURACY, _accuracy, "DGC", "dense"),
-        _Verdict(compression.ONEBIT_ACCURACY, _accuracy, "1 bit", "dense"),
-        _Verdict(compression.TERNGRAD_ACCURACY, _accuracy, "TernGrad", "dense"),
-        _Verdict(compression.POWERSGD_ACCURACY, _accuracy, "PowerSGD", "dense"),
+        Versus(gtopk.ACCURACY, judge_accuracy, "gTop-k", "dense"),
+        Versus(compression.DGC_ACCURACY, judge_accuracy, "DGC", "dense"),
+        Versus(compression.ONEBIT_ACCURACY, judge_accuracy, "1 bit", "dense"),
+        Versus(compression.TERNGRAD_ACCURACY, judge_accuracy, "TernGrad", "dense"),
+        Versus(compression.POWERSGD_ACCURACY, judge_accuracy, "PowerSGD", "dense"),
     ),
     "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:",
     eta0=4.0,
     epochs=4,
 )
 
+#: The measures of this module.
 MEASURES: Final = (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)

@@ -33,6 +33,8 @@ class Measure:
         claim or more for each statement.
     needs : str, default ""
         What statements that it returns no claim for would need.
+    timed : bool, default False
+        Whether seconds of this machine decide; other measures have the same outcome in every run.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Measure:
     what: str
     run: Callable[[Path, Say], list[Claim]]
     needs: str = ""
+    timed: bool = False
 
     def claims(self, out: Path, say: Say) -> list[Claim]:
         """Return the claims of all statements, in their order; those that nothing was measured for are not run."""

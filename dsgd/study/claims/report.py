@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dsgd.report import Claim, Page, Table, seconds_text
-from dsgd.study.claims.registry import MEASURE_OF
+from dsgd.study.claims.registry import MEASURE_OF, MEASURES
 from dsgd.study.claims.runner import claims_of
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, check_rows
@@ -37,6 +37,7 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         There are no rows.
     """
     check_rows(rows)
+    timed = [row for row in rows if MEASURES[row["measure"]].timed]
     claims = claims_of(rows, statements)
     counts = Counter(verdict_of(own) for own in _by_statement(claims, statements).values())
     published = {statement.key for statement in statements if statement.source.key != "dsgd"}
@@ -44,7 +45,7 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         title="Do published figures hold here?",
         answer=_answer(claims, statements),
         highlights=_highlights(counts),
-        doubts=doubts(rows),
+        doubts=doubts(timed) if timed else (),
         overview=overview_table(claims, statements),
         claims=claims,
         source=(

@@ -124,6 +124,7 @@ def _digits(out: Path, say: Say) -> list[Claim]:
     return dnn.check_dnn_claims(dnn.summarise_dnn(rows))
 
 
+#: The measures of this module.
 MEASURES: Final = (
     Measure(
         "period",
@@ -147,6 +148,7 @@ MEASURES: Final = (
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
         _presets,
+        timed=True,
     ),
     Measure(
         "collectives",
@@ -157,6 +159,7 @@ MEASURES: Final = (
             collectives.run_collective_study,
             lambda rows: collectives.check_collective_claims(collectives.summarise_collectives(rows)),
         ),
+        timed=True,
     ),
     Measure(
         "strategies",

@@ -23,7 +23,7 @@ SOURCE: Final = Source(
     "PCL-DNN",
     "Das et al., Distributed deep learning using synchronous stochastic gradient descent, 2016 (arXiv 1602.06709)",
     "dsgd.sync.MinibatchSGD",
-    "sync=MinibatchSGD(batch=256, overlap=True)",
+    "sync=MinibatchSGD(batch=256, bucket_bytes=2**20, overlap=True)",
 )
 #: Relative distance at which a prediction counts as right.
 CLOSE: Final = 0.25
