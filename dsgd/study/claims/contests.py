@@ -1,8 +1,8 @@
 """Claims that follow from comparisons on simulated clusters: real training, virtual seconds, counted bytes.
 
-One comparison decides several statements. All are on generated rows, at one constant rate for all methods. Rows are
-computed as slowly as makes a row take about as long as an exchange, as it does where networks are trained: linear
-models on a fast core would make every saving of communication look a hundredfold.
+One comparison decides several statements. All are on generated rows, at one constant rate for all methods. Cores are so
+slow that what a rank computes between two exchanges takes about as long as the exchange, as it does where networks are
+trained: linear models on a fast core would make every saving of communication look a hundredfold.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 __all__ = ["MEASURES", "Versus", "judge_accuracy", "judge_objective", "judge_over"]
 
 _SEEDS: Final = 5
-# A row of 170 entries takes about 65 us, an exchange of 8 ranks over 10GbE about 110.
-_SLOW: Final = Compute(entry_s=3.6e-7, row_s=7.5e-6, source="a row takes about as long as an exchange")
+# An exchange of a small vector between 8 ranks over 10GbE.
+_EXCHANGE_S: Final = 1.1e-4
 _SPARSE: Final = DataSource("webspam-like", 4_000, 4_000)
 _WIDE: Final = DataSource("epsilon-like", 2_000, 2_000)
 #: The objective of a model of zeros under the logistic loss.
@@ -155,18 +155,20 @@ def _contest(
     *,
     source: DataSource = _SPARSE,
     ranks: int = 8,
+    period: int = 1,
     stragglers: str = "none",
     partition: str = "shuffled",
     eta0: float = 0.5,
     epochs: int = 8,
 ) -> Measure:
-    """Return the measure of a comparison; parameters are those of `dsgd.compare`."""
+    """Return the measure of a comparison that exchanges every `period` rows; see `dsgd.compare` for the others."""
+    core = Compute(entry_s=0.0, row_s=_EXCHANGE_S / period, source="as long as an exchange")
 
     def run(out: Path, say: Say) -> list[Claim]:
         data = _loaded(source)
         found = compare(
             methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
-            cluster=SimulatedCluster(ranks, "10GbE", _SLOW, stragglers), partition=partition, seeds=_SEEDS,
+            cluster=SimulatedCluster(ranks, "10GbE", core, stragglers), partition=partition, seeds=_SEEDS,
             epochs=epochs, looks=[epochs], out=out, on_progress=say,
             estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=eta0),
         )  # fmt: skip
@@ -236,6 +238,7 @@ _NEIGHBOURS: Final = _contest(
     ),
     "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
     source=_WIDE,
+    period=8,
     stragglers="exponential",
     eta0=2.0,
 )
@@ -244,7 +247,7 @@ _STRAGGLERS: Final = _contest(
     {
         "local": LocalSGD(125),
         # As long as 125 rows take.
-        "anytime": AnytimeSGD(0.008),
+        "anytime": AnytimeSGD(125 * _EXCHANGE_S / 8),
         "all wait": BackupWorkers(8, 0),
         "one backup": BackupWorkers(8, 1),
         "slack 3": StaleSynchronous(8, 3),
@@ -255,6 +258,7 @@ _STRAGGLERS: Final = _contest(
         Versus(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
     ),
     "What waits for stragglers beside what does not, heavy-tailed times:",
+    period=8,
     stragglers="heavy-tail",
     epochs=4,
 )
@@ -273,6 +277,7 @@ _STALE: Final = _contest(
     ),
     "Asynchronous steps whose gradients are some thirty steps old:",
     ranks=32,
+    period=8,
     stragglers="exponential",
     eta0=2.0,
     epochs=4,

@@ -65,12 +65,10 @@ _STRATEGIES: Final = replace(
 )
 _AUTO: Final = tuning.TuningStudy(
     data=(DataSource("ijcnn1-like", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
-    every=(16, 64, 256, 1024),
+    every=(16, 64, 256, 1024, 4096),
     rules=(tuning.AUTO,),
-    ranks=8,
     network="10GbE",
     seeds=_SEEDS,
-    epochs=6,
     repeats=1,
 )
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=30)
@@ -170,7 +168,7 @@ MEASURES: Final = (
     Measure(
         "auto",
         (library.AUTO_TIME, library.AUTO_TIME_MEAN, library.AUTO_ACCURACY),
-        "dsgd study tuning on 8 simulated ranks, 10GbE, two generated sets, periods 16 to 1,024, 5 seeds.",
+        "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
         _by_study(
             _AUTO,
             tuning.run_tuning_study,

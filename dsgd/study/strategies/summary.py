@@ -46,7 +46,8 @@ def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> li
         lowest = min(gang.cells, key=gang.behind)
         far = [f"{cell.name} ({100 * gang.behind(cell):+.1f})" for cell in gang.cells if gang.behind(cell) < -_CLOSE]
         note = f"More than a point below: {', '.join(far)}." if far else "Of the strategies that were run."
-        commonest = f"{gang.sequential.median('majority_accuracy') - gang.sequential.median('test_accuracy'):+.2%}"
+        behind = gang.sequential.median("majority_accuracy") - gang.sequential.median("test_accuracy")
+        commonest = STRATEGIES_ACCURACY.form(behind)
         accurate = STRATEGIES_ACCURACY.judged(
             gang.name, _distance(gang, lowest), note, trivial=gang.is_trivial, baseline=f"{commonest}: commonest label"
         )

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row
@@ -26,6 +27,8 @@ __all__ = [
     "targets_of",
     "tuning_verdict",
 ]
+
+_MISSED: Final = "No fixed period reaches the target, so there is none to be as fast as."
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,9 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
     for one in sets:
         cell = one.rule(AUTO)
         if cell is None:
+            continue
+        if math.isinf(one.best.seconds):
+            claims += [statement.not_run(one.dataset, _MISSED) for statement in (AUTO_TIME, AUTO_ACCURACY)]
             continue
         best, regret = one.best, _certain_regret(one, cell)
         regrets.append(regret)
