@@ -15,11 +15,12 @@ from dsgd import compress, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
 from dsgd.study import DataSource, Study, run_study
-from dsgd.study.claims import MEASURE_OF, MEASURES, Measure, chosen, claims_of, overview_table, run_claims
+from dsgd.study.claims import MEASURE_OF, MEASURES, Measure, chosen, claims_of, overview_table, run_claims, runner
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
 from dsgd.study.claims.report import verdict_of
 from dsgd.study.comparison.methods import SEQUENTIAL
 from dsgd.study.comparison.result import Comparison
+from dsgd.study.frame.verdict import Margin
 from dsgd.study.published import SOURCES, STATEMENTS, averaging, compression, gtopk
 from dsgd.sync import adaptive, resolve
 from web_page import check_page
@@ -172,6 +173,17 @@ def test_measures_are_resumed_and_say_how_far_they_are(tmp_path: Path) -> None:
     assert [(claim.ours, claim.verdict, claim.system) for claim in claims] == [("136x", "holds", "PowerSGD")]
     assert claims[0].interval is not None
     assert len(claims_of(first, chosen(["gtopk"]))) == 10
+
+
+def test_a_statement_that_changes_is_judged_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A row does not stand for another margin: the measure is made again, and judges by the new one."""
+    asked = [compression.BLINK]
+    assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is True
+    harder = replace(compression.BLINK, margin=Margin(7.0))
+    measure = replace(MEASURES["trees"], statements=(harder,))
+    monkeypatch.setattr(compression, "BLINK", harder)
+    monkeypatch.setattr(runner, "MEASURES", {"trees": measure})
+    assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is False
 
 
 def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,12 @@ class _Run(AbstractRun):
     measure: Measure
 
     def settings(self) -> Row:
-        """Return what decides what is run: the measure, by its name and words."""
-        return {"measure": self.measure.name, "what": self.measure.what, "definition": _DEFINITION}
+        """Return what decides what is run and how it is judged: the measure, and what its statements say."""
+        judged = repr([(one.key, one.text, one.figure, one.margin) for one in self.measure.statements])
+        digest = hashlib.blake2b(judged.encode(), digest_size=4).hexdigest()
+        return {
+            "measure": self.measure.name, "what": self.measure.what, "definition": _DEFINITION, "statements": digest,
+        }  # fmt: skip
 
 
 def run_claims(
