@@ -1,40 +1,58 @@
-"""Write the table of sources of docs/claims.rst from the registry; a test holds that it is what the registry says.
+"""Write the tables of docs/claims.rst: the sources from the registry, the verdicts from the rows of a run.
 
-python docs/figures/claims.py
+dsgd claims --out claims/ && python docs/figures/claims.py claims/      # another run
+python docs/figures/claims.py                                           # the registry has changed
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dsgd.study.claims import MEASURE_OF
+from dsgd.study.claims import MEASURE_OF, chosen, claims_of, overview_table
+from dsgd.study.frame.rows import read_rows
 from dsgd.study.published import SOURCES, STATEMENTS
 
 HERE = Path(__file__).parent
+ROWS = HERE / "claims.jsonl"
 
 
 def tables() -> dict[str, str]:
     """Return the tables by the name of their file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["Source", "Class", "Switched on by", "Claims", "Measured by"])
+    statements = chosen()
+    verdicts = overview_table(claims_of(read_rows(ROWS), statements), statements)
+    return {
+        "claims-sources.csv": _text(["Source", "Class", "Switched on by", "Claims", "Measured by"], _sources()),
+        "claims-verdicts.csv": _text([name.capitalize() for name in verdicts.columns], verdicts.rows),
+    }
+
+
+def _sources() -> Iterable[Sequence[str]]:
     for source in SOURCES.values():
         own = [key for key, statement in STATEMENTS.items() if statement.source == source]
         measures = dict.fromkeys(MEASURE_OF[key].name for key in own)
-        writer.writerow(
-            [
-                f"{source.system} (``{source.key}``)",
-                f"``{source.implemented_by.removeprefix('dsgd.')}``",
-                f"``{source.switched_on}``",
-                len(own),
-                ", ".join(measures),
-            ]
+        yield (
+            f"{source.system} (``{source.key}``)",
+            f"``{source.implemented_by.removeprefix('dsgd.')}``",
+            f"``{source.switched_on}``",
+            str(len(own)),
+            ", ".join(measures),
         )
-    return {"claims-sources.csv": text.getvalue()}
+
+
+def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        ROWS.write_text((Path(sys.argv[1]) / "rows.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
     for name, content in tables().items():
         (HERE / name).write_text(content, encoding="utf-8")

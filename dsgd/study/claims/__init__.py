@@ -13,7 +13,7 @@ on simulated clusters, `studies` runs the studies on small grids. `registry` put
 from dsgd.study.claims.measure import Measure
 from dsgd.study.claims.registry import MEASURE_OF, MEASURES, chosen
 from dsgd.study.claims.report import claims_facts, claims_page, list_table, overview_table
-from dsgd.study.claims.runner import claims_of, run_claims
+from dsgd.study.claims.runner import claims_of, key_of, run_claims
 
 __all__ = [
     "MEASURES",
@@ -23,6 +23,7 @@ __all__ = [
     "claims_facts",
     "claims_of",
     "claims_page",
+    "key_of",
     "list_table",
     "overview_table",
     "run_claims",

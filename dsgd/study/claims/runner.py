@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from dsgd.study.frame.rows import AbstractRun, Row
 from dsgd.study.frame.runner import Record
 from dsgd.study.frame.statement import Statement
 
-__all__ = ["claims_of", "run_claims"]
+__all__ = ["claims_of", "key_of", "run_claims"]
 
 # Raised when the same measures come to mean other runs: rows of before are made again.
 _DEFINITION = 1
@@ -35,6 +36,11 @@ class _Run(AbstractRun):
         return {
             "measure": self.measure.name, "what": self.measure.what, "definition": _DEFINITION, "statements": digest,
         }  # fmt: skip
+
+
+def key_of(measure: Measure) -> str:
+    """Return the name of a measure in the file of rows, which changes with what it runs and what its statements say."""
+    return _Run(measure).key
 
 
 def run_claims(
@@ -84,7 +90,7 @@ def _told(on_progress: Callable[[str], None], head: str, text: str) -> None:
 def _measured(out: Path, force: bool, say: Callable[[str], None], runs: Sequence[_Run]) -> Iterator[Row]:
     for run in runs:
         if force:
-            (out / "rows.jsonl").unlink(missing_ok=True)
+            shutil.rmtree(out, ignore_errors=True)
         start = time.perf_counter()
         claims = run.measure.claims(out, say)
         yield {"seconds": time.perf_counter() - start, "claims": [asdict(claim) for claim in claims]}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ from dsgd.study.published import scaling as pcl
 __all__ = ["MEASURES"]
 
 _SEEDS: Final = (0, 1, 2, 3, 4)
+_CALIBRATIONS: Final = 4
 
 
 def _rows(runs: Iterable[StudyRun], total: int, say: Say) -> list[Row]:
@@ -71,7 +73,7 @@ _AUTO: Final = tuning.TuningStudy(
     seeds=_SEEDS,
     repeats=1,
 )
-_SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=30)
+_SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.EliminationStudy(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"),
@@ -115,6 +117,19 @@ def _presets(out: Path, say: Say) -> list[Claim]:
     return elimination.check_elimination_claims(elimination.summarise_elimination(rows))
 
 
+def _sums(out: Path, say: Say) -> list[Claim]:
+    rows: list[Row] = []
+    # Each time with gangs and calibrations of its own.
+    for number in range(_CALIBRATIONS):
+        told = partial(_told, say, f"calibration {number + 1} of {_CALIBRATIONS}")
+        rows += _rows(collectives.run_collective_study(_SUMS, out / str(number)), _SUMS.count(), told)
+    return collectives.check_collective_claims(collectives.summarise_collectives(rows))
+
+
+def _told(say: Say, head: str, text: str) -> None:
+    say(f"{head}, {text}")
+
+
 def _digits(out: Path, say: Say) -> list[Claim]:
     if find_spec("torch") is None:
         return []
@@ -151,12 +166,9 @@ MEASURES: Final = (
     Measure(
         "collectives",
         (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
-        "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB.",
-        _by_study(
-            _SUMS,
-            collectives.run_collective_study,
-            lambda rows: collectives.check_collective_claims(collectives.summarise_collectives(rows)),
-        ),
+        "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
+        "calibrated four times.",
+        _sums,
         timed=True,
     ),
     Measure(
