@@ -8,7 +8,7 @@ trained: linear models on a fast core would make every saving of communication l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -147,39 +147,48 @@ def _loaded(source: DataSource) -> StudyData:
     return load_data(source, "float64")
 
 
-def _contest(
-    name: str,
-    methods: Mapping[str, Any],
-    verdicts: tuple[Versus, ...],
-    what: str,
-    *,
-    source: DataSource = _SPARSE,
-    ranks: int = 8,
-    period: int = 1,
-    stragglers: str = "none",
-    partition: str = "shuffled",
-    eta0: float = 0.5,
-    epochs: int = 8,
-) -> Measure:
-    """Return the measure of a comparison that exchanges every `period` rows; see `dsgd.compare` for the others."""
-    core = Compute(entry_s=0.0, row_s=_EXCHANGE_S / period, source="as long as an exchange")
+@dataclass(frozen=True)
+class _Contest:
+    """A comparison on a simulated cluster, and what it decides; see `dsgd.compare`.
 
-    def run(out: Path, say: Say) -> list[Claim]:
-        data = _loaded(source)
+    `period` says how many rows there are between two exchanges, which sets how slow cores are.
+    """
+
+    name: str
+    methods: Mapping[str, Any]
+    verdicts: Sequence[Versus]
+    what: str
+    source: DataSource = _SPARSE
+    ranks: int = 8
+    period: int = 1
+    stragglers: str = "none"
+    partition: str = "shuffled"
+    eta0: float = 0.5
+    epochs: int = 8
+
+    def run(self, out: Path, say: Say) -> list[Claim]:
+        """Return the claims of all verdicts; rows go to a folder."""
+        data = _loaded(self.source)
+        core = Compute(entry_s=0.0, row_s=_EXCHANGE_S / self.period, source="as long as an exchange")
         found = compare(
-            methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
-            cluster=SimulatedCluster(ranks, "10GbE", core, stragglers), partition=partition, seeds=_SEEDS,
-            epochs=epochs, looks=[epochs], out=out, on_progress=say,
-            estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=eta0),
+            self.methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
+            cluster=SimulatedCluster(self.ranks, "10GbE", core, self.stragglers), partition=self.partition,
+            seeds=_SEEDS, epochs=self.epochs, looks=[self.epochs], out=out, on_progress=say,
+            estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=self.eta0),
         )  # fmt: skip
-        return [verdict.claim(found) for verdict in verdicts]
+        return [verdict.claim(found) for verdict in self.verdicts]
 
-    size = f"{ranks} simulated ranks, 10GbE, {source.rows:,} rows of {source.name}, {epochs} epochs, {_SEEDS} seeds"
-    return Measure(name, tuple(verdict.statement for verdict in verdicts), f"{what} {size}, eta0 {eta0:g}.", run)
+    def measure(self) -> Measure:
+        """Return the measure that runs it."""
+        what = (
+            f"{self.what} {self.ranks} simulated ranks, 10GbE, {self.source.rows:,} rows of {self.source.name}, "
+            f"{self.epochs} epochs, {_SEEDS} seeds, eta0 {self.eta0:g}."
+        )
+        return Measure(self.name, tuple(verdict.statement for verdict in self.verdicts), what, self.run)
 
 
 _OFTEN: Final = "every row"
-_AVERAGES: Final = _contest(
+_AVERAGES: Final = _Contest(
     "averages",
     {
         _OFTEN: LocalSGD(1),
@@ -212,7 +221,7 @@ _AVERAGES: Final = _contest(
     ),
     "Strategies that average models beside an exchange after every row:",
 )
-_SKEWED: Final = _contest(
+_SKEWED: Final = _Contest(
     "skewed",
     {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
     (
@@ -222,7 +231,7 @@ _SKEWED: Final = _contest(
     "Every rank has rows of mostly one label, an exchange every 256:",
     partition="label-skewed",
 )
-_NEIGHBOURS: Final = _contest(
+_NEIGHBOURS: Final = _Contest(
     "neighbours",
     {
         "all-reduce": LocalSGD(8),
@@ -242,7 +251,7 @@ _NEIGHBOURS: Final = _contest(
     stragglers="exponential",
     eta0=2.0,
 )
-_STRAGGLERS: Final = _contest(
+_STRAGGLERS: Final = _Contest(
     "stragglers",
     {
         "local": LocalSGD(125),
@@ -262,7 +271,7 @@ _STRAGGLERS: Final = _contest(
     stragglers="heavy-tail",
     epochs=4,
 )
-_STALE: Final = _contest(
+_STALE: Final = _Contest(
     "stale",
     {
         "ASGD": ASGD(8),
@@ -282,7 +291,7 @@ _STALE: Final = _contest(
     eta0=2.0,
     epochs=4,
 )
-_COMPRESSED: Final = _contest(
+_COMPRESSED: Final = _Contest(
     "compressed",
     {
         "dense": MinibatchSGD(32),
@@ -305,4 +314,6 @@ _COMPRESSED: Final = _contest(
 )
 
 #: The measures of this module.
-MEASURES: Final = (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)
+MEASURES: Final = tuple(
+    contest.measure() for contest in (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)
+)
