@@ -96,7 +96,7 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
 def _said(item: Source | Statement) -> str:
     """Return what a published statement or its source says."""
     if isinstance(item, Source):
-        return f"{item.reference}. Switched on by ``{item.switched_on}``."
+        return f"{item.reference}. {item.proposes} Switched on by ``{item.switched_on}``."
     return f"{item.source.system}, {item.where}: {item.text}. Published: {item.figure}."
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dsgd.study.claims import MEASURE_OF, chosen, claims_of, overview_table
-from dsgd.study.frame.rows import read_rows
+from dsgd.study.frame.rows import ROWS_FILE, read_rows
 from dsgd.study.published import SOURCES, STATEMENTS
 
 HERE = Path(__file__).parent
 ROWS = HERE / "claims.jsonl"
+_KEPT = ("key", "measure", "seconds", "claims", "when", "commit", "machine")
 
 
 def tables() -> dict[str, str]:
@@ -25,7 +27,9 @@ def tables() -> dict[str, str]:
     statements = chosen()
     verdicts = overview_table(claims_of(read_rows(ROWS), statements), statements)
     return {
-        "claims-sources.csv": _text(["Source", "Class", "Switched on by", "Claims", "Measured by"], _sources()),
+        "claims-sources.csv": _text(
+            ["Source", "Proposes", "Class", "Switched on by", "Claims", "Measured by"], _sources()
+        ),
         "claims-verdicts.csv": _text([name.capitalize() for name in verdicts.columns], verdicts.rows),
     }
 
@@ -36,6 +40,7 @@ def _sources() -> Iterable[Sequence[str]]:
         measures = dict.fromkeys(MEASURE_OF[key].name for key in own)
         yield (
             f"{source.system} (``{source.key}``)",
+            source.proposes,
             f"``{source.implemented_by.removeprefix('dsgd.')}``",
             f"``{source.switched_on}``",
             str(len(own)),
@@ -53,6 +58,7 @@ def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        ROWS.write_text((Path(sys.argv[1]) / "rows.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
+        kept = [{name: row[name] for name in _KEPT} for row in read_rows(Path(sys.argv[1]) / ROWS_FILE)]
+        ROWS.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
     for name, content in tables().items():
         (HERE / name).write_text(content, encoding="utf-8")

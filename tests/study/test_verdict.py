@@ -63,7 +63,7 @@ def test_what_should_be_small_fails_above_its_margin() -> None:
 
 def test_counts_are_certain_and_one_run_is_not() -> None:
     """What is the same in every run is judged on any machine, one run is not, nor seconds of a busy machine."""
-    source = Source("s", "S", "R", "dsgd.sync.LocalSGD", "sync=2")
+    source = Source("s", "S", "R", "dsgd.sync.LocalSGD", "sync=2", "P.")
     statement = Statement("s/c", source, "c", "at least 2", "abstract", Margin(2), "{:g}".format)
     said = [
         statement.judged("d", found, busy=busy).verdict

@@ -13,10 +13,9 @@ from dsgd.study.published import STATEMENTS
 
 __all__ = ["MEASURES", "MEASURE_OF", "chosen"]
 
-#: All measures by name: what takes no time first, what is about the seconds of this machine last.
-MEASURES: Final = MappingProxyType(
-    {measure.name: measure for measure in (*codes.MEASURES, *contests.MEASURES, *studies.MEASURES)}
-)
+_ALL: Final = (*codes.MEASURES, *contests.MEASURES, *studies.MEASURES)
+#: All measures by name. Those that time this machine come first: later the load would be that of the others.
+MEASURES: Final = MappingProxyType({measure.name: measure for measure in sorted(_ALL, key=lambda one: not one.timed)})
 #: The measure of each statement, by the key of the statement.
 MEASURE_OF: Final = MappingProxyType(
     {statement.key: measure for measure in MEASURES.values() for statement in measure.statements}

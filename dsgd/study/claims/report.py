@@ -149,5 +149,5 @@ def _measures(rows: Sequence[Row]) -> Table:
 
 def _sources(statements: Sequence[Statement]) -> Table:
     sources: dict[str, Source] = {one.source.key: one.source for one in statements}
-    rows = [(one.system, one.reference, one.implemented_by, one.switched_on) for one in sources.values()]
-    return Table("Sources", ("system", "reference", "class", "switched on by"), rows, n_text=4)
+    rows = [(one.system, one.proposes, one.implemented_by, one.switched_on, one.reference) for one in sources.values()]
+    return Table("Sources", ("system", "proposes", "class", "switched on by", "reference"), rows, n_text=5)

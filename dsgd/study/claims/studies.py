@@ -153,6 +153,14 @@ MEASURES: Final = (
     ),
     Measure("speedups", pcl.STATEMENTS, "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
     Measure(
+        "collectives",
+        (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
+        "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
+        "calibrated four times.",
+        _sums,
+        timed=True,
+    ),
+    Measure(
         "elimination",
         (
             shrinking.OVER_SEQUENTIAL, shrinking.SAVED, shrinking.SAVED_ON_RANKS, library.OPTIMUM, library.FEWER_VALUES,
@@ -161,14 +169,6 @@ MEASURES: Final = (
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
         _presets,
-        timed=True,
-    ),
-    Measure(
-        "collectives",
-        (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
-        "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
-        "calibrated four times.",
-        _sums,
         timed=True,
     ),
     Measure(

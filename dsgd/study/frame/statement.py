@@ -38,6 +38,8 @@ class Source:
         The class, as the documentation names it.
     switched_on : str
         The argument that switches it on, as Python.
+    proposes : str
+        What it proposes, in a sentence.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Source:
     reference: str
     implemented_by: str
     switched_on: str
+    proposes: str
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ LOCAL: Final = Statement(
         "Stich, Local SGD converges fast and communicates little, 2019 (arXiv 1805.09767)",
         "dsgd.sync.LocalSGD",
         "sync=LocalSGD(every=22)",
+        "Ranks average their models rarely; up to the root of the number of steps this costs nothing in the rate.",
     ),
     "With up to sqrt(T) times fewer exchanges the objective is that of an exchange a step",
     "same rate, sqrt(T) times fewer",
@@ -53,6 +54,8 @@ ADACOMM: Final = Statement(
         "SGD, 2019 (arXiv 1810.08313)",
         "dsgd.sync.adaptive.AdaComm",
         "sync=AutoSync(rule=AdaComm())",
+        "The period begins long and shrinks with the root of the loss, so that early epochs cost little and"
+        " late ones end low.",
     ),
     "Up to 3x less time than fully synchronous SGD to the same training loss",
     "up to 3x",
@@ -69,6 +72,7 @@ BAND: Final = Statement(
         "learning, 2020 (arXiv 2007.06134)",
         "dsgd.sync.adaptive.VarianceBand",
         "sync=AutoSync(rule=VarianceBand())",
+        "The period is held where the variance of the models between ranks stays in a band.",
     ),
     "1.14x to 1.27x faster than full synchronisation",
     "1.14x to 1.27x",
@@ -83,6 +87,7 @@ _QSR: Final = Source(
     "2310.14423)",
     "dsgd.sync.adaptive.QSR",
     "sync=AutoSync(rule=QSR())",
+    "The period grows as the inverse square of the rate.",
 )
 QSR_BYTES: Final = Statement(
     "qsr/bytes",
@@ -109,6 +114,7 @@ _DYNAMIC: Final = Source(
     "Kamp et al., Efficient decentralized deep learning by dynamic model averaging, 2018 (arXiv 1807.03210)",
     "dsgd.sync.adaptive.DynamicAveraging",
     "sync=AutoSync(rule=DynamicAveraging())",
+    "Ranks average when their models have moved far from the last average, and not before.",
 )
 DYNAMIC_BYTES: Final = Statement(
     "dynamic/bytes",
@@ -138,6 +144,7 @@ SLOWMO: Final = Statement(
         "momentum, 2020 (arXiv 1910.00643)",
         "dsgd.sync.SlowMo",
         "sync=SlowMo(every=64)",
+        "The change of the model between two averages goes through a momentum of its own.",
     ),
     "The objective is lower than that of local SGD, at no more communication",
     "consistent improvements",
@@ -152,6 +159,7 @@ _DILOCO: Final = Source(
     "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023 (arXiv 2311.08105)",
     "dsgd.sync.DiLoCo",
     "sync=DiLoCo(every=500)",
+    "Hundreds of local steps between two exchanges, and a Nesterov step along the mean change.",
 )
 DILOCO_BYTES: Final = Statement(
     "diloco/bytes",
@@ -181,6 +189,7 @@ EASGD: Final = Statement(
         "Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, 2015 (arXiv 1412.6651)",
         "dsgd.sync.EASGD",
         "sync=EASGD(every=64)",
+        "Models are tied to a centre by springs, and are free to explore in between.",
     ),
     "With 64 steps between exchanges the objective is lower than that of Downpour",
     "Downpour unstable or worse",
@@ -198,6 +207,7 @@ LEADER: Final = Statement(
         "1905.10395)",
         "dsgd.sync.LeaderSGD",
         "sync=LeaderSGD(every=64)",
+        "Models are pulled to the one with the lowest loss, of their group and of all, and not to a mean.",
     ),
     "The objective is lower than that of EASGD after as many steps",
     "converges faster than EASGD",
@@ -214,6 +224,8 @@ SCAFFOLD: Final = Statement(
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, 2020 (arXiv 1910.06378)",
         "dsgd.sync.SCAFFOLD",
         "sync=SCAFFOLD(every=256, stretch=16)",
+        "Every rank corrects its steps by how its gradient differs from that of all, so that unlike rows do"
+        " not pull models apart.",
     ),
     "On unlike rows the objective after as many rounds is lower than that of local SGD",
     "significantly fewer rounds",
@@ -230,6 +242,7 @@ FEDPROX: Final = Statement(
         "Li, Sahu, Zaheer et al., Federated optimization in heterogeneous networks, 2020 (arXiv 1812.06127)",
         "dsgd.sync.FedProx",
         "sync=FedProx(every=256, mu=0.001)",
+        "A spring to the last average holds the models of ranks with unlike rows near each other.",
     ),
     "On very unlike rows test accuracy is 22 points above that of local SGD",
     "+22 points on average",

@@ -30,6 +30,8 @@ _DGC: Final = Source(
     "Lin, Han, Mao, Wang and Dally, Deep gradient compression, 2018 (arXiv 1712.01887)",
     "dsgd.compress.DGC",
     "sync=MinibatchSGD(compressor=DGC(0.001))",
+    "Only the largest entries of a gradient are sent; the others wait in a memory that carries momentum"
+    " as dense training would.",
 )
 _TERNGRAD: Final = Source(
     "terngrad",
@@ -38,6 +40,8 @@ _TERNGRAD: Final = Source(
     "1705.07878)",
     "dsgd.compress.TernGrad",
     "sync=MinibatchSGD(compressor=TernGrad())",
+    "Entries are rounded at random to minus one, zero or one times a scale that ranks share, so that "
+    "sums stay small integers.",
 )
 _ONEBIT: Final = Source(
     "onebit",
@@ -46,6 +50,7 @@ _ONEBIT: Final = Source(
     "training of speech DNNs, 2014",
     "dsgd.compress.OneBit",
     "sync=MinibatchSGD(compressor=ErrorFeedback(OneBit()))",
+    "One bit for each entry chooses one of two means, and what is lost is added to the next gradient.",
 )
 _POWERSGD: Final = Source(
     "powersgd",
@@ -54,6 +59,7 @@ _POWERSGD: Final = Source(
     "2019 (arXiv 1905.13727)",
     "dsgd.compress.PowerSGD",
     "sync=MinibatchSGD(compressor=ErrorFeedback(PowerSGD(2)))",
+    "A gradient is a matrix of low rank, found by one warm step of power iteration, whose factors can be all-reduced.",
 )
 
 #: Statements.
@@ -137,6 +143,8 @@ QSGD_VARIANCE: Final = Statement(
         "encoding, 2017 (arXiv 1610.02132)",
         "dsgd.compress.QSGD",
         "sync=MinibatchSGD(compressor=QSGD(7))",
+        "Entries are rounded at random to a few levels of the norm, so that the mean is the gradient and "
+        "the variance is bounded.",
     ),
     "The variance is at most min(n / s^2, sqrt(n) / s) times the squared norm",
     "at most 1 of the bound",
@@ -153,6 +161,7 @@ ADACOMP: Final = Statement(
         "data-parallel distributed training, 2018 (arXiv 1712.02679)",
         "dsgd.compress.AdaComp",
         "sync=MinibatchSGD(compressor=AdaComp())",
+        "Each bin of a gradient sends the entries that one more gradient like the last would make its largest.",
     ),
     "Gradients of fully connected layers are compressed about 200 times",
     "about 200x",
@@ -170,6 +179,7 @@ VOTE: Final = Statement(
         "2018 (arXiv 1802.04434)",
         "dsgd.compress.MajorityVote",
         "sync=MinibatchSGD(compressor=MajorityVote())",
+        "Ranks send signs, and the step takes the sign that most of them have sent.",
     ),
     "With a majority vote an entry takes a bit up and a bit down",
     "2 bits",
@@ -186,6 +196,7 @@ RING: Final = Statement(
         "Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009",
         "dsgd.collectives.Group",
         'Group(transport, algorithm="ring")',
+        "A sum travels round a ring in pieces, so that every link carries the least that it can.",
     ),
     "A ring sends the least that any all-reduce can, 2 (P - 1) / P of the vector per rank",
     "1x the bound",
@@ -202,6 +213,7 @@ BLINK: Final = Statement(
         "Wang et al., Blink: fast and generic collectives for distributed ML, 2020 (arXiv 1910.04940)",
         "dsgd.collectives.algorithms.packed_trees.tree_allreduce",
         "tree_allreduce(transport, vector, pack_trees(links))",
+        "Spanning trees are packed into the links that a job has got, and each carries its share of a sum.",
     ),
     "A few spanning trees carry all that the links of a DGX-1V can",
     "6 links (6 trees)",

@@ -28,6 +28,7 @@ SOURCE: Final = Source(
     "vector machines on large scale systems, IEEE Cluster 2015",
     "dsgd.svm.SVC",
     'SVC(elimination="multi", client=client)',
+    "Samples that will not become support vectors are left out of the solver's work, and checked again at the end.",
 )
 
 #: Statements.

@@ -17,6 +17,8 @@ SOURCE: Final = Source(
     "2019 (arXiv 1901.04359)",
     "dsgd.compress.GTopK",
     "sync=MinibatchSGD(compressor=GTopK(0.001))",
+    "Of the largest entries that ranks choose only those that are largest over all ranks are summed, in"
+    " a tree of merges.",
 )
 RANKS: Final = 32
 

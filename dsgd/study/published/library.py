@@ -25,7 +25,14 @@ __all__ = [
 ]
 
 #: This library.
-SOURCE: Final = Source("dsgd", "dsgd", "The documentation of this library", "dsgd.SGDClassifier", 'sync="auto"')
+SOURCE: Final = Source(
+    "dsgd",
+    "dsgd",
+    "The documentation of this library",
+    "dsgd.SGDClassifier",
+    'sync="auto"',
+    "What the pages of the studies of this library promise.",
+)
 
 _PROMISE: Final = "promise of this library"
 

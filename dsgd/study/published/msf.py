@@ -36,6 +36,8 @@ SOURCE: Final = Source(
     "based SVM, 2019 (arXiv 1905.01219)",
     "dsgd.sync.LocalSGD",
     "sync=512",
+    "Ranks take SGD steps of an SVM on their own rows and average their models every so many samples; "
+    "the fewer averages, the less is spent on waiting and messages.",
 )
 #: The fall of communication in the abstract, and the period at which it was read off.
 REDUCTION: Final = 0.98

@@ -29,6 +29,8 @@ _SGP: Final = Source(
     "1811.10792)",
     "dsgd.sync.SGP",
     "sync=SGP(every=8)",
+    "Every rank pushes half its model to a peer that changes from step to step, and divides by a weight"
+    " that travels along.",
 )
 
 #: Statements.
@@ -58,6 +60,7 @@ DPSGD: Final = Statement(
         "Lian et al., Can decentralized algorithms outperform centralized algorithms?, 2017 (arXiv 1705.09056)",
         "dsgd.sync.DPSGD",
         "sync=DPSGD(every=8)",
+        "Ranks average with their neighbours in a fixed graph, and none carries the messages of all.",
     ),
     "On a slow network a step is up to an order of magnitude faster than with a central server",
     "up to 10x",
@@ -74,6 +77,7 @@ ADPSGD: Final = Statement(
         "1710.06952)",
         "dsgd.sync.ADPSGD",
         "sync=ADPSGD(every=8)",
+        "Ranks average in pairs whenever they are ready, and wait for nobody.",
     ),
     "An epoch is 4 to 8 times as fast as with all-reduce on a shared network",
     "4x to 8x",
@@ -90,6 +94,7 @@ CHOCO: Final = Statement(
         "communication, 2019 (arXiv 1902.00340)",
         "dsgd.sync.ChocoSGD",
         "sync=ChocoSGD(every=8, compressor=TopK(0.01), gamma=0.04)",
+        "Neighbours keep public copies of each other's models and send compressed differences to them.",
     ),
     "Two orders of magnitude fewer bytes than gossip of whole models",
     "100x or more",
@@ -103,6 +108,7 @@ _DC: Final = Source(
     "Zheng et al., Asynchronous stochastic gradient descent with delay compensation, 2017 (arXiv 1609.08326)",
     "dsgd.sync.DelayCompensatedASGD",
     "sync=DelayCompensatedASGD(compensation=2.0, decay=0.95)",
+    "A server corrects late gradients for how far its model has moved, by the squares of their entries.",
 )
 DC_ASYNCHRONOUS: Final = Statement(
     "dcasgd/asynchronous",
@@ -132,6 +138,7 @@ STALENESS: Final = Statement(
         "Zhang, Gupta, Lian and Liu, Staleness-aware async-SGD for distributed deep learning, 2016 (arXiv 1511.05950)",
         "dsgd.sync.StalenessAware",
         "sync=StalenessAware(usual=1)",
+        "A server divides the rate of a gradient by how many steps old it is.",
     ),
     "Divided by their staleness, late gradients give a lower objective than in full",
     "better than constant rates",
@@ -148,6 +155,7 @@ SSP: Final = Statement(
         "Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013",
         "dsgd.sync.StaleSynchronous",
         "sync=StaleSynchronous(slack=3)",
+        "Fast workers may be some rounds ahead of the slowest, and no more.",
     ),
     "With stragglers training is faster than when all wait for all",
     "faster than BSP",
@@ -164,6 +172,7 @@ BACKUP: Final = Statement(
         "Chen, Pan, Monga, Bengio and Jozefowicz, Revisiting distributed synchronous SGD, 2016 (arXiv 1604.00981)",
         "dsgd.sync.BackupWorkers",
         "sync=BackupWorkers(backups=1)",
+        "A step takes the gradients that come first and drops those of the slowest workers.",
     ),
     "With stragglers training is faster than when a step waits for all workers",
     "faster than waiting for all",
@@ -181,6 +190,7 @@ ANYTIME: Final = Statement(
         "optimization, 2019 (arXiv 2006.05752)",
         "dsgd.sync.AnytimeSGD",
         "sync=AnytimeSGD(seconds=0.02)",
+        "Ranks compute for a fixed time, and the mean weighs them by the rows that they got through.",
     ),
     "Up to 1.5x as fast on EC2, up to 5x where nodes vary more",
     "1.5x to 5x",

@@ -24,6 +24,8 @@ SOURCE: Final = Source(
     "Das et al., Distributed deep learning using synchronous stochastic gradient descent, 2016 (arXiv 1602.06709)",
     "dsgd.sync.MinibatchSGD",
     "sync=MinibatchSGD(batch=256, bucket_bytes=2**20, overlap=True)",
+    "Synchronous SGD scales if each layer is shared by samples or by weights, as its operations per "
+    "byte allow, and sums are hidden behind the backward pass.",
 )
 #: Relative distance at which a prediction counts as right.
 CLOSE: Final = 0.25
