@@ -23,7 +23,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test golden soak soak-svm lint types docs bench report-screenshots wheel clean
+.PHONY: help demo claims test golden soak soak-svm lint types docs bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -31,6 +31,10 @@ help: ## show this list
 
 demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report with pictures in demo/
 	$(BIN)/dsgd study msf --demo --out demo/
+
+# The environment of the tests has torch, which the claims on neural networks need.
+claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/
+	$(BIN)/dsgd claims --out claims/
 
 # Two processes: one runs the tests that start clusters, the other all the rest.
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
@@ -74,7 +78,7 @@ wheel: $(STAMPS)/wheel ## build the wheel into dist/
 	@ls dist/*.whl
 
 clean: ## remove everything make has made, environments included
-	rm -rf $(VENV) $(STAMPS) build dist demo docs/_build docs/api/generated *.egg-info
+	rm -rf $(VENV) $(STAMPS) build dist demo claims docs/_build docs/api/generated *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find dsgd svm datasets tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -24,6 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 import dsgd
 import dsgd.datasets
 import dsgd.svm
+from dsgd.study.frame.statement import Source, Statement
 
 # Its commands are documented by their help texts, and a test holds that each of them is on the page.
 _DOCUMENTED_AS_COMMANDS = ("dsgd.cli", "dsgd.__main__")
@@ -83,11 +84,20 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
     """Return the directive for a constant or a type alias, with `take_all` for anything; else nothing."""
     if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
         return [f".. py:data:: {name}", f"   :module: {module}", "", f"   A type: ``{item}``.", ""]
+    if isinstance(item, (Source, Statement)):
+        return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {_said(item)}", ""]
     if callable(item):
         kind = "autoclass" if isinstance(item, type) else "autofunction"
         return [f".. {kind}:: {module}.{name}", ""] if take_all else []
     value = [] if isinstance(item, int | float | str) else ["   :no-value:"]
     return [f".. autodata:: {module}.{name}", *value, ""]
+
+
+def _said(item: Source | Statement) -> str:
+    """Return what a published statement or its source says."""
+    if isinstance(item, Source):
+        return f"{item.reference}. {item.proposes} Switched on by ``{item.switched_on}``."
+    return f"{item.source.system}, {item.where}: {item.text}. Published: {item.figure}."
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:

@@ -13,6 +13,7 @@ import typer
 from dsgd import __version__
 from dsgd.cli import (
     calibrate,
+    claims,
     datasets,
     fit,
     info,
@@ -77,4 +78,5 @@ app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a clu
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("info", epilog=info.EXAMPLES)(info.info)

@@ -35,6 +35,14 @@ class Claim:
         Whether it was run, and the noise between runs is too large to tell.
     exceeds : bool, default False
         Whether it does not hold because the figure here is beyond the published range, on its better side.
+    key : str, default ""
+        What names the statement, among all of them.
+    system : str, default ""
+        Whose claim it is.
+    baseline : str, default ""
+        What is reached without the method.
+    interval : tuple of float, optional
+        The figure of this study and the ends of its 95 % interval; None where there is none.
     """
 
     name: str
@@ -46,6 +54,10 @@ class Claim:
     trivial: bool = False
     undecided: bool = False
     exceeds: bool = False
+    key: str = ""
+    system: str = ""
+    baseline: str = ""
+    interval: tuple[float, float, float] | None = None
 
     @property
     def verdict(self) -> str:

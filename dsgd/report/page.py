@@ -59,12 +59,16 @@ class Page:
         Two to four figures that stand out: the figure, and what it is.
     doubts : sequence of str, optional
         Reasons why the figures are hard to compare, a sentence each.
+    overview : Table, optional
+        What the page opens with.
     data : sequence of Table, optional
         The data sets.
     claims : sequence of Claim, optional
         Published claims, and whether they hold here.
     source : str, optional
         Whose claims they are.
+    folded : bool, default False
+        Whether the notes of claims are folded: of many claims, so that they can be read as a table.
     figures : sequence of Figure, optional
         The figures.
     tables : sequence of Table, optional
@@ -80,9 +84,11 @@ class Page:
     ran: Sequence[tuple[str, str]] = ()
     highlights: Sequence[tuple[str, str]] = ()
     doubts: Sequence[str] = ()
+    overview: Table | None = None
     data: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
     source: str = ""
+    folded: bool = False
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     details: Sequence[Table] = ()

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsgd import SGDClassifier
 from dsgd.sim import SimulatedCluster
+from dsgd.study.claims import MEASURES, key_of
 from dsgd.svm import SVC, LinearSVC
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,3 +63,13 @@ def test_the_keys_of_the_report_are_those_of_fits():
     told = source[source.index("self._take_report(") :]
     told = told[: told.index("\n        )")]
     assert {*re.findall(r"^            (\w+)=", told, re.MULTILINE)} == of_torch | of_sgd | {"elapsed_s", "converged"}
+
+
+def test_the_tables_of_claims_are_those_of_the_registry_and_of_a_run():
+    """Every source has its class, and every statement the verdict of a run that measured what is measured today."""
+    for name, text in runpy.run_path(str(FIGURES / "claims.py"))["tables"]().items():
+        assert (FIGURES / name).read_text(encoding="utf-8") == text, f"run docs/figures/claims.py: {name} is old"
+    rows = [json.loads(line) for line in (FIGURES / "claims.jsonl").read_text(encoding="utf-8").splitlines()]
+    old = [row["measure"] for row in rows if row["key"] != key_of(MEASURES[row["measure"]])]
+    assert not old, f"run `dsgd claims`, then docs/figures/claims.py with its folder: {old} have changed"
+    assert {row["measure"] for row in rows} == set(MEASURES)

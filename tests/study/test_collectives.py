@@ -97,6 +97,20 @@ def test_claims_that_noise_or_other_work_could_turn_are_undecided() -> None:
     assert all(claim.holds for claim in check_collective_claims(summarise_collectives(elsewhere)))
 
 
+def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
+    """With one calibration the interval is over repetitions, which agree; with three it is over what they predict."""
+    study = replace(STUDY, wires=("inproc",), ranks=(3,), repeats=4)
+    rows = made_rows(study)
+    again = [row | {"latency_s": 2.0 * k, "predicted_s": row["predicted_s"] * k} for k in (1, 2, 4) for row in rows]
+    once, often = (summarise_collectives(found)[0].prediction() for found in (rows, again))
+    assert once is not None
+    assert often is not None
+    assert (once.low, once.high, once.n) == (pytest.approx(1.0), pytest.approx(1.0), 4)
+    assert often.low < 1.0 < 4.0 < often.high
+    assert (often.estimate, often.n) == (pytest.approx(2.0), 3)
+    assert "over 3 calibrations" in check_collective_claims(summarise_collectives(again))[1].note
+
+
 def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     """One command runs the study, prints what it says and leaves a page that needs no network."""
     options = [

@@ -106,6 +106,19 @@ def test_a_rule_that_its_figure_shows_behind_does_not_hold() -> None:
     assert "53.00 ms" in claims[0].note
 
 
+def test_a_target_that_no_period_reaches_decides_nothing() -> None:
+    """Where all fixed periods miss the target as well, a rule that does is not behind them; else it is."""
+    said = []
+    for missed in (("16", "64", "auto"), ("auto",)):
+        rows = made_rows({"16": 2.0, "64": 3.0, "auto": 2.0})
+        for point in (point for row in rows if row["policy"] in missed for point in row["curve"]):
+            point["objective"] += 10.0
+        said.append(check_tuning_claims(summarise_tuning(rows)))
+    assert [claim.verdict for claim in said[0]] == ["not run", "not run"]
+    assert "No fixed period reaches" in said[0][0].note
+    assert [claim.verdict for claim in said[1]] == ["fails", "holds", "fails"]
+
+
 def test_time_to_target_is_read_between_two_points() -> None:
     """Seconds are interpolated between two scores; none before the first; a target that is missed takes for ever."""
     row = {"curve": [{"seconds": 1.0, "objective": 0.8}, {"seconds": 3.0, "objective": 0.4}]}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dsgd.study.frame.verdict import Interval, Margin, average, difference, exact, judged, largest, ratio
+from dsgd.study.frame.statement import Source, Statement
+from dsgd.study.frame.verdict import Interval, Margin, average, difference, exact, largest, ratio
 
 
 def test_intervals_are_those_of_paired_tests(rng: np.random.Generator) -> None:
@@ -62,15 +63,18 @@ def test_what_should_be_small_fails_above_its_margin() -> None:
 
 def test_counts_are_certain_and_one_run_is_not() -> None:
     """What is the same in every run is judged on any machine, one run is not, nor seconds of a busy machine."""
-    claim = ("c", "d", "at least 2")
+    source = Source("s", "S", "R", "dsgd.sync.LocalSGD", "sync=2", "P.")
+    statement = Statement("s/c", source, "c", "at least 2", "abstract", Margin(2), "{:g}".format)
     said = [
-        judged(claim, found, "{:g}".format, Margin(2), "", busy=busy).verdict
+        statement.judged("d", found, busy=busy).verdict
         for found, busy in (
             (exact(3), True), (Interval(3, -math.inf, math.inf, 1), False), (Interval(3, 2.5, 3.5, 3), True),
             (Interval(3, 2.5, 3.5, 3), False),
         )
     ]  # fmt: skip
     assert said == ["holds", "undecided", "undecided", "holds"]
-    assert "every run" in judged(claim, exact(3), "{:g}".format, Margin(2), "").note
-    trivial = judged(claim, exact(3), "{:g}".format, Margin(2), "", trivial=True)
+    assert "every run" in statement.judged("d", exact(3)).note
+    trivial = statement.judged("d", exact(3), trivial=True)
     assert (trivial.verdict, trivial.holds) == ("no claim", None)
+    assert (trivial.key, trivial.system, trivial.published, trivial.interval) == ("s/c", "S", "at least 2", (3, 3, 3))
+    assert statement.judged("d", Interval(3, -math.inf, math.inf, 1)).interval is None

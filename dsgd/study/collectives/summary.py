@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dsgd.collectives import choose_algorithm
 from dsgd.report import Claim, Table
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import grouped
-from dsgd.study.frame.verdict import Interval, Margin, judged, largest, ratio, were_busy
+from dsgd.study.frame.verdict import Interval, largest, ratio, were_busy
+from dsgd.study.published.library import COLLECTIVES_AUTO, COLLECTIVES_MODEL
 
 __all__ = [
     "CollectiveGang",
@@ -89,12 +90,17 @@ class CollectiveGang:
         return largest(known) if known else None
 
     def prediction(self) -> Interval | None:
-        """Return predicted over measured time: the median over all runs, with its interval over the repetitions."""
-        by_repeat: dict[int, list[float]] = {}
+        """Return predicted over measured time: the median over all runs, with its interval.
+
+        It is the interval over the repetitions, and over the calibrations where the gang was calibrated several times.
+        """
+        calibrations = {_calibration(row) for row in self.rows}
+        by_run: dict[Any, list[float]] = {}
         for row in self.rows:
             for repeat, seconds in _times(row).items():
-                by_repeat.setdefault(repeat, []).append(row["predicted_s"] / seconds)
-        medians = {repeat: statistics.median(ratios) for repeat, ratios in by_repeat.items()}
+                run = repeat if len(calibrations) == 1 else _calibration(row)
+                by_run.setdefault(run, []).append(row["predicted_s"] / seconds)
+        medians = {run: statistics.median(ratios) for run, ratios in by_run.items()}
         return ratio(medians, dict.fromkeys(medians, 1.0))
 
     def prediction_ratios(self) -> list[float]:
@@ -147,27 +153,33 @@ def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
 
 
 def _auto_is_close(gang: CollectiveGang) -> Claim:
-    claim = ("auto takes at most a quarter longer than the fastest algorithm", gang.name, "up to 1.25x")
     found = gang.auto_excess()
     if found is None:
-        return Claim(*claim, "-", None, "Needs the algorithms that auto takes.")
+        return COLLECTIVES_AUTO.not_run(gang.name, "Needs the algorithms that auto takes.")
     note = "At the worst of all lengths. By default auto uses one calibration, so that sums are equal on all wires."
-    margin = Margin(most=1.0 + _CLOSE)
-    return judged(claim, found, "{:.2f}x".format, margin, note, busy=were_busy(gang.rows))
+    return COLLECTIVES_AUTO.judged(gang.name, found, note, busy=were_busy(gang.rows), baseline=_always_ring(gang))
 
 
 def _model_is_close(gang: CollectiveGang) -> Claim:
-    claim = ("the calibrated model predicts times within a quarter", gang.name, "0.75 to 1.25")
     found = gang.prediction()
     if found is None:
-        return Claim(*claim, "-", None, "Nothing was measured.")
-    note = (
-        "Predicted over measured time, the median over lengths and algorithms; the gang was calibrated once, so the "
-        "interval does not show how much calibrations differ. Ranks beyond the cores take turns, of which the model "
-        "knows only what the calibration saw."
+        return COLLECTIVES_MODEL.not_run(gang.name, "Nothing was measured.")
+    often = len({_calibration(row) for row in gang.rows})
+    note = "Predicted over measured time, the median over lengths and algorithms; "
+    note += (
+        f"the interval is over {often} calibrations. "
+        if often > 1
+        else "the gang was calibrated once, so the interval does not show how much calibrations differ. "
     )
-    margin = Margin(1.0 - _CLOSE, most=1.0 + _CLOSE)
-    return judged(claim, found, "{:.2f}".format, margin, note, busy=were_busy(gang.rows))
+    note += "Ranks beyond the cores take turns, of which the model knows only what the calibration saw."
+    return COLLECTIVES_MODEL.judged(gang.name, found, note, busy=were_busy(gang.rows))
+
+
+def _always_ring(gang: CollectiveGang) -> str:
+    """Return how much longer than the fastest one the ring takes, at the worst of all lengths."""
+    rows = [gang.at(n_bytes) for n_bytes in gang.sizes() if "ring" in gang.at(n_bytes)]
+    times = [at["ring"]["seconds"] / min(row["seconds"] for row in at.values()) for at in rows]
+    return f"{max(times):.2f}x: always the ring" if times else ""
 
 
 def collective_verdict(gangs: Sequence[CollectiveGang]) -> str:
@@ -197,6 +209,11 @@ def size_text(n_bytes: int) -> str:
 def _times(row: Row) -> dict[int, float]:
     """Return the seconds of a sum by repetition; rows written before these were kept have the median alone."""
     return dict(enumerate(row.get("times_s", [row["seconds"]])))
+
+
+def _calibration(row: Row) -> tuple[float, float]:
+    """Return what a calibration found; two never find the same."""
+    return row["latency_s"], row["byte_s"]
 
 
 def _share_close(ratios: Sequence[float]) -> float:

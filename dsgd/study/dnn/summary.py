@@ -11,15 +11,11 @@ from dsgd.study.dnn.grid import SYNCHRONOUS
 from dsgd.study.frame.report import data_table, gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
-from dsgd.study.frame.verdict import Margin, average, exact, judged
+from dsgd.study.frame.verdict import average, exact
+from dsgd.study.published.library import DNN_ACCURACY, DNN_BYTES
 
 __all__ = ["DnnCell", "DnnGang", "check_dnn_claims", "dnn_answer", "dnn_data_table", "dnn_table", "summarise_dnn"]
 
-# Promises for all digits of MNIST and two worker processes: accuracy of the convolutional network, and bytes as a share
-# of those of the synchronous run.
-_ACCURACY: Final = 0.985
-_ACCURATE: Final = (SYNCHRONOUS, "local", "gtopk", "diloco")
-_SHARES: Final = {"local": 15, "gtopk": 30}
 _LEARNT: Final = 0.005
 
 
@@ -144,25 +140,26 @@ def _accurate(gang: DnnGang) -> list[Claim]:
     claims = []
     for cell in gang.cells:
         found = average(cell.column("test_accuracy"))
-        if cell.name in _ACCURATE and found is not None:
-            claim = (
-                f"The convolutional network reaches {_ACCURACY:.1%} under {cell.name}", gang.name,
-                f"{_ACCURACY:.1%} or better",
-            )  # fmt: skip
-            claims.append(judged(claim, found, "{:.2%}".format, Margin(_ACCURACY), f"{cell.rows[0]['sync']}."))
+        if cell.name in DNN_ACCURACY and found is not None:
+            commonest = (
+                f"{cell.median('majority_accuracy'):.2%}: commonest label" if cell.stat("majority_accuracy") else ""
+            )
+            note = f"{cell.rows[0]['sync']}."
+            claims.append(DNN_ACCURACY[cell.name].judged(gang.name, found, note, baseline=commonest))
     return claims
 
 
 def _sends_little(gang: DnnGang) -> list[Claim]:
     claims = []
     for cell in gang.cells:
-        if cell.name in _SHARES and gang.ranks == 2:
-            least = _SHARES[cell.name]
-            name = f"{cell.name} sends at most 1/{least} of the bytes of the synchronous run"
-            claim, note = (name, gang.name, f"1/{least} or less"), f"{cell.rows[0]['sync']}."
+        if cell.name in DNN_BYTES and gang.ranks == 2:
+            note = f"{cell.rows[0]['sync']}."
             # Bytes follow from a closed form (tests/laws/test_bytes.py): no seed changes them.
             times = exact(gang.share(cell))
-            claims.append(judged(claim, times, "1/{:.1f}".format, Margin(least), note, trivial=gang.is_trivial))
+            claim = DNN_BYTES[cell.name].judged(
+                gang.name, times, note, trivial=gang.is_trivial, baseline="1/1: synchronous"
+            )
+            claims.append(claim)
     return claims
 
 

@@ -1,10 +1,4 @@
-"""Claims on elimination, published and our own, compared with measurements.
-
-Published: Narasimhan, Vishnu, Holder, Hoisie, "Fast support vector machines using parallel adaptive shrinking on
-distributed systems", arXiv 1406.5161, and Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and accurate support
-vector machines on large scale systems", IEEE Cluster 2015. Only their abstracts were available, so neither their tables
-nor the tolerance behind the figures could be compared: the shapes of the claims are checked, not their numbers.
-"""
+"""Claims on elimination, published and our own, compared with measurements: see `dsgd.study.published`."""
 
 from __future__ import annotations
 
@@ -16,23 +10,18 @@ from dsgd.report import Claim
 from dsgd.study.elimination.grid import REFERENCE
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.frame.report import time_text
+from dsgd.study.frame.statement import Statement
 from dsgd.study.frame.summary import Stat
-from dsgd.study.frame.verdict import Interval, Margin, judged, ratio, were_busy
+from dsgd.study.frame.verdict import Interval, Margin, exact, ratio, were_busy
+from dsgd.study.published.elimination import OVER_SEQUENTIAL, SAVED, SAVED_ON_RANKS, as_whole_percent
+from dsgd.study.published.library import FEWER_VALUES, NEVER_SLOWER, OPTIMUM
 
-__all__ = ["FEWER_VALUES", "LESS_TIME", "OPTIMUM", "SEQUENTIAL", "check_elimination_claims"]
+__all__ = ["check_elimination_claims"]
 
-#: The published speed-up over a sequential baseline, and the published share of time saved by elimination alone.
-SEQUENTIAL: Final = 26.0
-LESS_TIME: Final = (0.3, 0.6)
-#: Promises of this library: relative distance of optima, and savings of ``auto`` where the kernel matrix does not fit.
-OPTIMUM: Final = 1e-5
-FEWER_VALUES: Final = 2.5
-_AUTO_FASTER: Final = 1.3
-_NEVER_SLOWER: Final = 1.1
+# With so many times fewer values goes so many times less time.
+_AUTO_FASTER: Final = Margin(1.3)
 # The promise of fewer values is made for a cache of a hundredth; small problems have the least cache there is, 1 MB.
 _SMALL_CACHE: Final = 0.02
-
-_PROMISE: Final = "promise of this library"
 
 
 def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
@@ -50,11 +39,10 @@ def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
 
 
 def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
-    name, figure = f"Up to {SEQUENTIAL:.0f}x faster than the sequential baseline", "26x (many nodes)"
     cache = summary.tight()
     base, cells = summary.cell(problem, REFERENCE, cache), summary.presets(problem, cache)
     if base is None or not cells:
-        return Claim(name, problem, figure, "-", None, "Needs scikit-learn's SVC and a preset.")
+        return OVER_SEQUENTIAL.not_run(problem, "Needs scikit-learn's SVC and a preset.")
     best = min(cells, key=lambda cell: cell.median("seconds"))
     speedup = _inverse(best.ratio(base, "seconds"))
     alone = summary.cell(problem, "none", cache)
@@ -72,30 +60,28 @@ def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
     note += f". The published figure is from many nodes, ours from {cores} core{'s' * (cores > 1)}."
     found = ratio(base.by_repeat("seconds"), best.by_repeat("seconds"))
     if found is None:
-        return Claim(name, problem, figure, "-", None, note)
-    claim, margin = (name, problem, figure), Margin(SEQUENTIAL)
-    return judged(claim, found, "{:.1f}x".format, margin, note, busy=_busy(base, best))
+        return OVER_SEQUENTIAL.not_run(problem, note)
+    plain = f"{share.median:.1f}x: no elimination" if share else ""
+    return OVER_SEQUENTIAL.judged(problem, found, note, busy=_busy(base, best), baseline=plain)
 
 
 def _less_time(summary: EliminationSummary, problem: str) -> Claim:
     cache = summary.tight()
-    name = "30-60 % less time than the parallel baseline without elimination"
-    figure = "30-60 %, some sets"
     base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)[1:]
     if base is None or not cells:
-        return Claim(name, problem, figure, "-", None, "Needs a preset beside none.")
+        return SAVED.not_run(problem, "Needs a preset beside none.")
     best = min(cells, key=lambda cell: _median(cell.ratio(base, "seconds")))
     note = _why(base, best, best.ratio(base, "kernel_evaluations"))
-    return _saved((name, problem, figure), base, best, note)
+    return _saved(SAVED, base, best, note)
 
 
-def _saved(claim: tuple[str, str, str], base: EliminationCell, best: EliminationCell, note: str) -> Claim:
+def _saved(statement: Statement, base: EliminationCell, best: EliminationCell, note: str) -> Claim:
     """Return a claim on the share of time that a preset saves."""
     share = ratio(best.by_repeat("seconds"), base.by_repeat("seconds"))
     if share is None:
-        return Claim(*claim, "-", None, "Needs both in one repetition.")
+        return statement.not_run(base.problem, "Needs both in one repetition.")
     saved = share.mapped(lambda left: 1.0 - left)
-    return judged(claim, saved, _percent, Margin(*LESS_TIME), note, busy=_busy(base, best))
+    return statement.judged(base.problem, saved, note, busy=_busy(base, best), baseline="0 %: no elimination")
 
 
 def _busy(*cells: EliminationCell) -> bool:
@@ -107,7 +93,7 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
     samples = base.median("samples")
     note = (
         f"Best preset {best.method}: {time_text(base.median('seconds'))} -> {time_text(best.median('seconds'))}, "
-        f"kernel values {_percent(1.0 - _median(values))} fewer."
+        f"kernel values {as_whole_percent(1.0 - _median(values))} fewer."
     )
     support = base.median("n_support") / base.median("rows")
     needed = base.median("kernel_evaluations") / (samples * samples)
@@ -126,7 +112,6 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
 
 
 def _less_time_on_ranks(summary: EliminationSummary, problem: str) -> Claim | None:
-    name = "The same on several ranks"
     for solver in ("pairwise", "block"):
         without = summary.distributed(problem, solver, "none")
         if not without or (without[-1].ranks or 1) < 2:
@@ -143,14 +128,13 @@ def _less_time_on_ranks(summary: EliminationSummary, problem: str) -> Claim | No
         values = best.ratio(base, "kernel_evaluations")
         note = (
             f"{solver} solver on {base.ranks} processes, {best.method}: {time_text(base.median('seconds'))} -> "
-            f"{time_text(best.median('seconds'))}, kernel values {_percent(1.0 - _median(values))} fewer."
+            f"{time_text(best.median('seconds'))}, kernel values {as_whole_percent(1.0 - _median(values))} fewer."
         )
-        return _saved((name, problem, "30-60 %"), base, best, note)
+        return _saved(SAVED_ON_RANKS, base, best, note)
     return None
 
 
 def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
-    name = f"Every preset ends at the same optimum: dual objectives within {OPTIMUM:g}"
     base = {cell.cache: cell for cell in summary.cells if cell.problem == problem and cell.method == "none"}
     found = [
         (distance, cell)
@@ -158,7 +142,7 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
         if cell.problem == problem and cell.cache in base and (distance := cell.distance(base[cell.cache])) is not None
     ]
     if all(cell.method == "none" for _, cell in found):
-        return Claim(name, problem, _PROMISE, "-", None, "Needs a preset beside none.")
+        return OPTIMUM.not_run(problem, "Needs a preset beside none.")
     worst, cell = max(found, key=lambda pair: pair[0])
     gaps = [row["gap"] for _, c in found for row in c.rows]
     open_ = sum(not row["converged"] for _, c in found for row in c.rows)
@@ -166,17 +150,17 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
     note = f"Widest gap over all samples in float64: {max(gaps):.2g} (tol {tol:g}); farthest preset: {cell.method}."
     if open_:
         note += f" {open_} runs stopped with an open gap."
-    return Claim(name, problem, _PROMISE, f"{worst:.1e}", worst <= OPTIMUM and not open_, note)
+        return OPTIMUM.said(problem, f"{worst:.1e}", "fails", note)
+    return OPTIMUM.judged(problem, exact(worst), note)
 
 
 def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
-    name = f"auto, small cache: {FEWER_VALUES:g}x fewer kernel values, {_AUTO_FASTER:g}x less time"
     base, auto = summary.cell(problem, "none", "small"), summary.cell(problem, "auto", "small")
     if base is None or auto is None:
-        return Claim(name, problem, _PROMISE, "-", None, "Needs auto and the small cache.")
+        return FEWER_VALUES.not_run(problem, "Needs auto and the small cache.")
     values, seconds = _inverse(auto.ratio(base, "kernel_evaluations")), _inverse(auto.ratio(base, "seconds"))
     if values is None or seconds is None:
-        return Claim(name, problem, _PROMISE, "-", None, "Nothing was computed.")
+        return FEWER_VALUES.not_run(problem, "Nothing was computed.")
     faster = ratio(base.by_repeat("seconds"), auto.by_repeat("seconds")) or Interval(1.0, 0.0, math.inf, 1)
     ours = f"{values.median:.2f}x, {faster.text('{:.2f}x'.format)}"
     note = _why(base, auto, auto.ratio(base, "kernel_evaluations"))
@@ -184,19 +168,18 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
     if least is not None:
         limit = base.median("kernel_evaluations") / least
         note += f" The proof alone needs as many values as leave {limit:.1f}x at most"
-        note += ": the promise cannot be kept here." if limit < FEWER_VALUES else "."
+        note += ": the promise cannot be kept here." if limit < FEWER_VALUES.margin.least else "."
     # Values are counted and the same in every run: if there are too many, seconds do not matter.
-    verdict = Margin(_AUTO_FASTER).verdict(faster)
-    if values.median < FEWER_VALUES:
+    verdict = _AUTO_FASTER.verdict(faster)
+    if values.median < FEWER_VALUES.margin.least:
         verdict = "fails"
     elif _busy(base, auto):
         verdict = "undecided"
-    undecided = verdict == "undecided"
     share = _share_of_cache(base)
     if share > _SMALL_CACHE:
         note = f"The promise is for a cache of 1/100 of the matrix, this one holds 1/{1 / share:.0f}. {note}"
-        return Claim(name, problem, _PROMISE, ours, None, note)
-    return Claim(name, problem, _PROMISE, ours, None if undecided else verdict == "holds", note, undecided=undecided)
+        verdict = "not run"
+    return FEWER_VALUES.said(problem, ours, verdict, note, baseline="1x: no elimination")
 
 
 def _share_of_cache(cell: EliminationCell) -> float:
@@ -206,7 +189,6 @@ def _share_of_cache(cell: EliminationCell) -> float:
 
 
 def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
-    name = "auto is nowhere more than 10 % slower than none"
     ratios: list[tuple[Interval, str, bool]] = []
     for cache in summary.caches():
         base, auto = summary.cell(problem, "none", cache), summary.cell(problem, "auto", cache)
@@ -214,11 +196,10 @@ def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
         if base and auto and found is not None:
             ratios.append((found, cache, _busy(base, auto)))
     if not ratios:
-        return Claim(name, problem, _PROMISE, "-", None, "Needs auto.")
+        return NEVER_SLOWER.not_run(problem, "Needs auto.")
     worst, cache, busy = max(ratios, key=lambda found: found[0].estimate)
-    note, claim = f"Time over that of none, {cache} cache.", (name, problem, _PROMISE)
     more = worst.mapped(lambda times: times - 1.0)
-    return judged(claim, more, "{:+.0%}".format, Margin(most=_NEVER_SLOWER - 1.0), note, busy=busy)
+    return NEVER_SLOWER.judged(problem, more, f"Time over that of none, {cache} cache.", busy=busy)
 
 
 def _median(stat: Stat | None) -> float:
@@ -227,7 +208,3 @@ def _median(stat: Stat | None) -> float:
 
 def _inverse(stat: Stat | None) -> Stat | None:
     return stat.under() if stat else None
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -22,16 +22,12 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import stdtrit
 
-from dsgd.report import Claim, is_busy
+from dsgd.report import is_busy
 from dsgd.study.frame.rows import Row
 
-__all__ = ["Interval", "Margin", "average", "difference", "exact", "judged", "largest", "ratio", "were_busy"]
+__all__ = ["Interval", "Margin", "average", "difference", "exact", "largest", "ratio", "were_busy"]
 
 _SHARE: Final = 0.95
-_BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
-_ONCE: Final = "One run: nothing is known of the noise between runs."
-_CROSSES: Final = "The interval over the runs crosses the margin."
-_POINT: Final = "Computed, not measured: every run gives the same figure."
 
 
 @dataclass(frozen=True)
@@ -127,47 +123,6 @@ def largest(found: Iterable[Interval]) -> Interval:
 def were_busy(rows: Sequence[Row]) -> bool:
     """Return whether the machine was busy with other work while it made rows whose seconds count."""
     return rows[-1].get("cluster", "local") == "local" and is_busy(rows)
-
-
-def judged(
-    claim: tuple[str, str, str],
-    found: Interval,
-    form: Callable[[float], str],
-    margin: Margin,
-    note: str,
-    *,
-    trivial: bool = False,
-    busy: bool = False,
-) -> Claim:
-    """Return a claim with the verdict of its interval.
-
-    Parameters
-    ----------
-    claim : tuple of str
-        What is claimed, the data, and the published figure.
-    found : Interval
-        What was measured.
-    form : callable
-        Writes a figure.
-    margin : Margin
-        The range in which it holds.
-    note : str
-        What to know before believing either figure.
-    trivial : bool, default False
-        Whether the model is no better than always predicting the commonest label.
-    busy : bool, default False
-        Whether seconds were measured on a busy machine.
-    """
-    verdict = "undecided" if busy and found.n else margin.verdict(found)
-    if verdict == "undecided":
-        note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
-    elif not found.n:
-        note = f"{note} {_POINT}".lstrip()
-    holds = None if trivial or verdict == "undecided" else verdict == "holds"
-    return Claim(
-        *claim, found.text(form), holds, note, trivial,
-        undecided=verdict == "undecided" and not trivial, exceeds=verdict == "exceeds" and not trivial,
-    )  # fmt: skip
 
 
 def _mean(values: Sequence[float]) -> Interval | None:

@@ -36,7 +36,8 @@ from dsgd.collectives.model import LinkCost
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Claim, Table
-from dsgd.study.frame.verdict import Margin, exact, judged
+from dsgd.study.frame.verdict import exact
+from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK
 
 __all__ = [
     "GIGABIT",
@@ -54,9 +55,6 @@ __all__ = [
 
 #: One gigabit, as the authors of gTop-k measured it.
 GIGABIT: Final = LinkCost(0.436e-3, 9e-9)
-#: The published ranges of efficiency over dense sums, and over Top-k.
-OVER_DENSE: Final = (2.7, 12.0)
-OVER_TOPK: Final = (1.1, 1.7)
 _BATCH: Final = 32
 _DENSITY: Final = 0.001
 
@@ -229,20 +227,19 @@ def check_gtopk_claims(steps: Sequence[Scaling], size: int) -> list[Claim]:
     """Return the published gains in efficiency as claims, with the compute times for which each would hold."""
     claims = []
     for step in steps:
-        for name, gain, other_s, (low, high) in (
-            ("dense sums", step.over_dense, step.dense_s, OVER_DENSE),
-            ("Top-k", step.over_topk, step.topk_s, OVER_TOPK),
+        for statement, gain, other_s, other in (
+            (OVER_DENSE, step.over_dense, step.dense_s, "dense sums"),
+            (OVER_TOPK, step.over_topk, step.topk_s, "Top-k"),
         ):
-            text = f"gTop-k by a tree is {low:g} to {high:g} times as efficient as {name} on {size} ranks"
-            between = compute_range(other_s, step.tree_s, low, high)
+            between = compute_range(other_s, step.tree_s, statement.margin.least, statement.margin.published)
             note = (
                 f"A step computes {1e3 * step.compute_s:.0f} ms; no compute time puts the gain into the range."
                 if between is None
                 else f"A step computes {1e3 * step.compute_s:.0f} ms; the gain is in the range for "
                 f"{1e3 * between[0]:.0f} to {1e3 * between[1]:.0f} ms."
             )
-            claim = (text, step.model.name, f"{low:g}x to {high:g}x")
-            claims.append(judged(claim, exact(gain), "{:.2f}x".format, Margin(low, high), note))
+            baseline = f"1x: {other}"
+            claims.append(statement.judged(f"{step.model.name}, {size} ranks", exact(gain), note, baseline=baseline))
     return claims
 
 

@@ -7,22 +7,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dsgd.report import Axis, Figure, Line, Page, Panel, origin, period_axis, ran, series
+from dsgd.study.frame.statement import Statement
 from dsgd.study.gtopk.model import (
-    OVER_DENSE,
-    OVER_TOPK,
     Scaling,
     check_gtopk_claims,
     mass_rows,
     mass_table,
     scaling_table,
 )
+from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK, SOURCE
 
 __all__ = ["gtopk_page"]
 
-_SOURCE: Final = (
-    "Shi et al., A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks "
-    "(2019)."
-)
 _SUMS: Final = (("dense ring", "dense_s"), ("Top-k", "topk_s"), ("gTop-k, tree", "tree_s"), ("packed", "packed_s"))
 
 
@@ -64,16 +60,20 @@ def gtopk_page(
         ),
         ran=[("Command", where["command"]), ("Model", settings), *ran([where])],
         highlights=[
-            (f"{inside} of {len(steps)}", f"models gain {OVER_DENSE[0]:g}x to {OVER_DENSE[1]:g}x over dense sums"),
-            (f"{inside_topk} of {len(steps)}", f"models gain {OVER_TOPK[0]:g}x to {OVER_TOPK[1]:g}x over Top-k"),
+            (f"{inside} of {len(steps)}", f"models gain {_range(OVER_DENSE)} over dense sums"),
+            (f"{inside_topk} of {len(steps)}", f"models gain {_range(OVER_TOPK)} over Top-k"),
             (f"{shares[-1][0]:.1%}", f"of the chosen mass is lost by put-back on {merged[-1]} ranks"),
         ],
         claims=claims,
-        source=_SOURCE,
+        source=f"{SOURCE.reference}.",
         figures=[_efficiency(curves, sizes), _mass(merged, shares)],
         tables=[scaling_table(steps, sizes[-1]), mass_table(merged, shares)],
         rows=rows,
     )
+
+
+def _range(statement: Statement) -> str:
+    return f"{statement.margin.least:g}x to {statement.margin.published:g}x"
 
 
 def _efficiency(curves: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Figure:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsgd.report import Claim
 from dsgd.study.frame.report import time_text
-from dsgd.study.frame.verdict import Interval, Margin, difference, judged, ratio, were_busy
-from dsgd.study.msf import published
+from dsgd.study.frame.verdict import Interval, difference, ratio, were_busy
 from dsgd.study.msf.summary import Cell, Summary
+from dsgd.study.published import msf as published
 
 __all__ = ["check_claims", "is_trivial"]
 
@@ -42,41 +44,34 @@ def _ends(summary: Summary, dataset: str) -> tuple[Cell, Cell] | None:
 
 
 def _less_communication(summary: Summary, dataset: str) -> Claim:
-    name = f"Communication falls by 98 % from every=1 to every={published.RARE}"
-    family = published.family(dataset)
-    figure = "98 %"
+    family, statement = published.family(dataset), published.COMMUNICATION
     if family is not None:
         two, most = (published.communication_reduction(family, ranks) for ranks in (2, 32))
-        figure = f"{two:.1%} (2 processes), {most:.1%} (32)"
+        statement = replace(statement, figure=f"{two:.1%} (2 processes), {most:.1%} (32)")
     ends = _ends(summary, dataset)
     if ends is None:
-        return Claim(name, dataset, figure, "-", None, f"Needs every=1 and every={published.RARE} on 2 ranks or more.")
+        return statement.not_run(dataset, f"Needs every=1 and every={published.RARE} on 2 ranks or more.")
     before, after = (cell.median("communication_s") for cell in ends)
     share = ratio(ends[1].by_seed("communication_s"), ends[0].by_seed("communication_s"))
     if share is None:
-        return Claim(name, dataset, figure, "-", None, "Nothing was communicated.")
+        return statement.not_run(dataset, "Nothing was communicated.")
     fall = share.mapped(lambda left: 1.0 - left)
     note = (
         f"Wire plus waiting, per rank: {time_text(before)} -> {time_text(after)} over {ends[0].rows[0]['epochs']} "
         f"epochs on {ends[0].ranks} processes; {ends[0].median('rounds'):,.0f} -> {ends[1].median('rounds'):,.0f} "
         "exchanges."
     )
-    least, most = published.REDUCTION_RANGE
-    claim = (name, dataset, figure)
-    return judged(claim, fall, "{:.1%}".format, Margin(least, most), note, busy=_busy(*ends))
+    return statement.judged(dataset, fall, note, busy=_busy(*ends), baseline="0%: every=1")
 
 
 def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
-    low, high = published.SPEEDUP
-    name = f"{low:.0f}x-{high:.0f}x faster than synchronising every sample, same processes"
-    figure = f"{low:.0f}x-{high:.0f}x"
-    family = published.family(dataset)
+    family, statement = published.family(dataset), published.OVER_FREQUENT
     if family is not None:
         two, most = (published.period_speedup(family, ranks) for ranks in (2, 32))
-        figure += f"; its data: {two:.1f}x (2), {most:.1f}x (32)"
+        statement = replace(statement, figure=f"{statement.figure}; its data: {two:.1f}x (2), {most:.1f}x (32)")
     cells = {cell.every: cell for cell in summary.parallel(dataset)}
     if 1 not in cells or len(cells) < 2:
-        return Claim(name, dataset, figure, "-", None, "Needs every=1 and a larger period on 2 ranks or more.")
+        return statement.not_run(dataset, "Needs every=1 and a larger period on 2 ranks or more.")
     base = cells[1].median("train_s")
     best = min(cells.values(), key=lambda cell: cell.median("train_s"))
     found = _speedup(cells[1], best)
@@ -84,17 +79,16 @@ def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
         f"Training time {time_text(base)} at every=1, {time_text(best.median('train_s'))} at every={best.every} "
         f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
     )
-    claim = (name, dataset, figure)
-    return judged(claim, found, "{:.1f}x".format, Margin(low, high), note, busy=_busy(cells[1], best))
+    return statement.judged(
+        dataset, found, note, busy=_busy(cells[1], best), baseline=_one_rank(summary, dataset, cells[1])
+    )
 
 
 def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
-    low, high = published.SPEEDUP
-    name = f"{low:.0f}x-{high:.0f}x faster than the sequential run"
-    figure = "15.7x-25.2x (ijcnn1, 32 processes, every=16-512)"
+    statement, low = published.OVER_SEQUENTIAL, published.OVER_SEQUENTIAL.margin.least
     cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
     if not cells or sequential is None:
-        return Claim(name, dataset, figure, "-", None, "Needs the sequential run and 2 ranks or more.")
+        return statement.not_run(dataset, "Needs the sequential run and 2 ranks or more.")
     best = min(cells, key=lambda cell: cell.median("train_s"))
     base = sequential.median("train_s")
     note = (
@@ -104,22 +98,20 @@ def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
         if best.ranks < low
         else f"Sequential {time_text(base)}, best parallel {time_text(best.median('train_s'))} (every={best.every})."
     )
-    found, claim = _speedup(sequential, best), (name, dataset, figure)
-    return judged(claim, found, "{:.2f}x".format, Margin(low, high), note, busy=_busy(sequential, best))
+    found = _speedup(sequential, best)
+    return statement.judged(dataset, found, note, busy=_busy(sequential, best), baseline="1x: one process")
 
 
 def _same_accuracy(summary: Summary, dataset: str) -> Claim:
-    tolerance = published.ACCURACY_TOLERANCE
-    name = f"Test accuracy not more than {100 * tolerance:.1f} points below the sequential run"
-    figure = "at or above sequential"
+    statement = published.ACCURACY
     cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
     if not cells or sequential is None:
-        return Claim(name, dataset, figure, "-", None, "Needs the sequential run and 2 ranks or more.")
+        return statement.not_run(dataset, "Needs the sequential run and 2 ranks or more.")
     chosen = next((cell for cell in cells if cell.every == published.RARE), cells[-1])
     accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
     change = difference(chosen.by_seed("test_accuracy"), sequential.by_seed("test_accuracy"))
     if change is None:
-        return Claim(name, dataset, figure, "-", None, "Needs both with the same seed.")
+        return statement.not_run(dataset, "Needs both with the same seed.")
     worst = min(cells, key=lambda cell: cell.median("test_accuracy"))
     trivial = is_trivial(chosen)
     note = (
@@ -133,11 +125,16 @@ def _same_accuracy(summary: Summary, dataset: str) -> Claim:
         note += f" The best possible on this generated set is {best:.2%}."
     if trivial:
         note += " No better than trivial: this accuracy says almost nothing."
-    return judged((name, dataset, figure), change, _points, Margin(-tolerance), note, trivial=trivial)
+    commonest = statement.form(chosen.median("majority_accuracy") - base)
+    return statement.judged(dataset, change, note, trivial=trivial, baseline=f"{commonest}: commonest label")
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.2f} points"
+def _one_rank(summary: Summary, dataset: str, frequent: Cell) -> str:
+    """Return how many times as fast as the frequent runs one process is."""
+    sequential = summary.sequential(dataset)
+    if sequential is None:
+        return ""
+    return f"{frequent.median('train_s') / sequential.median('train_s'):.1f}x: one process"
 
 
 def _speedup(base: Cell, best: Cell) -> Interval:

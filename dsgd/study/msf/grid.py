@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dsgd.datasets import check_split
+from dsgd.sim.network import network_for
 from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
@@ -52,6 +53,8 @@ class Study:
         Precision of data and model.
     target_excess : float
         Time to target: the target is the final training loss of the sequential run times (1 + `target_excess`).
+    network : str, optional
+        Network of simulated ranks (a name in `dsgd.sim.NETWORKS`). By default ranks are worker processes.
 
     Raises
     ------
@@ -71,6 +74,7 @@ class Study:
     fit_intercept: bool = True
     dtype: str = "float32"
     target_excess: float = field(default=0.02)
+    network: str | None = None
 
     def __post_init__(self) -> None:
         check_grid(
@@ -81,6 +85,8 @@ class Study:
             choices={"schedule": SCHEDULES, "loss": LOSSES, "dtype": DTYPES},
         )
         check_split(self.partition)
+        if self.network is not None:
+            network_for(self.network)
 
     def all_ranks(self) -> list[int]:
         """Return the numbers of ranks in the order they are run: the sequential run first."""
@@ -124,7 +130,8 @@ class RunSpec(AbstractRun):
         """Return everything that decides what is run, as plain values."""
         shared = ("epochs", "alpha", "schedule", "loss", "partition", "fit_intercept", "dtype")
         own = picked(self, "dataset", "rows", "test_rows", "ranks", "every", "seed")
-        return own | picked(self.study, *shared)
+        simulated = {} if self.study.network is None else picked(self.study, "network")
+        return own | picked(self.study, *shared) | simulated
 
 
 def demo_study() -> Study:

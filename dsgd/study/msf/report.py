@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dsgd.report import Claim, Page, span_of
 from dsgd.study.frame.report import doubts, facts, joined, tally
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.msf import published, tables
+from dsgd.study.msf import tables
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import Summary, difference, summarise
+from dsgd.study.published import msf as published
 
 __all__ = ["study_page", "verdict"]
 
@@ -45,9 +46,8 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
         data=[tables.data_table(summary)],
         claims=claims,
         source=(
-            "Abeykoon, Fox and Kim, Performance Optimization on Model Synchronization in Parallel Stochastic Gradient "
-            "Descent Based SVM, 2019 (arXiv 1905.01219): linear SVM on 2 to 32 MPI processes. Each claim is recomputed "
-            "at the largest number of processes run here."
+            f"{published.SOURCE.reference}: linear SVM on 2 to 32 MPI processes. Each claim is recomputed at the "
+            "largest number of processes run here."
         ),
         figures=study_figures(summary),
         tables=[

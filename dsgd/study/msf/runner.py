@@ -1,4 +1,4 @@
-"""Running the study of the period, on real worker processes."""
+"""Running the study of the period, on real worker processes or simulated ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
+from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, load_data, place
 from dsgd.study.frame.measure import objective, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
@@ -33,7 +34,7 @@ def run_study(
 
     For each number of ranks a cluster of that many worker processes of one thread each is started on this machine and
     closed again. The rows of a dataset are sent to its workers once and stay there for all runs. A short fit precedes
-    the first timed one, so timings exclude loading compiled code.
+    the first timed one, so timings exclude loading compiled code. Simulated ranks need no workers.
 
     Parameters
     ----------
@@ -62,24 +63,24 @@ def run_study(
     DatasetError
         A dataset can be neither found nor generated.
     """
-    record = Record(out, force=force, command=command, cluster=place_name(scheduler))
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
-    yield from run_grids(record, by_ranks(study, loaded), _measure, scheduler)
+    yield from run_grids(record, by_ranks(study, loaded, study.network), _measure, scheduler)
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) -> Iterator[Row]:
     """Train on one dataset and one number of ranks; yield the contents of the rows."""
-    assert client is not None  # every run has workers
     study, described = runs[0].study, data.describe()
-    blocks, _ = place(client, (data.X, data.y), runs[0].ranks, study.partition)
+    where = client or SimulatedCluster(runs[0].ranks, study.network or "InfiniBand")
+    blocks, _ = place(where, (data.X, data.y), runs[0].ranks, study.partition)
     # Loading compiled code is in no timing.
-    _model(runs[0], client, max_iter=1).fit(blocks, None)
+    _model(runs[0], where, max_iter=1).fit(blocks, None)
     for run in runs:
-        model = _model(run, client, max_iter=study.epochs).fit(blocks, None)
+        model = _model(run, where, max_iter=study.epochs).fit(blocks, None)
         yield {**described, **_worth(model, data, study), **_cost(model)}
 
 
-def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:
+def _model(spec: RunSpec, where: Client | SimulatedCluster, *, max_iter: int) -> SGDClassifier:
     study = spec.study
     return SGDClassifier(
         loss=study.loss,
@@ -92,10 +93,10 @@ def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:
         # One rank has no peers: its epochs are not cut into rounds.
         sync=EpochAveraging() if spec.every is None else LocalSGD(every=spec.every),
         n_jobs=spec.ranks,
-        client=client,
+        client=where,
         # Messages over TCP, as in the published study: on one host rounds would otherwise run inside one compiled loop,
         # where a synchronisation costs almost nothing and there is little to save.
-        transport="tcp",
+        transport="auto" if isinstance(where, SimulatedCluster) else "tcp",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from dsgd.report.claims import Claim
 from dsgd.report.tables import Table, byte_text, figure_text
@@ -18,9 +17,9 @@ from dsgd.sim.scaling import (
     place_layers,
     scaling_limit,
 )
-from dsgd.study.frame.verdict import Margin, exact, judged
+from dsgd.study.frame.verdict import exact
+from dsgd.study.published.scaling import CLOSE, PublishedPoint
 from dsgd.study.scaling.model import VARIATIONS, Curve, Predicted, vary
-from dsgd.study.scaling.published import PublishedPoint
 
 __all__ = [
     "assumptions_table",
@@ -31,9 +30,6 @@ __all__ = [
     "scaling_claims",
     "variations_table",
 ]
-
-# Relative distance at which a prediction counts as right.
-_CLOSE: Final = 0.25
 
 
 def points_table(predicted: Sequence[Predicted]) -> Table:
@@ -143,20 +139,18 @@ def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
     claims = []
     for found in predicted:
         point = found.point
-        name = f"The model predicts {point.speedup:g}x on {point.nodes} nodes to within {_CLOSE:.0%}"
-        claim, note = (name, point.name, f"{point.speedup:g}x"), f"From nominal rates. {point.assumed}"
-        margin = Margin((1.0 - _CLOSE) * point.speedup, most=(1.0 + _CLOSE) * point.speedup)
-        claims.append(judged(claim, exact(found.hybrid.speedup), "{:.1f}x".format, margin, note))
+        note, alone = f"From nominal rates. {point.assumed}", f"{found.data.speedup:.1f}x: data parallel alone"
+        claims.append(point.statement.judged(point.name, exact(found.hybrid.speedup), note, baseline=alone))
     return claims
 
 
 def scaling_answer(predicted: Sequence[Predicted]) -> str:
     """Return where predictions and publication agree and where they differ."""
-    close = [found for found in predicted if abs(found.ratio - 1.0) <= _CLOSE]
-    far = [found for found in predicted if abs(found.ratio - 1.0) > _CLOSE]
+    close = [found for found in predicted if abs(found.ratio - 1.0) <= CLOSE]
+    far = [found for found in predicted if abs(found.ratio - 1.0) > CLOSE]
     between = sum(found.is_between for found in predicted)
     text = (
-        f"{len(close)} of {len(predicted)} published speed-ups are predicted to within {_CLOSE:.0%} from nominal "
+        f"{len(close)} of {len(predicted)} published speed-ups are predicted to within {CLOSE:.0%} from nominal "
         f"rates; {between} lie between what data parallel training alone would reach and what the best sharing of each "
         "layer could."
     )

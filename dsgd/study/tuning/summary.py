@@ -12,7 +12,8 @@ from typing import Final
 from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import Interval, Margin, difference, judged, ratio, were_busy
+from dsgd.study.frame.verdict import Interval, difference, ratio, were_busy
+from dsgd.study.published.library import AUTO_ACCURACY, AUTO_TIME, AUTO_TIME_MEAN
 from dsgd.study.tuning.grid import AUTO, SEQUENTIAL
 
 __all__ = [
@@ -27,9 +28,7 @@ __all__ = [
     "tuning_verdict",
 ]
 
-_REGRET_OF_EACH: Final = 1.15
-_MEAN_REGRET: Final = 1.10
-_POINTS: Final = 0.003
+_MISSED: Final = "No fixed period reaches the target, so there is none to be as fast as."
 
 
 @dataclass(frozen=True)
@@ -220,6 +219,9 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
         cell = one.rule(AUTO)
         if cell is None:
             continue
+        if math.isinf(one.best.seconds):
+            claims += [statement.not_run(one.dataset, _MISSED) for statement in (AUTO_TIME, AUTO_ACCURACY)]
+            continue
         best, regret = one.best, _certain_regret(one, cell)
         regrets.append(regret)
         busy = were_busy([*cell.rows, *best.rows])
@@ -227,30 +229,25 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
             f"The best fixed period is {best.period}: medians over seeds are {1e3 * cell.seconds:.2f} ms for auto and "
             f"{1e3 * best.seconds:.2f} ms for it."
         )
-        name = "auto reaches the target as fast as the best period"
         if regret is None:
-            claims.append(Claim(name, one.dataset, f"at most {_REGRET_OF_EACH}x", "not reached", False, note))
+            claims.append(AUTO_TIME.said(one.dataset, "not reached", "fails", note))
         else:
-            claim, margin = (name, one.dataset, f"at most {_REGRET_OF_EACH}x"), Margin(most=_REGRET_OF_EACH)
-            claims.append(judged(claim, regret, _times, margin, note, busy=busy))
-        accurate = "auto ends as accurate as the best period"
-        claim = (accurate, one.dataset, f"at most {100 * _POINTS:.1f} points less")
+            claims.append(AUTO_TIME.judged(one.dataset, regret, note, busy=busy, baseline=_worst_period(one)))
         change = difference(_accuracies(cell), _accuracies(best))
         if change is None or cell.accuracy is None or best.accuracy is None:
-            claims.append(Claim(*claim, "not run", None, note))
+            claims.append(AUTO_ACCURACY.said(one.dataset, "not run", "not run", note))
         else:
-            claims.append(judged(claim, change, _points, Margin(-_POINTS), note))
+            claims.append(AUTO_ACCURACY.judged(one.dataset, change, note))
     known = [regret for regret in regrets if regret is not None]
     if regrets:
-        claim = ("auto reaches the target as fast as the best period", "all sets", f"at most {_MEAN_REGRET:.2f}x")
         note = f"The mean over {len(regrets)} sets, of their ends as well."
         if len(known) < len(regrets):
-            claims.append(Claim(*claim, "not reached", False, note))
+            claims.append(AUTO_TIME_MEAN.said("all sets", "not reached", "fails", note))
         else:
             ends = [statistics.fmean(getattr(one, end) for one in known) for end in ("estimate", "low", "high")]
             mean = Interval(ends[0], ends[1], ends[2], min(one.n for one in known))
             busy = any(were_busy(one.sweep[0].rows) for one in sets)
-            claims.append(judged(claim, mean, _times, Margin(most=_MEAN_REGRET), note, busy=busy))
+            claims.append(AUTO_TIME_MEAN.judged("all sets", mean, note, busy=busy))
     return claims
 
 
@@ -271,8 +268,11 @@ def _accuracies(cell: TuningCell) -> dict[int, float]:
     return {row["seed"]: float(row["test_accuracy"]) for row in cell.rows}
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.2f} points"
+def _worst_period(one: TuningSet) -> str:
+    """Return the regret of the fixed period that reaches the target last."""
+    reached = [cell for cell in one.sweep if math.isfinite(cell.seconds)]
+    worst = max(reached, key=lambda cell: cell.seconds, default=None)
+    return "" if worst is None else f"{_times(one.regret(worst))}: always every={worst.period}"
 
 
 def tuning_verdict(sets: Sequence[TuningSet]) -> str:

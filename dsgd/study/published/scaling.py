@@ -12,8 +12,23 @@ from typing import Final
 
 from dsgd.sim.network import Network
 from dsgd.sim.scaling import INTERCONNECTS, MODELS, NODES, Layer, Node
+from dsgd.study.frame.statement import Source, Statement
+from dsgd.study.frame.verdict import Margin
 
-__all__ = ["PUBLISHED", "PublishedPoint"]
+__all__ = ["CLOSE", "PUBLISHED", "SOURCE", "STATEMENTS", "PublishedPoint"]
+
+#: The publication.
+SOURCE: Final = Source(
+    "pcl",
+    "PCL-DNN",
+    "Das et al., Distributed deep learning using synchronous stochastic gradient descent, 2016 (arXiv 1602.06709)",
+    "dsgd.sync.MinibatchSGD",
+    "sync=MinibatchSGD(batch=256, bucket_bytes=2**20, overlap=True)",
+    "Synchronous SGD scales if each layer is shared by samples or by weights, as its operations per "
+    "byte allow, and sums are hidden behind the backward pass.",
+)
+#: Relative distance at which a prediction counts as right.
+CLOSE: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,20 @@ class PublishedPoint:
         return f"{self.model}, {self.nodes} nodes, {self.network}"
 
     @property
+    def statement(self) -> Statement:
+        """What is published, and when a prediction agrees with it."""
+        return Statement(
+            f"pcl/{self.model.lower().replace(' ', '-')}-{self.nodes}-{self.network.lower()}",
+            SOURCE,
+            f"The model predicts {self.speedup:g}x for {self.model} on {self.nodes} nodes to within {CLOSE:.0%}",
+            f"{self.speedup:g}x",
+            "abstract",
+            Margin((1.0 - CLOSE) * self.speedup, most=(1.0 + CLOSE) * self.speedup),
+            "{:.1f}x".format,
+            "A model from nominal rates that is right to within a quarter has explained the figure.",
+        )
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of the network."""
         return MODELS[self.model]
@@ -76,3 +105,6 @@ PUBLISHED: Final = (
     ),
     PublishedPoint("VGG-A", 16, 256, 14.0, "c4.8xlarge", "10GbE", "VGG-A with a batch of 256; the figure is about 14."),
 )  # fmt: skip
+
+#: One for each point.
+STATEMENTS: Final = tuple(point.statement for point in PUBLISHED)

@@ -1,0 +1,88 @@
+"""``dsgd claims``: measure every published figure, and judge it on one page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from dsgd.cli import study_options as options
+from dsgd.cli.study import show
+from dsgd.cli.training_options import examples
+
+__all__ = ["EXAMPLES", "claims"]
+
+EXAMPLES: Final = examples(
+    "dsgd claims --list",
+    "dsgd claims --only gtopk --out claims/",
+    "dsgd claims --only diloco/bytes --only scaffold --json",
+    "dsgd claims --out claims/",
+)
+_Only: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="A source, as gtopk, a claim, as gtopk/dense, or a measure; repeat for several."),
+]
+_Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows and the page.")]
+
+
+def claims(
+    only: _Only = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")] = False,
+    out: _Out = Path("claims"),
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is in the folder already.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Do published figures hold here? Measure those of all methods, on the simulator and on this machine.
+
+    Every measure becomes a row in OUT/rows.jsonl; the same command resumes where it was interrupted. OUT/report.html is
+    self-contained, OUT/claims.json holds every claim with its interval. All of it takes some minutes on two cores.
+    """
+    from dsgd.report import check_extras
+    from dsgd.study import claims as api
+
+    statements = api.chosen(only or ())
+    if listed:
+        _list(api.list_table(statements), as_json=as_json)
+        return
+    check_extras()  # before minutes of work, not after
+    rows = _followed(api.run_claims, statements, out, force=force, quiet=as_json)
+    page = api.claims_page(rows, statements)
+    path = page.save(out)
+    found = {"answer": page.answer, "report": str(path), "claims": list(page.rows)}
+    (out / "claims.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    show(page, [api.overview_table(page.claims, statements)], path)
+
+
+def _list(table: Any, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(json.dumps([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    console.print(table.renderable())
+
+
+def _followed(run: Any, statements: Any, out: Path, *, force: bool, quiet: bool) -> list[dict[str, Any]]:
+    """Return the rows of all measures; a line on standard error says how far they are."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        seen: list[str] = []
+
+        def tell(text: str) -> None:
+            head = text.partition(", ")[0]
+            if not quiet and head not in seen:
+                seen.append(head)
+                typer.echo(f"{head} ...", err=True)
+
+        return list(run(statements, out, force=force, on_progress=tell))
+    with console.status("measuring") as status:
+        return list(run(statements, out, force=force, on_progress=status.update))

@@ -1,0 +1,30 @@
+"""All claims on one page: every published figure that this library implements, measured in minutes.
+
+::
+
+    statements = chosen(["gtopk"])
+    rows = list(run_claims(statements, "claims/"))
+    claims_page(rows, statements).save("claims/")
+
+Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods
+on simulated clusters, `studies` runs the studies on small grids. `registry` puts them together.
+"""
+
+from dsgd.study.claims.measure import Measure
+from dsgd.study.claims.registry import MEASURE_OF, MEASURES, chosen
+from dsgd.study.claims.report import claims_facts, claims_page, list_table, overview_table
+from dsgd.study.claims.runner import claims_of, key_of, run_claims
+
+__all__ = [
+    "MEASURES",
+    "MEASURE_OF",
+    "Measure",
+    "chosen",
+    "claims_facts",
+    "claims_of",
+    "claims_page",
+    "key_of",
+    "list_table",
+    "overview_table",
+    "run_claims",
+]

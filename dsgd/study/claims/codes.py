@@ -1,0 +1,213 @@
+"""Claims that follow from counting bytes, bits and links: the same in every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.collectives.algorithms.packing import DGX_1V, best_rate, pack_trees, ring_rate
+from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, MajorityVote, OneBit, PowerSGD, TernGrad, TopK
+from dsgd.compress.base import AbstractCompressor
+from dsgd.report import Claim
+from dsgd.sim import Compute, SimulatedCluster, predict
+from dsgd.study.claims.measure import Measure, Say
+from dsgd.study.frame.verdict import exact
+from dsgd.study.published import compression, gtopk, neighbours
+from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
+from dsgd.types import FloatVector
+
+__all__ = ["MEASURES"]
+
+_N: Final = 2**20
+_GRADIENT: Final = "1,048,576 normal numbers in float32"
+#: Rows and columns of the layers of ResNet-18 for CIFAR-10, convolutions as output channels times all else, and how
+#: many numbers it has beside them (batch normalisation and the last bias).
+_RESNET_18: Final = (
+    (64, 27), *[(64, 576)] * 4, (128, 576), *[(128, 1152)] * 3, (128, 64), (256, 1152), *[(256, 2304)] * 3, (256, 128),
+    (512, 2304), *[(512, 4608)] * 3, (512, 256), (10, 512),
+)  # fmt: skip
+_RESNET_18_BESIDE: Final = 9_610
+_RESNET_50: Final = 25_557_032
+_RESNET_20: Final = 272_474
+
+
+def _gradients(n: int, count: int) -> list[FloatVector]:
+    """Return vectors such as gradients of one model on different rows: what they have in common, and noise."""
+    rng = np.random.default_rng(0)
+    common = rng.standard_normal(n)
+    return [(common + rng.standard_normal(n)).astype(np.float32) for _ in range(count)]
+
+
+def _encoded_bytes(compressor: AbstractCompressor[Any], vectors: Sequence[FloatVector]) -> int:
+    """Return the bytes of the payload of the last of several vectors."""
+    memory = compressor.init(vectors[0].shape[0], np.float32, seed=0)
+    for vector in vectors:
+        payload = compressor.encode(vector, memory)
+    return int(payload.nbytes)
+
+
+def _bits(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    vectors = _gradients(_N, 1)
+    ratios = {density: 4 * _N / _encoded_bytes(DGC(density), vectors) for density in (0.001, 1.0)}
+    ternary, onebit = (8 * _encoded_bytes(one, vectors) / _N for one in (TernGrad(), OneBit()))
+    many = _gradients(_N // 8, 12)
+    adaptive = 4 * many[0].shape[0] / _encoded_bytes(AdaComp(), many)
+    plain = "32 bits: float32"
+    return [
+        compression.DGC_RATIO.judged(
+            _GRADIENT, exact(ratios[0.001]), "A thousandth of the entries; places are packed.", baseline="1x: float32"
+        ),
+        compression.TERNGRAD_BITS.judged(_GRADIENT, exact(ternary), "Forty entries in a word.", baseline=plain),
+        compression.ONEBIT_BITS.judged(_GRADIENT, exact(onebit), "Buckets of 512 entries.", baseline=plain),
+        compression.ADACOMP.judged(
+            "131,072 normal numbers in float32, the twelfth vector",
+            exact(adaptive),
+            "Bins of 500 entries; how many are sent depends on the gradients, and these are of no network.",
+            baseline="1x: float32",
+        ),
+    ]
+
+
+def _variance(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    n, draws, shares = 512, 400, []
+    vector = _gradients(n, 1)[0]
+    square = float(vector @ vector)
+    for levels in (1, 7, 127):
+        compressor = QSGD(levels, n)
+        memory = compressor.init(n, np.float32, seed=0)
+        errors = []
+        for _ in range(draws):
+            decoded = np.zeros_like(vector)
+            compressor.decode(compressor.encode(vector, memory), decoded, 1.0)
+            errors.append(float(np.sum((decoded - vector) ** 2)))
+        bound = min(n / levels**2, math.sqrt(n) / levels) * square
+        shares.append(float(np.mean(errors)) / bound)
+    note = f"At 1, 7 and 127 levels: {', '.join(f'{share:.3f}' for share in shares)}; {draws} draws of one seed."
+    return [
+        compression.QSGD_VARIANCE.judged("512 normal numbers", exact(max(shares)), note, baseline="0: nothing rounded")
+    ]
+
+
+def _low_rank(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    whole = sum(rows * columns for rows, columns in _RESNET_18) + _RESNET_18_BESIDE
+    sent = sum(PowerSGD(2, rows).payload_bytes(rows * columns, 4) for rows, columns in _RESNET_18)
+    found = exact(4 * whole / (sent + 4 * _RESNET_18_BESIDE))
+    note = f"{whole:,} parameters; vectors are sent as they are."
+    return [compression.POWERSGD_RATIO.judged("ResNet-18", found, note, baseline="1x: the gradient")]
+
+
+def _sums(out: Path, say: Say) -> list[Claim]:
+    del out, say
+
+    def sent(sync: Any, ranks: int, n: int = _N, **more: Any) -> float:
+        found = predict(SimulatedCluster(ranks, "1GbE"), n_params=n, rows=1, entries=1, rounds=1, sync=sync, **more)
+        return found.n_bytes / ranks
+
+    growth = {
+        name: sent(MinibatchSGD(compressor=one), 32) / sent(MinibatchSGD(compressor=one), 4)
+        for name, one in (("gTop-k", GTopK(0.001)), ("Top-k", ErrorFeedback(TopK(0.001))))
+    }
+    bits = 8 * sent(MinibatchSGD(compressor=MajorityVote()), 32) / _N
+    ring, doubling = (
+        sent(LocalSGD(1), 32, algorithm=name) / (2 * 31 / 32 * 8 * _N) for name in ("ring", "recursive_doubling")
+    )
+    return [
+        gtopk.GROWTH.judged(
+            "1,048,576 parameters, 32 ranks over 4", exact(growth["gTop-k"]), "By a butterfly.",
+            baseline=f"{growth['Top-k']:.2f}x: Top-k",
+        ),
+        compression.VOTE.judged(
+            "1,048,576 parameters, 32 ranks", exact(bits), "Votes are counted in parts, one for each rank.",
+            baseline=f"{2 * 31 / 32 * 64:.0f} bits: ring of float64",
+        ),
+        compression.RING.judged(
+            "1,048,576 parameters, 32 ranks", exact(ring), "Sent bytes of all ranks, headers included.",
+            baseline=f"{doubling:.2f}x: recursive doubling",
+        ),
+    ]  # fmt: skip
+
+
+def _trees(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    packing = pack_trees(DGX_1V)
+    note = f"{len(packing.trees)} trees carry {packing.rate:g} links; the least cut allows {best_rate(DGX_1V):g}."
+    rings = f"{ring_rate(DGX_1V):g}: rings"
+    return [compression.BLINK.judged("links of a DGX-1V, 8 GPUs", exact(packing.rate), note, baseline=rings)]
+
+
+def _steps(out: Path, say: Say) -> list[Claim]:
+    del out, say
+
+    def seconds(sync: Any, network: str, n: int, compute_s: float, ranks: int = 32) -> float:
+        core = Compute(0.0, compute_s / 32, 0.0, 0.0, 0.0)
+        cluster = SimulatedCluster(ranks, network, core)
+        return predict(cluster, n_params=n, rows=32, entries=0, rounds=64, itemsize=4, sync=sync).seconds / 64
+
+    reduced = seconds(MinibatchSGD(1024), "10GbE", _RESNET_50, 0.2)
+    pushed = seconds(SGP(32), "10GbE", _RESNET_50, 0.2)
+    server = seconds(BackupWorkers(32, 0), "1GbE", _RESNET_20, 0.02)
+    mixed = seconds(DPSGD(32), "1GbE", _RESNET_20, 0.02)
+    return [
+        neighbours.SGP_TIME.judged(
+            "ResNet-50, 32 simulated ranks, 10GbE",
+            exact(reduced / pushed),
+            f"A step takes {reduced:.2f} s by all-reduce and {pushed:.2f} s by push, 0.2 s of it computing (assumed). "
+            "The published all-reduce is far slower than what the wire allows, ours is not.",
+            baseline="1x: all-reduce",
+        ),
+        neighbours.DPSGD.judged(
+            "ResNet-20, 32 simulated ranks, 1GbE",
+            exact(server / mixed),
+            f"A step takes {server:.2f} s with a server and {mixed:.3f} s with neighbours, 0.02 s of it computing "
+            "(assumed). One server carries the gradients of all ranks.",
+            baseline="1x: a server",
+        ),
+    ]
+
+
+#: The measures of this module.
+MEASURES: Final = (
+    Measure(
+        "bits",
+        (compression.DGC_RATIO, compression.TERNGRAD_BITS, compression.ONEBIT_BITS, compression.ADACOMP),
+        "Normal numbers are encoded, and the bytes of the payload counted.",
+        _bits,
+    ),
+    Measure(
+        "variance",
+        (compression.QSGD_VARIANCE,),
+        "A vector is rounded 400 times with 1, 7 and 127 levels; the worst mean squared error over its bound.",
+        _variance,
+    ),
+    Measure(
+        "low-rank",
+        (compression.POWERSGD_RATIO,),
+        "The bytes of both factors of every layer, and of vectors as they are.",
+        _low_rank,
+    ),
+    Measure(
+        "sums",
+        (gtopk.GROWTH, compression.VOTE, compression.RING),
+        "The bytes that ranks send for one sum, as the ledger counts them.",
+        _sums,
+    ),
+    Measure(
+        "trees",
+        (compression.BLINK,),
+        "Spanning trees are packed into the link graph of a DGX-1V.",
+        _trees,
+    ),
+    Measure(
+        "steps",
+        (neighbours.SGP_TIME, neighbours.DPSGD),
+        "The time of a step on simulated networks, from the cost of messages.",
+        _steps,
+    ),
+)  # fmt: skip

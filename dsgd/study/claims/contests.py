@@ -1,0 +1,319 @@
+"""Claims that follow from comparisons on simulated clusters: real training, virtual seconds, counted bytes.
+
+One comparison decides several statements. All are on generated rows, at one constant rate for all methods. Cores are so
+slow that what a rank computes between two exchanges takes about as long as the exchange, as it does where networks are
+trained: linear models on a fast core would make every saving of communication look a hundredfold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from dsgd.compress import DGC, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, TopK
+from dsgd.estimators import SGDClassifier
+from dsgd.report import Claim
+from dsgd.sim import Compute, SimulatedCluster
+from dsgd.study.claims.measure import Measure, Say
+from dsgd.study.comparison.compare import compare
+from dsgd.study.comparison.result import Comparison
+from dsgd.study.comparison.summary import StrategyCell
+from dsgd.study.frame.data import DataSource, StudyData, load_data
+from dsgd.study.frame.statement import Statement, as_times
+from dsgd.study.frame.verdict import difference, ratio
+from dsgd.study.published import averaging, compression, gtopk, neighbours
+from dsgd.sync import (
+    ADPSGD,
+    ASGD,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AnytimeSGD,
+    AutoSync,
+    BackupWorkers,
+    ChocoSGD,
+    DelayCompensatedASGD,
+    DiLoCo,
+    Downpour,
+    FedProx,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    SlowMo,
+    StalenessAware,
+    StaleSynchronous,
+)
+from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
+
+__all__ = ["MEASURES", "Versus", "judge_accuracy", "judge_objective", "judge_over"]
+
+_SEEDS: Final = 5
+# An exchange of a small vector between 8 ranks over 10GbE.
+_EXCHANGE_S: Final = 1.1e-4
+_SPARSE: Final = DataSource("webspam-like", 4_000, 4_000)
+_WIDE: Final = DataSource("epsilon-like", 2_000, 2_000)
+#: The objective of a model of zeros under the logistic loss.
+_ZERO: Final = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Versus:
+    """How a statement is decided by a comparison of two methods.
+
+    Parameters
+    ----------
+    statement : Statement
+        The statement.
+    judge : callable
+        `judge_over`, `judge_objective` or `judge_accuracy`.
+    ours, other : str
+        The methods, by what the comparison calls them.
+    """
+
+    statement: Statement
+    judge: Callable[[Statement, Comparison, StrategyCell, StrategyCell], Claim]
+    ours: str
+    other: str
+
+    def claim(self, found: Comparison) -> Claim:
+        """Return the claim; a method that diverges decides nothing, but against itself."""
+        ours, other = found.cells[self.ours], found.cells[self.other]
+        for cell in (ours, other):
+            if cell.n_diverged:
+                note = f"{cell.name} leaves the range of numbers with {cell.n_diverged} seeds."
+                return self.statement.said(_data(found), "diverged", "fails" if cell is ours else "undecided", note)
+        return self.judge(self.statement, found, ours, other)
+
+
+def judge_over(
+    column: str,
+    statement: Statement,
+    found: Comparison,
+    ours: StrategyCell,
+    other: StrategyCell,
+    *,
+    saved: bool = False,
+) -> Claim:
+    """Judge how many times as much of a column the other needs; with `saved`, what share of it is saved."""
+    times = ratio(other.column(column), ours.column(column))
+    assert times is not None  # seeds are run in their order, so that both have the first
+    one_rank, baseline = found.gang.sequential.median(column), f"1x: {other.name}"
+    if column == "train_s":
+        baseline = f"{as_times(other.median(column) / one_rank)}: one rank"
+    interval = times
+    if saved:
+        interval, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
+    ends = f"objectives {ours.median('objective'):.4f} and {other.median('objective'):.4f}"
+    note = f"{ours.name} beside {other.name}: {ends}."
+    return statement.judged(_data(found), interval, note, baseline=baseline)
+
+
+def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+    """Judge the training objective over that of the other."""
+    times = ratio(ours.column("objective"), other.column("objective"))
+    assert times is not None  # as above
+    zeros = f"{_ZERO / other.median('objective'):.2f}x: a model of zeros"
+    note = f"{ours.name} {ours.median('objective'):.4f}, {other.name} {other.median('objective'):.4f}."
+    return statement.judged(_data(found), times, note, baseline=zeros)
+
+
+def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
+    """Judge the test accuracy less that of the other."""
+    change = difference(ours.column("test_accuracy"), other.column("test_accuracy"))
+    assert change is not None  # as above
+    commonest = statement.form(other.median("majority_accuracy") - other.median("test_accuracy"))
+    note = f"{ours.name} {ours.median('test_accuracy'):.2%}, {other.name} {other.median('test_accuracy'):.2%}."
+    return statement.judged(
+        _data(found), change, note, trivial=other.is_trivial, baseline=f"{commonest}: commonest label"
+    )
+
+
+_SECONDS: Final = partial(judge_over, "train_s")
+_BYTES: Final = partial(judge_over, "bytes_sent")
+_SAVED: Final = partial(judge_over, "bytes_sent", saved=True)
+
+
+def _data(found: Comparison) -> str:
+    return found.gang.name
+
+
+@lru_cache(maxsize=2)
+def _loaded(source: DataSource) -> StudyData:
+    return load_data(source, "float64")
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """A comparison on a simulated cluster, and what it decides; see `dsgd.compare`.
+
+    `period` says how many rows there are between two exchanges, which sets how slow cores are.
+    """
+
+    name: str
+    methods: Mapping[str, Any]
+    verdicts: Sequence[Versus]
+    what: str
+    source: DataSource = _SPARSE
+    ranks: int = 8
+    period: int = 1
+    stragglers: str = "none"
+    partition: str = "shuffled"
+    eta0: float = 0.5
+    epochs: int = 8
+
+    def run(self, out: Path, say: Say) -> list[Claim]:
+        """Return the claims of all verdicts; rows go to a folder."""
+        data = _loaded(self.source)
+        core = Compute(entry_s=0.0, row_s=_EXCHANGE_S / self.period, source="as long as an exchange")
+        found = compare(
+            self.methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
+            cluster=SimulatedCluster(self.ranks, "10GbE", core, self.stragglers), partition=self.partition,
+            seeds=_SEEDS, epochs=self.epochs, looks=[self.epochs], out=out, on_progress=say,
+            estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=self.eta0),
+        )  # fmt: skip
+        return [verdict.claim(found) for verdict in self.verdicts]
+
+    def measure(self) -> Measure:
+        """Return the measure that runs it."""
+        what = (
+            f"{self.what} {self.ranks} simulated ranks, 10GbE, {self.source.rows:,} rows of {self.source.name}, "
+            f"{self.epochs} epochs, {_SEEDS} seeds, eta0 {self.eta0:g}."
+        )
+        return Measure(self.name, tuple(verdict.statement for verdict in self.verdicts), what, self.run)
+
+
+_OFTEN: Final = "every row"
+_AVERAGES: Final = _Contest(
+    "averages",
+    {
+        _OFTEN: LocalSGD(1),
+        # The root of the 4,000 rows of a rank over 8 ranks.
+        "local 22": LocalSGD(22),
+        "local 64": LocalSGD(64),
+        "SlowMo 64": SlowMo(64),
+        "EASGD 64": EASGD(64),
+        "LSGD 64": LeaderSGD(64),
+        "Downpour 64": Downpour(64),
+        "DiLoCo 500": DiLoCo(500),
+        "AdaComm": AutoSync(rule=AdaComm()),
+        "variance band": AutoSync(rule=VarianceBand()),
+        "QSR": AutoSync(rule=QSR()),
+        "dynamic": AutoSync(rule=DynamicAveraging()),
+    },
+    (
+        Versus(averaging.LOCAL, judge_objective, "local 22", _OFTEN),
+        Versus(averaging.ADACOMM, _SECONDS, "AdaComm", _OFTEN),
+        Versus(averaging.BAND, _SECONDS, "variance band", _OFTEN),
+        Versus(averaging.QSR_BYTES, _SAVED, "QSR", _OFTEN),
+        Versus(averaging.QSR_ACCURACY, judge_accuracy, "QSR", _OFTEN),
+        Versus(averaging.DYNAMIC_BYTES, _BYTES, "dynamic", "local 22"),
+        Versus(averaging.DYNAMIC_OBJECTIVE, judge_objective, "dynamic", "local 22"),
+        Versus(averaging.SLOWMO, judge_objective, "SlowMo 64", "local 64"),
+        Versus(averaging.DILOCO_BYTES, _BYTES, "DiLoCo 500", _OFTEN),
+        Versus(averaging.DILOCO_OBJECTIVE, judge_objective, "DiLoCo 500", _OFTEN),
+        Versus(averaging.EASGD, judge_objective, "EASGD 64", "Downpour 64"),
+        Versus(averaging.LEADER, judge_objective, "LSGD 64", "EASGD 64"),
+    ),
+    "Strategies that average models beside an exchange after every row:",
+)
+_SKEWED: Final = _Contest(
+    "skewed",
+    {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
+    (
+        Versus(averaging.SCAFFOLD, judge_objective, "SCAFFOLD", "local"),
+        Versus(averaging.FEDPROX, judge_accuracy, "FedProx", "local"),
+    ),
+    "Every rank has rows of mostly one label, an exchange every 256:",
+    partition="label-skewed",
+)
+_NEIGHBOURS: Final = _Contest(
+    "neighbours",
+    {
+        "all-reduce": LocalSGD(8),
+        "SGP": SGP(8),
+        "D-PSGD": DPSGD(8),
+        "AD-PSGD": ADPSGD(8),
+        "CHOCO": ChocoSGD(8, TopK(0.01), 0.04),
+    },
+    (
+        Versus(neighbours.SGP_ACCURACY, judge_accuracy, "SGP", "all-reduce"),
+        Versus(neighbours.CHOCO, _BYTES, "CHOCO", "D-PSGD"),
+        Versus(neighbours.ADPSGD, _SECONDS, "AD-PSGD", "all-reduce"),
+    ),
+    "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
+    source=_WIDE,
+    period=8,
+    stragglers="exponential",
+    eta0=2.0,
+)
+_STRAGGLERS: Final = _Contest(
+    "stragglers",
+    {
+        "local": LocalSGD(125),
+        # As long as 125 rows take.
+        "anytime": AnytimeSGD(125 * _EXCHANGE_S / 8),
+        "all wait": BackupWorkers(8, 0),
+        "one backup": BackupWorkers(8, 1),
+        "slack 3": StaleSynchronous(8, 3),
+    },
+    (
+        Versus(neighbours.ANYTIME, _SECONDS, "anytime", "local"),
+        Versus(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
+        Versus(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
+    ),
+    "What waits for stragglers beside what does not, heavy-tailed times:",
+    period=8,
+    stragglers="heavy-tail",
+    epochs=4,
+)
+_STALE: Final = _Contest(
+    "stale",
+    {
+        "ASGD": ASGD(8),
+        "DC-ASGD": DelayCompensatedASGD(8, 2.0, 0.95),
+        "staleness-aware": StalenessAware(8, usual=1.0),
+        "synchronous": BackupWorkers(8, 0),
+    },
+    (
+        Versus(neighbours.DC_ASYNCHRONOUS, judge_objective, "DC-ASGD", "ASGD"),
+        Versus(neighbours.DC_SYNCHRONOUS, judge_objective, "DC-ASGD", "synchronous"),
+        Versus(neighbours.STALENESS, judge_objective, "staleness-aware", "ASGD"),
+    ),
+    "Asynchronous steps whose gradients are some thirty steps old:",
+    ranks=32,
+    period=8,
+    stragglers="exponential",
+    eta0=2.0,
+    epochs=4,
+)
+_COMPRESSED: Final = _Contest(
+    "compressed",
+    {
+        "dense": MinibatchSGD(32),
+        "gTop-k": MinibatchSGD(32, compressor=GTopK(0.05)),
+        "DGC": MinibatchSGD(32, compressor=DGC(0.05)),
+        "1 bit": MinibatchSGD(32, compressor=ErrorFeedback(OneBit())),
+        "TernGrad": MinibatchSGD(32, compressor=TernGrad()),
+        "PowerSGD": MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
+    },
+    (
+        Versus(gtopk.ACCURACY, judge_accuracy, "gTop-k", "dense"),
+        Versus(compression.DGC_ACCURACY, judge_accuracy, "DGC", "dense"),
+        Versus(compression.ONEBIT_ACCURACY, judge_accuracy, "1 bit", "dense"),
+        Versus(compression.TERNGRAD_ACCURACY, judge_accuracy, "TernGrad", "dense"),
+        Versus(compression.POWERSGD_ACCURACY, judge_accuracy, "PowerSGD", "dense"),
+    ),
+    "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:",
+    eta0=4.0,
+    epochs=4,
+)
+
+#: The measures of this module.
+MEASURES: Final = tuple(
+    contest.measure() for contest in (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)
+)

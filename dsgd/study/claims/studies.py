@@ -1,0 +1,197 @@
+"""Claims that have a study: its grid, small enough for a minute or so, and its own summary and claims.
+
+Where a claim is about time, ranks are simulated if the study allows it: seconds are then the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from dsgd.report import Claim
+from dsgd.study import collectives, dnn, elimination, gtopk, scaling, strategies, tuning
+from dsgd.study.claims.measure import Measure, Say
+from dsgd.study.elimination.problems import PROBLEMS
+from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.msf.claims import check_claims
+from dsgd.study.msf.grid import Study
+from dsgd.study.msf.runner import run_study
+from dsgd.study.msf.summary import summarise
+from dsgd.study.published import elimination as shrinking
+from dsgd.study.published import gtopk as sparse
+from dsgd.study.published import library, msf
+from dsgd.study.published import scaling as pcl
+
+__all__ = ["MEASURES"]
+
+_SEEDS: Final = (0, 1, 2, 3, 4)
+_CALIBRATIONS: Final = 4
+
+
+def _rows(runs: Iterable[StudyRun], total: int, say: Say) -> list[Row]:
+    """Return the rows of a study, and say after each run how many there are."""
+    rows = []
+    for run in runs:
+        rows.append(run.row)
+        say(f"{len(rows)} of {total} runs")
+    return rows
+
+
+def _by_study(study: Any, run: Callable[..., Iterable[StudyRun]], judge: Callable[[list[Row]], list[Claim]]) -> Any:
+    """Return what runs a study in a folder and judges its rows."""
+
+    def measured(out: Path, say: Say) -> list[Claim]:
+        return judge(_rows(run(study, out), study.count(), say))
+
+    return measured
+
+
+_PERIOD: Final = Study(
+    data=(
+        DataSource("ijcnn1-like", 28_000, 7_000),
+        DataSource("webspam-like", 8_000, 4_000),
+        DataSource("epsilon-like", 8_000, 2_000),
+    ),
+    ranks=(32,),
+    every=(1, 16, 64, 512),
+    seeds=_SEEDS,
+    network="InfiniBand",
+)
+_STRATEGIES: Final = replace(
+    strategies.demo_strategy_study(), data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3]
+)
+_AUTO: Final = tuning.TuningStudy(
+    data=(DataSource("ijcnn1-like", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
+    every=(16, 64, 256, 1024, 4096),
+    rules=(tuning.AUTO,),
+    network="10GbE",
+    seeds=_SEEDS,
+    repeats=1,
+)
+_SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
+_PRESETS: Final = elimination.EliminationStudy(
+    problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
+    presets=("none", "multi", "auto"),
+    caches=("small",),
+    cache_share=0.01,
+    ranks=(2,),
+    rank_problems=("clean",),
+    rank_presets=("none", "multi"),
+    rank_repeats=3,
+    simulated_ranks=(),
+    repeats=4,
+)
+_NETWORKS: Final = dnn.DnnStudy(
+    models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
+    batch=16,
+)  # fmt: skip
+
+
+def _period(rows: Sequence[Row]) -> list[Claim]:
+    return check_claims(summarise(rows))
+
+
+def _all_strategies(rows: Sequence[Row]) -> list[Claim]:
+    gangs = strategies.summarise_strategies(rows)
+    return strategies.check_strategy_claims(gangs, excess=_STRATEGIES.target_excess)
+
+
+def _sparse_sums(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    return gtopk.check_gtopk_claims([gtopk.scaling(model, sparse.RANKS, 3.0) for model in gtopk.MODELS], sparse.RANKS)
+
+
+def _speedups(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    return scaling.scaling_claims([scaling.predict_point(point) for point in pcl.PUBLISHED])
+
+
+def _presets(out: Path, say: Say) -> list[Claim]:
+    study, data, _ = elimination.find_problems(_PRESETS)
+    rows = _rows(elimination.run_elimination_study(study, data, out), study.count(), say)
+    return elimination.check_elimination_claims(elimination.summarise_elimination(rows))
+
+
+def _sums(out: Path, say: Say) -> list[Claim]:
+    rows: list[Row] = []
+    # Each time with gangs and calibrations of its own.
+    for number in range(_CALIBRATIONS):
+        told = partial(_told, say, f"calibration {number + 1} of {_CALIBRATIONS}")
+        rows += _rows(collectives.run_collective_study(_SUMS, out / str(number)), _SUMS.count(), told)
+    return collectives.check_collective_claims(collectives.summarise_collectives(rows))
+
+
+def _told(say: Say, head: str, text: str) -> None:
+    say(f"{head}, {text}")
+
+
+def _digits(out: Path, say: Say) -> list[Claim]:
+    if find_spec("torch") is None:
+        return []
+    rows = _rows(dnn.run_dnn_study(_NETWORKS, out), _NETWORKS.count(), say)
+    return dnn.check_dnn_claims(dnn.summarise_dnn(rows))
+
+
+#: The measures of this module.
+MEASURES: Final = (
+    Measure(
+        "period",
+        (msf.COMMUNICATION, msf.OVER_FREQUENT, msf.OVER_SEQUENTIAL, msf.ACCURACY),
+        "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
+        _by_study(_PERIOD, run_study, _period),
+    ),
+    Measure(
+        "sparse-sums",
+        (sparse.OVER_DENSE, sparse.OVER_TOPK),
+        "dsgd study gtopk: the cost of messages at 1 GbE, 32 ranks, 3 million million operations a second.",
+        _sparse_sums,
+    ),
+    Measure("speedups", pcl.STATEMENTS, "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
+    Measure(
+        "collectives",
+        (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
+        "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
+        "calibrated four times.",
+        _sums,
+        timed=True,
+    ),
+    Measure(
+        "elimination",
+        (
+            shrinking.OVER_SEQUENTIAL, shrinking.SAVED, shrinking.SAVED_ON_RANKS, library.OPTIMUM, library.FEWER_VALUES,
+            library.NEVER_SLOWER,
+        ),
+        "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
+        "repetitions; two worker processes on the clean rows.",
+        _presets,
+        timed=True,
+    ),
+    Measure(
+        "strategies",
+        (library.STRATEGIES_ACCURACY, library.STRATEGIES_OBJECTIVE),
+        "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
+        _by_study(_STRATEGIES, strategies.run_strategy_study, _all_strategies),
+    ),
+    Measure(
+        "auto",
+        (library.AUTO_TIME, library.AUTO_TIME_MEAN, library.AUTO_ACCURACY),
+        "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
+        _by_study(
+            _AUTO,
+            tuning.run_tuning_study,
+            lambda rows: tuning.check_tuning_claims(tuning.summarise_tuning(rows)),
+        ),
+    ),
+    Measure(
+        "digits",
+        (*library.DNN_ACCURACY.values(), *library.DNN_BYTES.values()),
+        "dsgd study dnn on two simulated ranks: a network with one hidden layer on generated digits.",
+        _digits,
+        "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
+    ),
+)  # fmt: skip

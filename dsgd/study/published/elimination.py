@@ -1,0 +1,61 @@
+"""What is published of sample elimination for SVMs.
+
+Only the abstracts were available, so that neither tables nor tolerances could be compared: the shapes of the claims are
+checked, not their numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dsgd.study.frame.statement import Source, Statement
+from dsgd.study.frame.verdict import Margin
+
+__all__ = ["OVER_SEQUENTIAL", "SAVED", "SAVED_ON_RANKS", "SOURCE", "as_whole_percent"]
+
+
+def as_whole_percent(share: float) -> str:
+    """Return a share as text, ``31 %``."""
+    return f"{100 * share:.0f} %"
+
+
+#: The publications.
+SOURCE: Final = Source(
+    "shrinking",
+    "Adaptive shrinking",
+    "Narasimhan, Vishnu, Holder and Hoisie, Fast support vector machines using parallel adaptive shrinking on "
+    "distributed systems (arXiv 1406.5161); Vishnu, Narasimhan, Holder, Kerbyson and Hoisie, Fast and accurate support "
+    "vector machines on large scale systems, IEEE Cluster 2015",
+    "dsgd.svm.SVC",
+    'SVC(elimination="multi", client=client)',
+    "Samples that will not become support vectors are left out of the solver's work, and checked again at the end.",
+)
+
+#: Statements.
+OVER_SEQUENTIAL: Final = Statement(
+    "shrinking/sequential",
+    SOURCE,
+    "Up to 26x faster than the sequential baseline",
+    "26x (many nodes)",
+    "abstract",
+    Margin(26.0),
+    "{:.1f}x".format,
+)
+SAVED: Final = Statement(
+    "shrinking/saved",
+    SOURCE,
+    "30-60 % less time than the parallel baseline without elimination",
+    "30-60 %, some sets",
+    "abstract",
+    Margin(0.3, 0.6),
+    as_whole_percent,
+)
+SAVED_ON_RANKS: Final = Statement(
+    "shrinking/saved-on-ranks",
+    SOURCE,
+    "The same on several ranks",
+    "30-60 %",
+    "abstract",
+    Margin(0.3, 0.6),
+    as_whole_percent,
+)
