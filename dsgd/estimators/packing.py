@@ -130,7 +130,7 @@ class Packer:
                 return np.asarray(y, dtype=self.dtype)
             if len(self.classes) == 2:
                 # Not numpy.where, which takes five times as long.
-                signs = (y == self.classes[1]).astype(self.dtype)
+                signs: AnyArray = (y == self.classes[1]).astype(self.dtype)
                 signs *= 2.0
                 signs -= 1.0
                 return signs
