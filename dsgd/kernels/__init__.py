@@ -9,6 +9,7 @@ from dsgd.kernels.rng import draw, draw_each, mix64, mix64_each
 from dsgd.kernels.rows import (
     fingerprint_dense,
     fingerprint_sparse,
+    has_canonical_rows,
     hash_contents,
     place_dense,
     place_sparse,
@@ -34,6 +35,7 @@ __all__ = [
     "fingerprint_dense",
     "fingerprint_sparse",
     "gradient_rows",
+    "has_canonical_rows",
     "hash_contents",
     "learning_rate",
     "loss_and_slope",
