@@ -9,13 +9,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dsgd.kernels.jit import scalar
+from dsgd.types import AnyArray
+
 __all__ = ["prefetch"]
 
 
 @intrinsic
-def prefetch(context: Any, array: Any, place: Any) -> Any:
-    """Ask for the cache line of entry `place` of a vector, without waiting for it."""
-
+def _prefetch(context: Any, array: Any, place: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = target.make_array(signature.args[0])(target, builder, arguments[0]).data
         pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
@@ -26,3 +27,9 @@ def prefetch(context: Any, array: Any, place: Any) -> Any:
         return target.get_dummy_value()
 
     return types.void(array, types.uint64), generate
+
+
+@scalar
+def prefetch(array: AnyArray, place: int) -> None:
+    """Ask for the cache line of entry `place` of a vector, without waiting for it."""
+    _prefetch(array, place)
