@@ -290,3 +290,6 @@ def test_canonical_rows_are_those_of_scipy():
         assert found == matrix.has_canonical_format
         outcomes.add(found)
     assert outcomes == {True, False}
+    columns = np.arange(4, dtype=np.uint32)
+    for starts in ([0, 3, 1, 4], [0, 2**40, 4], [0, 2, 5], [0, 2, 2**64 - 1]):  # no kernel may follow such rows
+        assert not rows.has_canonical_rows(columns, np.array(starts, np.uint64))
