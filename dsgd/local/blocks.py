@@ -271,8 +271,13 @@ def _sparse_piece(X: Any, dtype: np.dtype[Any]) -> SparsePiece:
     csr = scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=False)
     if csr.indices.dtype.itemsize == 4:
         indices, indptr = _writable(csr.indices.view(np.uint32)), csr.indptr.astype(np.uint64)
-        if has_canonical_rows(indices, indptr):
+        if has_canonical_rows(indices, indptr, csr.shape[1]):
             return SparsePiece(_writable(csr.data.astype(dtype, copy=False)), indices, indptr)
+    if csr.nnz and not 0 <= csr.indices.min() <= csr.indices.max() < csr.shape[1]:
+        raise InvalidDataError(
+            f"X is no valid sparse matrix: it has {csr.shape[1]} columns, and entries in columns {csr.indices.min()} "
+            f"to {csr.indices.max()}. Make it anew, as with scipy.sparse.csr_array((values, (rows, columns)), shape)."
+        )
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()

@@ -286,10 +286,14 @@ def test_canonical_rows_are_those_of_scipy():
             rng.shuffle(indices)
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         matrix = csr_array((np.ones(len(indices)), indices.astype(np.int32), indptr), shape=(len(lengths), 9))
-        found = rows.has_canonical_rows(matrix.indices.view(np.uint32), matrix.indptr.astype(np.uint64))
+        found = rows.has_canonical_rows(matrix.indices.view(np.uint32), matrix.indptr.astype(np.uint64), 9)
         assert found == matrix.has_canonical_format
         outcomes.add(found)
     assert outcomes == {True, False}
     columns = np.arange(4, dtype=np.uint32)
     for starts in ([0, 3, 1, 4], [0, 2**40, 4], [0, 2, 5], [0, 2, 2**64 - 1]):  # no kernel may follow such rows
-        assert not rows.has_canonical_rows(columns, np.array(starts, np.uint64))
+        assert not rows.has_canonical_rows(columns, np.array(starts, np.uint64), 9)
+    for row in range(2):
+        beyond = np.array([0, 8, 1, 2], np.uint32)
+        beyond[2 * row + 1] = 9
+        assert not rows.has_canonical_rows(beyond, np.array([0, 2, 4], np.uint64), 9)

@@ -397,3 +397,13 @@ def test_wide_rows_are_written_past_the_caches_with_the_same_bits(dtype, width, 
     past = make_shard(X, y, weights, seed=4)
     assert bool(taken) == is_past
     assert np.array_equal(past.values.view(np.uint8), plain.values.view(np.uint8))
+
+
+@pytest.mark.parametrize("columns", [[0, -1, 2, 3], [-1, 0, 2, 3], [0, 1, 2, 5], [5, 1, 2, 3]])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_columns_that_are_not_there_are_refused(columns, dtype):
+    """Sparse rows with entries in columns below 0 or beyond the last, which scipy accepts, end in an error."""
+    X = sp.csr_array((3, 5))
+    X.data, X.indices, X.indptr = np.ones(4), np.array(columns, dtype), np.array([0, 2, 3, 4], dtype)
+    with pytest.raises(InvalidDataError, match="no valid sparse matrix: it has 5 columns"):
+        make_shard(X, np.ones(3))
