@@ -125,8 +125,8 @@ class AbstractSGD(AbstractLinearEstimator):
     sync : int, str, strategy or None, default None
         When ranks exchange, and what. An integer n averages the models every n samples (`dsgd.sync.LocalSGD`). A string
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
-        1024 samples, and raises rates that do not fall like 1/t so that ranks get as far in an epoch as one rank. It
-        has no effect on a single rank.
+        1024 samples, of sparse rows less often (`LocalSGD`), and raises rates that do not fall like 1/t so that ranks
+        get as far in an epoch as one rank. It has no effect on a single rank.
     optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
         How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
         those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or

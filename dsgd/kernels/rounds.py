@@ -35,7 +35,6 @@ from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = [
     "ABORTED",
-    "BOX_BYTES",
     "BROKEN",
     "DONE",
     "FULL",
@@ -43,6 +42,7 @@ __all__ = [
     "N_PLACES",
     "N_STAMPS",
     "SLOT_BYTES",
+    "box_bytes",
     "run_rounds",
 ]
 
@@ -53,7 +53,7 @@ FULL: Final = 2  # no room for another sample; call again
 ABORTED: Final = 3
 BROKEN: Final = 4  # a counter shows what it cannot show
 
-#: The largest vector that fits a slot; beyond it, rings sum in another order.
+#: The largest vector that fits a slot of more than two ranks; beyond it, rings sum in another order.
 SLOT_BYTES: Final = 64 * 1024
 # Places in a box. Cache lines are fetched in pairs.
 PUBLISHED_AT: Final = 0
@@ -64,7 +64,12 @@ ASLEEP_AT: Final = 32
 LATE_AT: Final = 40
 CORE_AT: Final = 48
 _SLOTS_AT: Final = 128
-BOX_BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
+
+
+def box_bytes(slot_bytes: int) -> int:
+    """Return the length of a box with slots of so many bytes."""
+    return _SLOTS_AT + 2 * slot_bytes
+
 
 # What a rank keeps from call to call, by place in an int64 vector.
 RANK: Final = 0
@@ -79,6 +84,7 @@ N_SAMPLES: Final = 8
 LATE_RANK: Final = 9
 BEGIN: Final = 10  # the row of this rank at which its round 0 begins
 STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would call a kernel anew
+SLOT: Final = 12  # bytes of a slot
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
@@ -99,8 +105,8 @@ def _now(stamps: FloatVector) -> Any:
 
 
 @scalar
-def _slot(box: int, number: int, like: FloatVector) -> Any:
-    return carray(pointer_like(box + _SLOTS_AT + (number & 1) * SLOT_BYTES, like), like.shape[0])
+def _slot(box: int, number: int, slot_bytes: int, like: FloatVector) -> Any:
+    return carray(pointer_like(box + _SLOTS_AT + (number & 1) * slot_bytes, like), like.shape[0])
 
 
 @scalar
@@ -115,7 +121,7 @@ def _publish(
 ) -> None:
     """Write the weighted model into all boxes of this rank, publish it, and wake sleeping peers."""
     number = places[PUBLISHED]
-    first = _slot(boxes_out[0], number, params)
+    first = _slot(boxes_out[0], number, places[SLOT], params)
     n = np.uint64(params.shape[0])
     if weight == 0.0:
         # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
@@ -128,7 +134,7 @@ def _publish(
     for k in range(boxes_out.shape[0]):
         box = boxes_out[k]
         if k > 0:
-            offset = _SLOTS_AT + (number & 1) * SLOT_BYTES
+            offset = _SLOTS_AT + (number & 1) * places[SLOT]
             copy_bytes(box + offset, boxes_out[0] + offset, np.uint64(params.nbytes))
         # Two words, by turns: a slower peer may still have to read that of the round before.
         store(box + LEAVE_AT + 8 * (number & 1), 1 if leaves else 0)
@@ -172,12 +178,12 @@ def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, a
 
 
 @scalar
-def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatMatrix) -> None:
+def _add_up(boxes_in: IntVector, number: int, slot_bytes: int, params: FloatVector, parts: FloatMatrix) -> None:
     """Write into `params` the sum of the slots of all ranks, in the order of recursive doubling."""
     size = boxes_in.shape[0]
     n = np.uint64(params.shape[0])
     if size == 2:
-        a, b = _slot(boxes_in[0], number, params), _slot(boxes_in[1], number, params)
+        a, b = _slot(boxes_in[0], number, slot_bytes, params), _slot(boxes_in[1], number, slot_bytes, params)
         for j in range(n):
             params[j] = a[j] + b[j]
         return
@@ -185,9 +191,9 @@ def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatM
     n_folded = size - core
     for k in range(core):
         rank, part = k + min(k, n_folded), parts[k]
-        a = _slot(boxes_in[rank], number, params)
+        a = _slot(boxes_in[rank], number, slot_bytes, params)
         if k < n_folded:
-            b = _slot(boxes_in[rank + 1], number, params)
+            b = _slot(boxes_in[rank + 1], number, slot_bytes, params)
             for j in range(n):
                 part[j] = a[j] + b[j]
         else:
@@ -309,7 +315,7 @@ def run_rounds(
         if timed:
             stamps[3] = _now(stamps)
         slot = places[PUBLISHED] - 1
-        _add_up(boxes_in, slot, vector, parts)
+        _add_up(boxes_in, slot, places[SLOT], vector, parts)
         if has_dual:
             to_primal(vector, received, counters)
         leaves = load(boxes_in[0] + LEAVE_AT + 8 * (slot & 1))

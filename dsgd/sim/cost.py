@@ -125,6 +125,11 @@ class Workload:
         check_number("Workload(n_rows=...)", self.n_rows, low=1)
 
     @property
+    def density(self) -> float:
+        """Entries of a row over those that a dense one has."""
+        return min(1.0, self.entries_per_row * self.n_outputs / self.n_params) if self.layout == "sparse" else 1.0
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of the model."""
         return self.n_params * (4 if self.dtype == "float32" else 8)
@@ -221,7 +226,7 @@ class CostModel:
         strategy, size = resolve(sync), self.calibration.ranks if ranks is None else ranks
         shares = [workload.n_rows * (k + 1) // size - workload.n_rows * k // size for k in range(size)]
         compute_s = self._work_s(workload, strategy, max(shares))
-        rounds = _due_rounds(strategy, shares)
+        rounds = _due_rounds(strategy, shares, workload.density)
         if size == 1:
             alone = rounds if strategy.exchanges == "gradient" else 0
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
@@ -366,9 +371,9 @@ def _row_key(workload: Workload, strategy: AbstractStrategy[Any]) -> str:
     return f"{workload.layout} {workload.dtype} {strategy.exchanges}"
 
 
-def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int]) -> int:
+def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int], density: float) -> int:
     """Return how many synchronisations an epoch has."""
-    period = strategy.period
+    period = strategy.period.on_rows_of(density)
     rounds = period.rounds_per_epoch(rows)
     if isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
         return rounds

@@ -93,7 +93,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
 
-    every: int
+    every: int | None
     exchanges: ClassVar[Exchange] = "model"
     ends_equal: ClassVar[bool] = True
     fuses: ClassVar[bool] = False
@@ -109,7 +109,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     @property
     def period(self) -> AbstractPeriod:
         """When ranks synchronise: after every `every` rows, and at the end of an epoch, unless a strategy says else."""
-        return EveryRows(self.every)
+        return EveryRows.chosen(self.every)
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far an epoch gets than that of one rank, at rates c / t^power.

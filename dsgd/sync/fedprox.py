@@ -48,8 +48,8 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
 
     Parameters
     ----------
-    every : int, default 1024
-        Rows of the rank with the most rows between two averages.
+    every : int or None, default None
+        Rows of the rank with the most rows between two averages; None as for `LocalSGD`.
     mu : float, default 0.001
         Strength of the spring; 0 is local SGD. The source tries 0.001 to 1.
     stretch : int, default 64
@@ -63,14 +63,15 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
         A value is out of range.
     """
 
-    every: int = 1024
+    every: int | None = None
     mu: float = 0.001
     stretch: int = 64
     momentum: MomentumPolicy = "keep"
     weighs = "rates"
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", "stretch", low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True, optional=True)
+        check_numbers(self, "stretch", low=1, integer=True)
         check_numbers(self, "mu", low=0)
         check_momentum(self)
 

@@ -35,9 +35,10 @@ class LocalSGD(AbstractAveraging):
 
     Parameters
     ----------
-    every : int, default 1024
+    every : int or None, default None
         Samples that the rank with the most rows works on between two averages. A number beyond its rows means one
-        average per epoch.
+        average per epoch. None is 1,024; and on sparse rows as many as hold four entries for every weight, if these
+        are more: an average takes as long as the model is wide, and rows of few entries change little of it.
     overlap : bool, default False
         Whether the models of a round are exchanged while the ranks work on the next one. Use it where the wire takes as
         long as the work. Ranks wait for the last average of an epoch.
@@ -60,7 +61,7 @@ class LocalSGD(AbstractAveraging):
         The compressor does not go with what is exchanged, or with `overlap`.
     """
 
-    every: int = 1024
+    every: int | None = None
     overlap: bool = False
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
@@ -70,9 +71,10 @@ class LocalSGD(AbstractAveraging):
 
     def __post_init__(self) -> None:
         """Refuse a period that is not a positive number of samples."""
-        if isinstance(self.every, bool) or not isinstance(self.every, (int, np.integer)) or self.every < 1:
+        is_number = isinstance(self.every, (int, np.integer)) and not isinstance(self.every, bool)
+        if self.every is not None and not (is_number and self.every >= 1):
             raise InvalidParameterError(
-                f"LocalSGD(every=...) must be a positive number of samples. Got {self.every!r}."
+                f"LocalSGD(every=...) must be a positive number of samples, or None. Got {self.every!r}."
             )
         check_bool("LocalSGD(overlap=...)", self.overlap)
         check_momentum(self)

@@ -7,14 +7,19 @@ arguments and so agree without a message. With a strategy that finds its period 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dsgd.validation import check_numbers
 
 __all__ = ["AbstractPeriod", "Cut", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
+
+#: Entries that a weight meets on average, at least, in a round whose length nobody has chosen: a rank reads the entries
+#: of its rows once in a round, and all weights a few times.
+ENTRIES_PER_WEIGHT: Final = 4.0
 
 
 class RoundClock(NamedTuple):
@@ -107,6 +112,16 @@ class AbstractPeriod(ABC):
         """Return whether the ranks synchronise at the end of this round, as they do of all; the same on every rank."""
         return True
 
+    def on_rows_of(self, density: float) -> AbstractPeriod:
+        """Return the period on rows of this density, which is this one unless it depends on them.
+
+        Parameters
+        ----------
+        density : float
+            Stored entries of the rows of all ranks over rows times columns; 1 for dense rows.
+        """
+        return self
+
 
 @dataclass(frozen=True)
 class EveryRows(AbstractPeriod):
@@ -116,17 +131,38 @@ class EveryRows(AbstractPeriod):
     ----------
     n : int, default 1024
         Rows; a number beyond those of all ranks means once per epoch.
+    per_weight : float, default 0
+        Entries that a weight meets in a round, on average, at least: on sparse rows a round is as long as that takes
+        (`on_rows_of`), if that is longer.
 
     Raises
     ------
     InvalidParameterError
-        `n` is not a positive integer.
+        `n` is not a positive integer, or `per_weight` is negative.
+
+    Examples
+    --------
+    >>> EveryRows(1024, per_weight=4.0).on_rows_of(density=0.001)
+    EveryRows(n=4000, per_weight=0.0)
     """
 
     n: int = 1024
+    per_weight: float = 0.0
 
     def __post_init__(self) -> None:
         check_numbers(self, "n", low=1, integer=True)
+        check_numbers(self, "per_weight", low=0)
+
+    @classmethod
+    def chosen(cls, every: int | None) -> EveryRows:
+        """Return the period of a strategy whose `every` this is; None is 1024 rows, and more if they are sparse."""
+        return cls(per_weight=ENTRIES_PER_WEIGHT) if every is None else cls(every)
+
+    def on_rows_of(self, density: float) -> EveryRows:
+        """Return the period with its number of rows settled; see `AbstractPeriod.on_rows_of`."""
+        if self.per_weight == 0.0:
+            return self
+        return EveryRows(max(self.n, math.ceil(self.per_weight / density)) if density > 0.0 else self.n)
 
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(max(rows) / n)``, at least one."""

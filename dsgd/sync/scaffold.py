@@ -76,8 +76,8 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
 
     Parameters
     ----------
-    every : int, default 1024
-        Rows of the rank with the most rows between two exchanges.
+    every : int or None, default None
+        Rows of the rank with the most rows between two exchanges; None as for `LocalSGD`.
     rate : float, default 1
         How far the common model moves to the mean of the models.
     stretch : int, default 64
@@ -89,13 +89,14 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
         A value is out of range.
     """
 
-    every: int = 1024
+    every: int | None = None
     rate: float = 1.0
     stretch: int = 64
     weighs = "rates"
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", "stretch", low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True, optional=True)
+        check_numbers(self, "stretch", low=1, integer=True)
         check_numbers(self, "rate", low=0, open_low=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ControlState:

@@ -40,8 +40,8 @@ class SlowMo(AbstractOuter):
 
     Parameters
     ----------
-    every : int, default 1024
-        Rows of the rank with the most rows between two averages.
+    every : int or None, default None
+        Rows of the rank with the most rows between two averages; None as for `LocalSGD`.
     slow_momentum : float or None, default None
         beta, in [0, 1); None is `slow_momentum_for` the number of ranks.
     slow_rate : float, default 1
@@ -59,14 +59,14 @@ class SlowMo(AbstractOuter):
         The compressor is made for gradients.
     """
 
-    every: int = 1024
+    every: int | None = None
     slow_momentum: float | None = None
     slow_rate: float = 1.0
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True, optional=True)
         check_numbers(self, "slow_momentum", low=0, high=1, open_high=True, optional=True)
         check_numbers(self, "slow_rate", low=0, open_low=True)
         check_momentum(self)

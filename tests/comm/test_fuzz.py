@@ -312,9 +312,8 @@ def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: li
     transports = inproc.connect(2, timeout_s=0.01, window=True)
     window = transports[victim].window
     assert window is not None
-    own, box = (
-        (ctypes.c_uint8 * rounds.BOX_BYTES).from_address(int(window.incoming[rank])) for rank in (victim, 1 - victim)
-    )
+    n_bytes = rounds.box_bytes(rounds.SLOT_BYTES)
+    own, box = ((ctypes.c_uint8 * n_bytes).from_address(int(window.incoming[rank])) for rank in (victim, 1 - victim))
     control = (ctypes.c_int64 * 4).from_buffer(box)
     control[:] = shown
     ctypes.memmove(ctypes.addressof(box) + 128, vector, len(vector))

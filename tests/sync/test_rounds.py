@@ -170,14 +170,26 @@ def test_only_plain_means_after_several_rounds_are_fused(
     assert not calls
 
 
-def test_a_model_beyond_a_slot_is_not_fused(calls: dict[int, list[int]]) -> None:
-    """Vectors that rings would sum in another order go the ordinary way."""
+@pytest.mark.parametrize(("n_ranks", "fuses"), [(2, True), (3, False)])
+def test_long_models_are_fused_where_their_sum_has_no_order(
+    n_ranks: int, fuses: bool, calls: dict[int, list[int]]
+) -> None:
+    """Rings sum the vectors of three ranks in another order, which go the ordinary way; those of two change no bit."""
     n = kernels.SLOT_BYTES // 8 + 1
-    shards = [make_shard(np.ones((4, n - 1)), np.array([1.0, -1.0, 1.0, -1.0])) for _ in range(2)]
-    job = TrainJob(SGD(Objective("hinge")), LocalSGD(every=1), np.zeros(n), max_iter=1, tol=None, n_iter_no_change=5)
-    with gang("threads", 2) as transports:
-        raise_first(run_job(transports, shards, job))
-    assert not calls
+    rng = np.random.default_rng(0)
+    y = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
+    shards = [make_shard(rng.standard_normal((5, n - 1)), y) for _ in range(n_ranks)]
+    job = TrainJob(SGD(Objective("hinge")), LocalSGD(every=1), np.zeros(n), max_iter=2, tol=None, n_iter_no_change=5)
+    found = []
+    for kind in ("threads-asleep", "threads"):
+        with gang(kind, n_ranks) as transports:
+            results = raise_first(run_job(transports, shards, job))
+            totals = [transport.ledger.records().totals for transport in transports]
+        found.append(
+            [(one.params.tobytes(), t["bytes_sent"], t["messages"]) for one, t in zip(results, totals, strict=True)]
+        )
+        assert bool(calls) == (fuses and kind == "threads")
+    assert found[0] == found[1]
 
 
 def test_without_a_core_for_each_rank_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +247,8 @@ def test_a_counter_that_cannot_be_is_refused() -> None:
     abort = AbortFlag()
     with gang("window", 2, aborts=[abort, AbortFlag()]) as transports:
         memory = transports[1]._rings[0]._segment.array
-        memory[-2 * kernels.BOX_BYTES :] = 77
-        memory[-2 * kernels.BOX_BYTES + kernels.GONE_AT :][:8] = 0
+        memory[-2 * kernels.box_bytes(kernels.SLOT_BYTES) :] = 77
+        memory[-2 * kernels.box_bytes(kernels.SLOT_BYTES) + kernels.GONE_AT :][:8] = 0
         with pytest.raises(ProtocolError, match=r"rank 1 .* has published"):
             waiting_rank(transports[0], abort)
 

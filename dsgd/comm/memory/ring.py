@@ -46,7 +46,7 @@ from dsgd.comm.memory.streams import (
     TAKE,
 )
 from dsgd.comm.sockets.link import Link
-from dsgd.kernels.rounds import BOX_BYTES
+from dsgd.kernels.rounds import SLOT_BYTES, box_bytes
 from dsgd.types import AnyArray
 
 __all__ = ["PULL_FROM_BYTES", "Ring", "pump", "segment_bytes"]
@@ -57,12 +57,13 @@ __all__ = ["PULL_FROM_BYTES", "Ring", "pump", "segment_bytes"]
 PULL_FROM_BYTES: Final = 2 * 1024 * 1024
 _FIRST_CONTROL: Final = 1024  # before it: what two ranks show each other when they meet
 _FIRST_DATA: Final = 4096
+_BOX_BYTES: Final = box_bytes(SLOT_BYTES)
 _ADDS: Final = {np.dtype(np.float32): streams.ADD_FLOAT32, np.dtype(np.float64): streams.ADD_FLOAT64}
 
 
 def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
     """Return how large a segment with two rings of `capacity` bytes is, with or without two boxes of a window."""
-    return _FIRST_DATA + 2 * capacity + 2 * BOX_BYTES * has_boxes
+    return _FIRST_DATA + 2 * capacity + 2 * _BOX_BYTES * has_boxes
 
 
 class Ring:
@@ -124,7 +125,7 @@ class Ring:
         self.state[streams.IN_DATA] = base + _FIRST_DATA + theirs * capacity
         self.state[streams.HEADER_OUT : streams.HEADER_WANTED + 1] = [view.ctypes.data for view in self._headers]
         boxes = base + _FIRST_DATA + 2 * capacity
-        self.box_out, self.box_in = boxes + ours * BOX_BYTES, boxes + theirs * BOX_BYTES
+        self.box_out, self.box_in = boxes + ours * _BOX_BYTES, boxes + theirs * _BOX_BYTES
         self.state[streams.CAPACITY] = capacity
         self.state[streams.BELL] = bell.fileno()
         self.state[streams.PEER] = pulling.peer

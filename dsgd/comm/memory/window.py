@@ -30,7 +30,7 @@ import numpy as np
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
-from dsgd.kernels.rounds import BOX_BYTES, BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES
+from dsgd.kernels.rounds import BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES, box_bytes
 from dsgd.types import AnyArray, IntVector
 
 __all__ = ["NAP_S", "Window", "inproc_windows"]
@@ -38,6 +38,8 @@ __all__ = ["NAP_S", "Window", "inproc_windows"]
 #: How long a rank sleeps before it checks whether the job was stopped; peers ring long before.
 NAP_S: Final = 0.05
 _ALIGNMENT: Final = 128
+# Two vectors have the same sum in any order, so those of two threads need not be short.
+_SLOT_BYTES_OF_TWO: Final = 4 * 1024 * 1024
 # Ranks that take turns on a core each run until they have to wait, one round further than the other.
 _TURN: Final = 2
 
@@ -64,6 +66,8 @@ class Window:
         None.
     memory : object
         The memory that the addresses point into, kept alive by the window.
+    slot_bytes : int, default `SLOT_BYTES`
+        The largest vector that fits.
 
     Attributes
     ----------
@@ -73,11 +77,7 @@ class Window:
         Not zero once the job has stopped.
     published : int
         Rounds published so far, by all who used the window one after the other.
-    slot_bytes : int
-        The largest vector that fits.
     """
-
-    slot_bytes: Final = SLOT_BYTES
 
     def __init__(
         self,
@@ -90,8 +90,10 @@ class Window:
         abort: AbortFlag,
         nap: Callable[[float], int | None],
         memory: Any,
+        slot_bytes: int = SLOT_BYTES,
     ) -> None:
         self.rank = rank
+        self.slot_bytes = slot_bytes
         self.outgoing: IntVector = np.array(outgoing, dtype=np.int64)
         self.incoming: IntVector = np.array(incoming, dtype=np.int64)
         self.bells: IntVector = np.array(bells, dtype=np.int64)
@@ -198,9 +200,11 @@ class _Bell:
 def inproc_windows(aborts: Sequence[AbortFlag]) -> list[Window]:
     """Return a window for each rank of a gang of threads, over memory of this process."""
     size = len(aborts)
-    memory: AnyArray = np.zeros(size * BOX_BYTES + _ALIGNMENT, dtype=np.uint8)
+    slot_bytes = _SLOT_BYTES_OF_TWO if size == 2 else SLOT_BYTES
+    # Zeros of the system: no page takes memory before a vector is written to it.
+    memory: AnyArray = np.zeros(size * box_bytes(slot_bytes) + _ALIGNMENT, dtype=np.uint8)
     first = -(-memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-    boxes = [first + rank * BOX_BYTES for rank in range(size)]
+    boxes = [first + rank * box_bytes(slot_bytes) for rank in range(size)]
     peers = [f"rank {rank} (a thread of this process)" for rank in range(size)]
     bells = [_Bell() for _ in range(size)]
     return [
@@ -213,6 +217,7 @@ def inproc_windows(aborts: Sequence[AbortFlag]) -> list[Window]:
             abort=abort,
             nap=bells[rank].nap,
             memory=(memory, bells),
+            slot_bytes=slot_bytes,
         )
         for rank, abort in enumerate(aborts)
     ]

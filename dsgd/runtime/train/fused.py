@@ -49,9 +49,10 @@ def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector)
     window = rank.group.transport.window
     if window is None or not is_plain(strategy) or vector.nbytes > window.slot_bytes:
         return None
-    # Other algorithms add in another order.
-    by_doubling = rank.group.algorithm_for(vector.shape[0], vector.itemsize) == "recursive_doubling"
-    return window if by_doubling else None
+    # Other algorithms add in another order, which two ranks do not have.
+    algorithm = rank.group.algorithm_for(vector.shape[0], vector.itemsize)
+    has_order = rank.size > 2 or algorithm == "hierarchical"
+    return window if algorithm == "recursive_doubling" or not has_order else None
 
 
 class FusedRounds:
@@ -98,6 +99,7 @@ class FusedRounds:
         self._places = np.zeros(kernels.N_PLACES, dtype=np.int64)
         self._places[kernels.RANK] = rank.number
         self._places[kernels.STRETCH] = rows_per_call
+        self._places[kernels.SLOT] = window.slot_bytes
         self._samples = np.zeros((_N_SAMPLES, 4))
         core = 1 << (rank.size.bit_length() - 1)
         self._steps = optimizer.arguments(params, shard, state), vector
@@ -111,7 +113,8 @@ class FusedRounds:
             np.zeros((core if rank.size > 2 else 1, vector.shape[0]), vector.dtype),
             self._samples,
         )
-        self._cost = allreduce_cost(rank.number, rank.size, vector.shape[0], vector.itemsize, "recursive_doubling")
+        length = vector.shape[0], vector.itemsize
+        self._cost = allreduce_cost(rank.number, rank.size, *length, rank.group.algorithm_for(*length))
         # No rounds: the kernel is loaded or compiled now, and not while a peer waits.
         kernels.run_rounds(*self._steps, 1, 0.0, *self._sums)
 

@@ -52,7 +52,7 @@ class Rounds:
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
         # Rows in a file wait for the disk in any case.
-        longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
+        longest = max(run.rows) * (run.density * run.at.params.size + 16 * run.job.optimizer.n_outputs)
         fused = run.fused if run.visits.is_in_memory else None
         self._least_fused = math.inf if fused is None else longest / fused.most_entries
 

@@ -46,8 +46,10 @@ class Run:
         The rows of this rank.
     rows : list of int, length world size
         How many rows each rank has.
+    density : float
+        Entries of the rows of all ranks over rows times columns.
     period : AbstractPeriod
-        That of the strategy, which may make a new one at each call.
+        That of the strategy, for rows of this density.
     at : TrainState
         The state of training.
     visits : RowVisits
@@ -70,6 +72,7 @@ class Run:
     job: TrainJob
     data: TrainData
     rows: list[int]
+    density: float
     period: AbstractPeriod
     at: TrainState
     visits: RowVisits
@@ -109,10 +112,10 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     vector = params if dual is None else dual.vector
     with stage("kernels"):
         fused = _load_kernels(rank, job, data.shard, visits, params, vector, state, gradient)
-    rows = _count_rows(rank, data, job)
+    rows, density = _count_rows(rank, data, job)
     rank.ledger.end_round()
 
-    strategy, period = job.strategy, job.strategy.period
+    strategy, period = job.strategy, job.strategy.period.on_rows_of(density)
     # A single rank has no peers to average with: it runs each epoch in one round, unless there is a compressor.
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
     cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
@@ -128,22 +131,23 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
         if looks := looks_at_suffix(rank, job, data.shard, params, state):
             visits.add_looks(looks, suffix_share(job))
         rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
-    return Run(rank, job, data, rows, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates)
+    return Run(rank, job, data, rows, density, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates)
 
 
-def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
-    """Return the rows that each rank trains on; raise `InvalidDataError` where none are left to validate on."""
+def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> tuple[list[int], float]:
+    """Return how many rows each rank has and the density of all; raise `InvalidDataError` if none can validate."""
     held_out = data.validation if job.early_stopping else None
-    own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
-    counts = rank.group.roll_call(np.array(own[: 1 + job.early_stopping], dtype=np.int64))
+    own = [data.n_rows, data.shard.entries(0, data.n_rows), 0 if held_out is None else held_out.n_rows]
+    counts = rank.group.roll_call(np.array(own[: 2 + job.early_stopping], dtype=np.int64))
     rows: list[int] = counts[:, 0].tolist()
-    if job.early_stopping and not counts[:, 1].any():
+    if job.early_stopping and not counts[:, 2].any():
         raise InvalidDataError(
             f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
             "validate on: it is taken of the rows of each class on each rank, and rounded. Raise validation_fraction, "
             "train on more rows or fewer ranks, or leave early_stopping at False."
         )
-    return rows
+    places = sum(rows) * data.shard.n_features if isinstance(data.shard, Shard) else 0
+    return rows, int(counts[:, 1].sum()) / places if places else 1.0
 
 
 def _dual_of(rank: Rank, job: TrainJob, state: AbstractState) -> Dual | None:
