@@ -48,6 +48,11 @@ TWINS: dict[str, PublishedShape] = {
     "rcv1": PublishedShape(
         20_242, 677_399, Twin(47_236, 0.0016, 0.52, noise=0.03, separation=2.0, unit_norm=True, dense=False)
     ),
+    "higgs": PublishedShape(10_500_000, 500_000, Twin(28, 1.0, 0.53, noise=0.3, separation=0.5)),
+    # Its 39 columns as hashed features.
+    "criteo": PublishedShape(
+        45_840_617, 6_042_135, Twin(2**17, 39 / 2**17, 0.2562, noise=0.1, separation=1.0, unit_norm=True, dense=False)
+    ),
 }
 
 

@@ -33,6 +33,7 @@ PAGES: Final = {
     "tuning": ("study", "tuning", "--demo"),
     "scaling": ("study", "scaling"),
     "dnn": ("study", "dnn", "--demo"),
+    "speedup": ("study", "speedup", "--demo"),
     "claims": ("claims",),
 }
 #: What is not a page of a report: scripts beside this one, called with ``--out FOLDER``.

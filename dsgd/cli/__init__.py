@@ -27,6 +27,7 @@ from dsgd.cli import (
     study_gtopk,
     study_msf,
     study_scaling,
+    study_speedup,
     study_strategies,
     study_tuning,
     tune,
@@ -70,6 +71,7 @@ study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
+study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")

@@ -131,7 +131,9 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
         if looks := looks_at_suffix(rank, job, data.shard, params, state):
             visits.add_looks(looks, suffix_share(job))
         rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
-    return Run(rank, job, data, rows, density, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates)
+    return Run(
+        rank, job, data, rows, density, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates
+    )
 
 
 def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> tuple[list[int], float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.report import Claim
-from dsgd.study import collectives, dnn, elimination, gtopk, scaling, strategies, tuning
+from dsgd.study import collectives, dnn, elimination, gtopk, scaling, speedup, strategies, tuning
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame.data import DataSource
@@ -72,6 +72,9 @@ _AUTO: Final = tuning.TuningStudy(
     network="10GbE",
     seeds=_SEEDS,
     repeats=1,
+)
+_SOONER: Final = replace(
+    speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
 )
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.EliminationStudy(
@@ -186,6 +189,18 @@ MEASURES: Final = (
             tuning.run_tuning_study,
             lambda rows: tuning.check_tuning_claims(tuning.summarise_tuning(rows)),
         ),
+    ),
+    Measure(
+        "speedup",
+        (library.BEFORE_ONE, library.BEFORE_PEER),
+        "dsgd study speedup on this machine: two worker processes, 2,000,000 generated rows of 28 columns, 2 epochs, 5 "
+        "seeds.",
+        _by_study(
+            _SOONER,
+            speedup.run_speedup_study,
+            lambda rows: speedup.check_speedup_claims(speedup.summarise_speedup(rows, margin=_SOONER.margin)),
+        ),
+        timed=True,
     ),
     Measure(
         "digits",

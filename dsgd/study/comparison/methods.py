@@ -224,6 +224,9 @@ def period_of(strategy: AbstractStrategy[Any]) -> tuple[str, int | None]:
     names = {field.name for field in fields(strategy) if field.init}  # type: ignore[arg-type]
     name = next((name for name in _PERIODS if name in names), "")
     value = getattr(strategy, name) if name else None
+    if name and value is None:
+        # That of dense rows: the strategy chooses a longer one on sparse rows.
+        value = getattr(strategy.period, "n", None)
     return (name, value) if isinstance(value, int) else ("", None)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from dsgd.study.frame.statement import Source, Statement, as_points
+from dsgd.study.frame.statement import Source, Statement, as_points, as_times
 from dsgd.study.frame.verdict import Margin
 
 __all__ = [
     "AUTO_ACCURACY",
     "AUTO_TIME",
     "AUTO_TIME_MEAN",
+    "BEFORE_ONE",
+    "BEFORE_PEER",
     "COLLECTIVES_AUTO",
     "COLLECTIVES_MODEL",
     "DNN_ACCURACY",
@@ -133,6 +135,26 @@ AUTO_ACCURACY: Final = Statement(
     "dsgd study tuning",
     Margin(-0.003),
     as_points,
+)
+
+#: Of several processes on one machine.
+BEFORE_ONE: Final = Statement(
+    "dsgd/speedup-one",
+    SOURCE,
+    "Several workers that have their rows are accurate before one thread is",
+    "more than 1x as fast",
+    "dsgd study speedup",
+    Margin(1.0),
+    as_times,
+)
+BEFORE_PEER: Final = Statement(
+    "dsgd/speedup-peer",
+    SOURCE,
+    "Several workers that have their rows are accurate before scikit-learn is",
+    "more than 1x as fast",
+    "dsgd study speedup",
+    Margin(1.0),
+    as_times,
 )
 
 #: Of neural networks, by method: for all digits of MNIST and two worker processes.
