@@ -12,6 +12,7 @@ from dsgd.report.theme import MUTED
 from dsgd.study.dnn.grid import DnnStudy
 from dsgd.study.dnn.summary import DnnGang, check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
 from dsgd.study.frame.report import facts, joined, where
+from dsgd.study.published import citations, sources_of
 
 __all__ = ["curves_figure", "dnn_doubts", "dnn_page", "pareto_figure"]
 
@@ -46,6 +47,7 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
         figures=figures,
         tables=[dnn_table(gang) for gang in gangs],
         rows=rows,
+        citations=citations(sources_of(row["sync"] for row in rows)),
     )
 
 

@@ -9,6 +9,7 @@ from dsgd.report import Page, byte_text, seconds_text
 from dsgd.study.comparison.training import looks
 from dsgd.study.frame.report import data_table, doubts, facts, joined, where
 from dsgd.study.frame.rows import Row, check_rows
+from dsgd.study.published import citations, sources_of
 from dsgd.study.strategies.grid import StrategyStudy
 from dsgd.study.strategies.plots import strategy_figures
 from dsgd.study.strategies.summary import (
@@ -64,6 +65,7 @@ def strategy_page(study: StrategyStudy, rows: Sequence[Row]) -> Page:
         ],
         tables=[strategy_table(gang, excess=excess) for gang in gangs],
         rows=rows,
+        citations=citations(sources_of(row["sync"] for row in rows)),
     )
 
 
