@@ -71,7 +71,7 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
             ),
             (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs"),
         ],
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         data=[link_table(gangs)],
         claims=check_collective_claims(gangs),
         source=(

@@ -44,7 +44,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
             ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {_threads(study)}"),
         ),
         highlights=_highlights(summary, claims),
-        doubts=[*skipped, *doubts(rows, _once(rows))],
+        doubts=[*skipped, *doubts(rows, _once(rows), asked=study.count())],
         data=[elimination_data_table(summary)],
         claims=claims,
         source=(

@@ -43,7 +43,7 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
             ),
         ),
         highlights=_highlights(summary, claims),
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         data=[tables.data_table(summary)],
         claims=claims,
         source=(

@@ -82,9 +82,9 @@ def _highlights(gang: StrategyGang, excess: float) -> list[tuple[str, str]]:
 
 def _doubts(study: StrategyStudy, rows: Sequence[Row]) -> list[str]:
     if len({row["schedule"] for row in rows}) == 1:
-        return doubts(rows)
+        return doubts(rows, asked=study.count())
     own = (
         f"Asynchronous strategies have a constant rate of {study.eta0:g}, the others the {study.schedule} "
         "schedule: between the two kinds curves differ by their rates first."
     )
-    return doubts(rows, [own])
+    return doubts(rows, [own], asked=study.count())

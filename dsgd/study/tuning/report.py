@@ -54,7 +54,7 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
                 f"{study.target_epochs} epochs with the same seed; curves end after {study.epochs}",
             ),
         ),
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         claims=check_tuning_claims(sets),
         figures=[
             Figure("tuning_seconds", "Seconds to the target", _TIMES, [_times(one) for one in sets]),
