@@ -149,7 +149,7 @@ FIGURES: Final = (
           _one("benchmarks/training/gossip.py", "dsgd/sync/sgp.py", "dsgd/sync/overlap_sgp.py", "dsgd/sync/dpsgd.py")),
     Drawn("leaders", ["_static/leaders.png"], "python -m benchmarks run leaders --out docs/figures/leaders.jsonl",
           _one("benchmarks/training/leaders.py", "dsgd/sync/leader.py", "dsgd/sync/easgd.py")),
-    Drawn("many_ranks", ["_static/many-ranks.png"],
+    Drawn("many_ranks", ["_static/many-ranks.png", "figures/many-ranks.csv"],
           "python -m benchmarks run many_ranks --out docs/figures/many_ranks.jsonl",
           _one("benchmarks/simulation/many_ranks.py", "dsgd/sim/*.py")),
     Drawn("rounds", ["_static/rounds.png", "figures/rounds.csv"],
