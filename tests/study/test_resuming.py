@@ -13,7 +13,7 @@ from dsgd.__main__ import main
 from dsgd.datasets import load_or_generate
 from dsgd.study import DataSource, Study, run_study, study_page
 from dsgd.study.frame.data import load_or_keep
-from dsgd.study.frame.missing import is_missing
+from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import read_rows
 
 
@@ -128,7 +128,7 @@ def test_only_a_set_of_the_same_size_is_taken_up_again(folder: Path, monkeypatch
 
     def kept(*sizes: int) -> int | None:
         found = load_or_keep(DataSource("ijcnn1", *sizes), "float64", rows)
-        return len(found.y) if is_missing(found) else None
+        return len(found.y) if isinstance(found, MissingData) else None
 
     assert kept() == 800
     assert kept(800) == 800

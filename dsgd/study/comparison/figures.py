@@ -76,7 +76,8 @@ def front_figure(gang: StrategyGang, excess: float, name: str = "pareto") -> Fig
 def _below(values: Sequence[float], share: float) -> float:
     """Return where an axis of powers begins that leaves a share of its length free below the values."""
     low, high = min(values), max(values)
-    return min(0.6 * low, low * (low / high) ** (share / (1.0 - share)))
+    begin: float = low * (low / high) ** (share / (1.0 - share))
+    return min(0.6 * low, begin)
 
 
 def _front(gang: StrategyGang, excess: float) -> Panel:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from dsgd.study.frame.rows import Row
 
-__all__ = ["MissingData", "is_missing", "missing_runs", "sizes_of"]
+__all__ = ["MissingData", "missing_runs", "sizes_of"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,6 @@ class MissingData:
     name: str
     y: Sequence[Any]
     y_test: Sequence[Any]
-
-
-def is_missing(data: object) -> TypeGuard[MissingData]:
-    """Return whether only rows of before are left of data."""
-    return isinstance(data, MissingData)
 
 
 def sizes_of(name: str, rows: Sequence[Row], asked: int | None, asked_test: int | None) -> MissingData | None:

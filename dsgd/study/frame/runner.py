@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsgd.report import origin
-from dsgd.study.frame.missing import is_missing
+from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, Row, RowFile, StudyRun
 from dsgd.study.frame.workers import cluster_where
 
@@ -97,7 +97,7 @@ def by_ranks(study: Any, sets: Sequence[Any], network: str | None = None) -> Ite
 
 def run_grids(
     record: Record,
-    grids: Iterable[tuple[int, Sequence[tuple[DataT, Sequence[RunT]]]]],
+    grids: Iterable[tuple[int, Sequence[tuple[DataT | MissingData, Sequence[RunT]]]]],
     measure: Callable[[Client | None, DataT, list[RunT]], Iterable[Row]],
     scheduler: str | None = None,
 ) -> Iterator[StudyRun]:
@@ -117,10 +117,10 @@ def run_grids(
         Address of a cluster to use in place of worker processes on this machine.
     """
     for n_workers, parts in grids:
-        needed = n_workers > 0 and not all(is_missing(data) or record.has(runs) for data, runs in parts)
+        needed = n_workers > 0 and not all(isinstance(data, MissingData) or record.has(runs) for data, runs in parts)
         with cluster_where(needed, n_workers, scheduler) as client:
             for data, runs in parts:
-                if is_missing(data):
+                if isinstance(data, MissingData):
                     yield from record.kept(runs)
                 else:
                     yield from record.finish(runs, partial(measure, client, data))

@@ -19,7 +19,7 @@ from dsgd.ledger import PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, load_or_keep, place
 from dsgd.study.frame.measure import objective, score
-from dsgd.study.frame.missing import is_missing
+from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record
 from dsgd.study.frame.workers import cluster_where, place_name
@@ -52,10 +52,12 @@ def run_tuning_study(
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_or_keep(source, study.dtype, record.rows()) for source in study.data]
     grids = [(data, study.runs(data.name, len(data.y), len(data.y_test))) for data in loaded]
-    needed = study.network is None and not all(is_missing(data) or record.has(specs) for data, specs in grids)
+    needed = study.network is None and not all(
+        isinstance(data, MissingData) or record.has(specs) for data, specs in grids
+    )
     with cluster_where(needed, study.ranks, scheduler) as client:
         for data, specs in grids:
-            if is_missing(data):
+            if isinstance(data, MissingData):
                 yield from record.kept(specs)
             else:
                 yield from _run_placed(client, data, specs, record)
