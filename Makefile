@@ -23,7 +23,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test golden soak soak-svm lint types docs bench report-screenshots wheel clean
+.PHONY: help demo claims test golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -68,6 +68,9 @@ types: $(STAMPS)/wheel-env ## check types, import contracts and doctests on the 
 docs: $(STAMPS)/docs ## build the documentation, warnings are errors
 	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+figures: $(STAMPS)/test ## draw all figures and tables of the docs from their rows
+	$(BIN)/python docs/figures
 
 bench: $(STAMPS)/bench ## run every benchmark in its quick form; rows go to build/benchmarks/
 	$(BIN)/python -m benchmarks quick --out build/benchmarks

@@ -20,6 +20,7 @@ extensions = [
     "numpydoc",
     "command_help",
     "public_names",
+    "sources",
 ]
 exclude_patterns = ["_build", "_ext"]
 default_role = "code"  # a single backtick in a docstring is a piece of code

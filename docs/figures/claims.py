@@ -1,6 +1,6 @@
-"""Write the tables of docs/claims.rst: the sources from the registry, the verdicts from the rows of a run.
+"""Write the table of docs/claims.rst from the rows of a run, which the pages of sources show too.
 
-dsgd claims --out claims/ && python docs/figures/claims.py claims/      # another run
+dsgd claims --out claims/ && python docs/figures/claims.py claims/      # another run, of all or of some
 python docs/figures/claims.py                                           # the registry has changed
 """
 
@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dsgd.study.claims import MEASURE_OF, chosen, claims_of, overview_table
+from dsgd.study.claims import MEASURES, chosen, claims_of, overview_table
 from dsgd.study.frame.rows import ROWS_FILE, read_rows
-from dsgd.study.published import SOURCES, STATEMENTS
 
 HERE = Path(__file__).parent
 ROWS = HERE / "claims.jsonl"
@@ -27,25 +26,8 @@ def tables() -> dict[str, str]:
     statements = chosen()
     verdicts = overview_table(claims_of(read_rows(ROWS), statements), statements)
     return {
-        "claims-sources.csv": _text(
-            ["Source", "Proposes", "Class", "Switched on by", "Claims", "Measured by"], _sources()
-        ),
         "claims-verdicts.csv": _text([name.capitalize() for name in verdicts.columns], verdicts.rows),
     }
-
-
-def _sources() -> Iterable[Sequence[str]]:
-    for source in SOURCES.values():
-        own = [key for key, statement in STATEMENTS.items() if statement.source == source]
-        measures = dict.fromkeys(MEASURE_OF[key].name for key in own)
-        yield (
-            f"{source.system} (``{source.key}``)",
-            source.proposes,
-            f"``{source.implemented_by.removeprefix('dsgd.')}``",
-            f"``{source.switched_on}``",
-            str(len(own)),
-            ", ".join(measures),
-        )
 
 
 def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -58,7 +40,8 @@ def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        kept = [{name: row[name] for name in _KEPT} for row in read_rows(Path(sys.argv[1]) / ROWS_FILE)]
+        found = {row["measure"]: row for path in (ROWS, Path(sys.argv[1]) / ROWS_FILE) for row in read_rows(path)}
+        kept = [{name: found[measure][name] for name in _KEPT} for measure in MEASURES if measure in found]
         ROWS.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
     for name, content in tables().items():
         (HERE / name).write_text(content, encoding="utf-8")

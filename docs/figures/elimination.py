@@ -1,6 +1,6 @@
 """Draw docs/_static/elimination-*.png from elimination.jsonl, rows of ``dsgd study elimination``.
 
-dsgd study elimination --demo --repeats 3 --out study/
+dsgd study elimination --demo --repeats 1 --ranks none --simulated none --no-reference --out study/
 python docs/figures/elimination.py study/rows.jsonl    # keep what the figures need of these rows, and draw
 python docs/figures/elimination.py                     # draw from what was kept
 """

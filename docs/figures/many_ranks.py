@@ -1,10 +1,12 @@
-"""Draw docs/_static/many-ranks.png from many_ranks.jsonl, the rows of benchmarks/simulation/many_ranks.py.
+"""Draw docs/_static/many-ranks.png and write many-ranks.csv, from the rows of benchmarks/simulation/many_ranks.py.
 
 python docs/figures/many_ranks.py
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ def main() -> None:
     """Draw the figure."""
     lines = (HERE / "many_ranks.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["what"] == "simulated"]
+    (HERE / "many-ranks.csv").write_text(table(rows), encoding="utf-8")
     names = list(dict.fromkeys(row["training"] for row in rows))
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -33,6 +36,17 @@ def main() -> None:
         axis.minorticks_off()
         axis.legend(frameon=False)
         (HERE.parent / "_static" / "many-ranks.png").write_bytes(picture(figure))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the page."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["Ranks", "Training", "Rounds", "Seconds", "Messages"])
+    for row in rows:
+        cells = (row["ranks"], row["training"], row["rounds"], f"{row['seconds']:.3g}", f"{row['messages']:,}")
+        writer.writerow(cells)
+    return text.getvalue()
 
 
 def draw(axis: Any, rows: list[dict[str, Any]], name: str, colour: str) -> None:

@@ -1,4 +1,4 @@
-"""Draw docs/_static/rounds.png from rounds.jsonl, the rows of benchmarks/communication/rounds.py.
+"""Draw docs/_static/rounds.png and write rounds.csv, from rounds.jsonl, the rows of benchmarks/communication/rounds.py.
 
 A bar ends at the median round. In the compiled loop, the few rounds in which a rank had lost its core make the mean
 wait longer than the median round; of the wait only what fits the bar is drawn.
@@ -8,6 +8,8 @@ python docs/figures/rounds.py
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,14 @@ NAMES = {
     "processes": "processes",
     "threads": "threads",
 }
+COLUMNS = ["compute", "encode", "wire", "wait", "other"]
+RANKS = {
+    "processes, tcp": 'worker processes, ``transport="tcp"``',
+    "processes, few cores": "worker processes, fewer cores than ranks",
+    "processes": "worker processes, a core for each",
+    "threads, few cores": "threads, fewer cores than ranks",
+    "threads": "threads, a core for each",
+}
 ROUND_BY_ROUND = ["processes, tcp", "threads, few cores", "processes, few cores"]
 FUSED = ["processes", "threads"]
 
@@ -36,6 +46,7 @@ def main() -> None:
     """Draw the figure."""
     lines = (HERE / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["wire"]: fitted(row) for row in map(json.loads, lines)}
+    (HERE / "rounds.csv").write_text(table(list(map(json.loads, lines))), encoding="utf-8")
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
@@ -45,6 +56,17 @@ def main() -> None:
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS))
         (HERE.parent / "_static" / "rounds.png").write_bytes(picture(figure))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the page: microseconds of a round, and of each phase in it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["ranks", "a round", *COLUMNS])
+    for row in rows:
+        cells = [row["round_us"], *(row[f"{name}_us"] for name in COLUMNS)]
+        writer.writerow([RANKS[row["wire"]], *(f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in cells)])
+    return text.getvalue()
 
 
 def fitted(row: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from typing import Final
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from dsgd.study import read_rows
+from dsgd.study.comparison import Comparison
+
 HERE: Final = Path(__file__).parent
 #: Pages by name: the command that makes each, but for ``--out``.
 PAGES: Final = {
@@ -36,9 +39,13 @@ PAGES: Final = {
     "speedup": ("study", "speedup", "--demo"),
     "claims": ("claims",),
 }
+#: Pages that no command makes: functions that write them into a file.
+MADE: Final = {"comparing": lambda path: Comparison(read_rows(HERE / "comparing.jsonl"), [], 0.05).save(path)}
 #: What is not a page of a report: scripts beside this one, called with ``--out FOLDER``.
 SCRIPTS: Final = {"progress": "progress.py"}
-_LOOKS: Final = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
+_LOOKS: Final = {
+    "light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390), "phone-dark": ("dark", 390),
+}  # fmt: skip
 _DRAWN: Final = "[...document.querySelectorAll('figure')].every((figure) => figure.dataset.drawn)"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _PATIENCE_MS: Final = 180_000
@@ -47,16 +54,16 @@ _PATIENCE_MS: Final = 180_000
 def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join([*PAGES, *SCRIPTS])}; all by default")
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join([*PAGES, *MADE, *SCRIPTS])}; all by default")
     parser.add_argument("--out", type=Path, default=Path("build/screenshots"), help="folder of the pictures")
     parser.add_argument("--docs", metavar="NAME", choices=list(PAGES), help="whose top becomes docs/_static/report.png")
     options = parser.parse_args()
-    names = options.names or [*PAGES, *SCRIPTS]
+    names = options.names or [*PAGES, *MADE, *SCRIPTS]
     executable = next(filter(None, map(shutil.which, _NAMES)), None)
     if executable is None:
         sys.exit(f"needs a browser on the PATH: {', '.join(_NAMES)} (Debian: apt-get install chromium)")
     options.out.mkdir(parents=True, exist_ok=True)
-    reports = {name: report(name, options.out / "studies" / name) for name in names if name in PAGES}
+    reports = {name: report(name, options.out / "studies" / name) for name in names if name not in SCRIPTS}
     with sync_playwright() as driver:
         # The sandbox needs rights that containers do not have; the pages are ours.
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
@@ -77,6 +84,8 @@ def main() -> None:
 
 def report(name: str, folder: Path) -> Path:
     """Run what of a study is not yet there; return its page."""
+    if name in MADE:
+        return MADE[name](folder / "report.html")
     command = [sys.executable, "-m", "dsgd", *PAGES[name], "--out", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "report.html"

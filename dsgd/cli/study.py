@@ -115,6 +115,7 @@ def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], 
             "report": str(path),
             "rows": str(out / "rows.jsonl"),
             "n_runs": len(page.rows),
+            "doubts": list(page.doubts),
             "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims],
         }
         typer.echo(json.dumps(known | facts))
@@ -193,6 +194,11 @@ def follow(
     except KeyboardInterrupt:
         typer.echo(f"{len(rows)} of {total} runs are saved; run the same command to resume.", err=True)
         raise
+    from dsgd.study.frame.missing import missing_runs
+
+    missing = missing_runs(len(rows), total)
+    if missing and not quiet:
+        typer.echo(missing, err=True)
     if n_resumed and not quiet:
         typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
     return rows

@@ -87,7 +87,7 @@ def elimination(
     problems = [own.get(name) or api.find_problem(name) for name in problem or own]
     changes: dict[str, Any] = {name: value for name, value in (("rows", rows), ("C", cost)) if value is not None}
     wanted = asked(preset, ctx, problems=tuple(replace(found, **changes) for found in problems))
-    study, data, skipped = api.find_problems(wanted)
+    study, data, skipped = api.find_problems(wanted, None if force else out)
     for line in () if as_json else skipped:
         typer.echo(line, err=True)
     runs = api.run_elimination_study(study, data, out, force=force)

@@ -27,6 +27,7 @@ script is part of the page) and matplotlib in files. Colours come from `dsgd.rep
 grounds. All three libraries are loaded when something is written; `check_extras` raises early if one is missing.
 """
 
+from dsgd.report.citation import Publication, library_bibtex
 from dsgd.report.claims import Claim, claims_table
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
 from dsgd.report.page import Page, check_extras
@@ -44,6 +45,7 @@ __all__ = [
     "Mark",
     "Page",
     "Panel",
+    "Publication",
     "Table",
     "Words",
     "byte_text",
@@ -51,6 +53,7 @@ __all__ = [
     "claims_table",
     "figure_text",
     "is_busy",
+    "library_bibtex",
     "load_doubts",
     "origin",
     "origin_doubts",

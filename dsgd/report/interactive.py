@@ -123,7 +123,7 @@ def _plot(
                 x="x", y="y", text="texts", text_align="center", text_baseline="bottom", text_font=value(_FONT),
                 text_font_size="10px", text_color=MUTED.light, y_offset=-2,
             )  # fmt: skip
-            plot.add_glyph(source, text)
+            plot.add_glyph(source, text, name="words")  # the page hides them where they have no room
         else:
             plot.add_layout(_level(mark) if isinstance(mark, Level) else _band(mark))
     plot.add_tools(HoverTool(renderers=touched, tooltips=_TOOLTIP, point_policy="snap_to_data"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.errors import DsgdError
+from dsgd.report.citation import library_bibtex
 from dsgd.report.claims import Claim
 from dsgd.report.figures import Figure
 from dsgd.report.tables import Table, sort_value
@@ -77,6 +78,8 @@ class Page:
         Tables that are folded.
     rows : sequence of dict, optional
         All rows; the page offers them for download.
+    citations : sequence of str, optional
+        BibTeX entries of the methods; that of this library comes after them.
     """
 
     title: str
@@ -93,6 +96,7 @@ class Page:
     tables: Sequence[Table] = ()
     details: Sequence[Table] = ()
     rows: Sequence[dict[str, Any]] = ()
+    citations: Sequence[str] = ()
 
     def render(self) -> str:
         """Return the page as HTML.
@@ -114,6 +118,7 @@ class Page:
         environment.filters |= {"script": _script, "sort_value": sort_value}
         return environment.get_template("page.html").render(
             page=self,
+            citations="\n\n".join([*self.citations, library_bibtex()]),
             drawings=[drawing(figure) for figure in self.figures],
             library=library() if self.figures else "",
             colours={colour.light: colour.dark for colour in self._colours()},

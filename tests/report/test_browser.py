@@ -37,7 +37,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_page_draws_without_a_word_of_complaint(seen) -> None:
     """Every panel has a canvas with colours on it, every table a caption, and the console no error or warning."""
     assert seen["title"] == "How often? - dsgd"
-    assert seen["headings"] == ["How often?", "Figures", "Claims", "Tables", "What was run", "Rows"]
+    assert seen["headings"] == ["How often?", "Figures", "Claims", "Tables", "What was run", "Rows", "Cite"]
     assert seen["plots"] == 2
     assert seen["canvases"] >= 2
     assert seen["inked"] > 10

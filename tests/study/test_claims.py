@@ -34,7 +34,8 @@ def test_every_statement_says_who_published_what_where() -> None:
     for key, one in STATEMENTS.items():
         assert key == one.key
         assert key.startswith(f"{one.source.key}/")
-        assert all([one.text, one.figure, one.where, *vars(one.source).values()])
+        said = {**vars(one.source), "publications": one.source.reference}
+        assert all([one.text, one.figure, one.where, *said.values()])
         assert one.form(1.0)
     texts = [(one.source.key, one.text, one.figure) for one in STATEMENTS.values()]
     assert len(set(texts)) == len(texts)

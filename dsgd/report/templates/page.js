@@ -45,6 +45,9 @@ async function embed(figure) {
   const [views] = await Bokeh.embed.embed_items({ [figure.id]: doc }, [item]);
   drawn.set(figure, views);
   for (const key of all(".legend button", figure)) showSeries(figure, key);
+  for (const model of views.roots[0].model.document.all_models) {
+    if (model.name === "words") model.visible = figure.clientWidth > 600;
+  }
   figure.dataset.drawn = night ? "dark" : "light";
 }
 

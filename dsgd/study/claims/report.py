@@ -12,7 +12,7 @@ from dsgd.study.claims.runner import claims_of
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.frame.statement import Source, Statement
-from dsgd.study.published import STATEMENTS
+from dsgd.study.published import STATEMENTS, citations
 
 __all__ = ["claims_facts", "claims_page", "list_table", "overview_table"]
 
@@ -57,6 +57,7 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         details=[_places(statements), _measures(rows), _sources(statements)],
         ran=facts(rows, ("Measures", f"{len(rows)}, {seconds_text(sum(row['seconds'] for row in rows))} together")),
         rows=claims_facts(claims),
+        citations=citations(statement.source for statement in statements),
     )
 
 

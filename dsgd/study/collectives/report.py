@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Final
 
 from dsgd.collectives.model import ALGORITHMS
-from dsgd.report import Axis, Figure, Line, Mark, Page, Panel
+from dsgd.report import Axis, Figure, Line, Mark, Page, Panel, Publication
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.study.collectives.grid import CollectiveStudy
 from dsgd.study.collectives.summary import (
@@ -27,6 +28,21 @@ _CAPTION = (
     "Median time of an all-reduce of float32 vectors, of the slowest rank: marked as measured, dashed as the model "
     "predicts from a calibration in the same gang. Rings mark the choice of auto."
 )
+
+
+# Where the costs of the algorithms are from.
+_COSTS: Final = {
+    "mpich": Publication(
+        ("Thakur", "Rabenseifner", "Gropp"),
+        "Optimization of Collective Communication Operations in MPICH",
+        2005,
+    ),
+    "two-tree": Publication(
+        ("Sanders", "Speck", "Träff"),
+        "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+        2009,
+    ),
+}
 
 
 def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
@@ -55,17 +71,17 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
             ),
             (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs"),
         ],
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         data=[link_table(gangs)],
         claims=check_collective_claims(gangs),
         source=(
-            "The claims are those of this library. Costs of the algorithms are those of Thakur, Rabenseifner and "
-            "Gropp, Optimization of Collective Communication Operations in MPICH (2005), and Sanders, Speck and "
-            "Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009)."
+            "The claims are those of this library. Costs of the algorithms are those of "
+            f"{'; '.join(map(str, _COSTS.values()))}."
         ),
         figures=[collective_figure(gangs)],
         tables=[collective_table(gang) for gang in gangs],
         rows=rows,
+        citations=[one.bibtex(key) for key, one in _COSTS.items()],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Axis, Figure, Level, Line, Mark, Panel, series
@@ -72,6 +73,13 @@ def front_figure(gang: StrategyGang, excess: float, name: str = "pareto") -> Fig
     return Figure(name, title, _FRONT, [_front(gang, excess)], height=480)
 
 
+def _below(values: Sequence[float], share: float) -> float:
+    """Return where an axis of powers begins that leaves a share of its length free below the values."""
+    low, high = min(values), max(values)
+    begin: float = low * (low / high) ** (share / (1.0 - share))
+    return min(0.6 * low, begin)
+
+
 def _front(gang: StrategyGang, excess: float) -> Panel:
     reached, front = gang.reached(excess), gang.front(excess)
     marks: list[Mark] = []
@@ -90,8 +98,8 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
     title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
     # Names stand left of and below the points of the front, where no other can be; they need room.
     low_s, low_bytes = (
-        0.6 * max(least, min(point[side] for point in reached.values())) if reached else None
-        for side, least in (("seconds", 0.0), ("bytes_sent", 1.0))
+        _below([max(least, point[side]) for point in reached.values()], share) if reached else None
+        for side, least, share in (("seconds", 1e-9, 0.35), ("bytes_sent", 1.0, 0.0))
     )
     x_axis = Axis("time to the target", "log", "s", low=low_s)
     return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)

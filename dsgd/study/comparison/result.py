@@ -24,6 +24,7 @@ from dsgd.study.comparison.summary import (
 from dsgd.study.frame.report import data_table, doubts, facts, joined
 from dsgd.study.frame.rows import Row, to_frame
 from dsgd.study.frame.verdict import were_busy
+from dsgd.study.published import citations, sources_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,6 +173,7 @@ class Comparison:
             tables=self._tables(),
             details=[methods, *([search_table(self.search)] if self.search else [])],
             rows=rows,
+            citations=citations(sources_of(row["sync"] for row in self.rows)),
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:

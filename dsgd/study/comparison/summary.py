@@ -273,9 +273,13 @@ def _versus(
     points = [one.reached_by_seed(gang.target(excess)) for one in (first, cell)]
     for name, words in (("seconds", ("later", "sooner")), ("bytes_sent", ("more", "fewer"))):
         ours, other = ({seed: point[name] for seed, point in found.items()} for found in points)
-        missed = [one.name for one, found in zip((first, cell), points, strict=True) if len(found) < len(one.rows)]
+        missed = [
+            f"{one.name} {'not with every seed' if found else 'not reached'}"
+            for one, found in zip((first, cell), points, strict=True)
+            if len(found) < len(one.rows)
+        ]
         found = None if missed else ratio(ours, other)
-        said += ["-", f"{missed[0]} not reached"] if missed else _said(found, _times, 1.0, words)
+        said += ["-", missed[0]] if missed else _said(found, _times, 1.0, words)
         if busy and name == "seconds" and found is not None:
             said[-1] = "undecided"
     accuracy = [{row["seed"]: float(row["test_accuracy"]) for row in one.rows} for one in (cell, first)]

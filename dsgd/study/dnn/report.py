@@ -11,7 +11,9 @@ from dsgd.report.figures import series
 from dsgd.report.theme import MUTED
 from dsgd.study.dnn.grid import DnnStudy
 from dsgd.study.dnn.summary import DnnGang, check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
+from dsgd.study.frame.missing import missing_runs
 from dsgd.study.frame.report import facts, joined, where
+from dsgd.study.published import citations, sources_of
 
 __all__ = ["curves_figure", "dnn_doubts", "dnn_page", "pareto_figure"]
 
@@ -46,12 +48,14 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
         figures=figures,
         tables=[dnn_table(gang) for gang in gangs],
         rows=rows,
+        citations=citations(sources_of(row["sync"] for row in rows)),
     )
 
 
 def dnn_doubts(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what makes figures of a study hard to compare."""
-    found = list(origin_doubts(rows))
+    missing = missing_runs(len(rows), study.count())
+    found = [*([missing] if missing else []), *origin_doubts(rows)]
     if study.network is not None:
         found.append("Seconds are those of a virtual clock with an estimated cost of work; bytes and models are real.")
         return found

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dsgd.datasets import load
+from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
 from dsgd.study.frame.data import file_names
 from dsgd.study.frame.measure import majority_accuracy, point, spent
+from dsgd.study.frame.missing import MissingData, sizes_of
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
@@ -116,8 +117,16 @@ def run_dnn_study(
     ranks in the middle of a run are not what training returns. A run that diverges raises `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
-    images = load_images(study.rows, study.test_rows)
+    images = _left(study, record) or load_images(study.rows, study.test_rows)
     yield from run_grids(record, by_ranks(study, [images], study.network), _measure, scheduler)
+
+
+def _left(study: DnnStudy, record: Record) -> MissingData | None:
+    """Return what is left of MNIST where a study has begun with it and it is not here any more."""
+    own = record.rows(dataset="mnist")
+    return (
+        sizes_of("mnist", own, study.rows, study.test_rows) if own and locate(find("mnist"), "train") is None else None
+    )
 
 
 def _measure(client: Client | None, images: Images, runs: Sequence[DnnRun]) -> Iterator[Row]:

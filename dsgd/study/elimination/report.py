@@ -13,6 +13,7 @@ from dsgd.study.elimination.summary import EliminationSummary, summarise_elimina
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
 from dsgd.study.frame.report import doubts, facts, tally
 from dsgd.study.frame.rows import Row, check_rows
+from dsgd.study.published import citations
 from dsgd.study.published.elimination import SOURCE
 
 __all__ = ["elimination_page", "elimination_verdict"]
@@ -43,7 +44,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
             ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {_threads(study)}"),
         ),
         highlights=_highlights(summary, claims),
-        doubts=[*skipped, *doubts(rows, _once(rows))],
+        doubts=[*skipped, *doubts(rows, _once(rows), asked=study.count())],
         data=[elimination_data_table(summary)],
         claims=claims,
         source=(
@@ -54,6 +55,7 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
         tables=[table for table in (*overviews, ranks) if table.rows],
         details=[table for table in tables if table.rows],
         rows=rows,
+        citations=citations([SOURCE]),
     )
 
 

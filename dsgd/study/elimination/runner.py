@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 from dsgd.errors import DatasetError
 from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
-from dsgd.study.elimination.problems import ProblemData, load_problem
+from dsgd.study.elimination.problems import Problem, ProblemData, load_problem
 from dsgd.study.frame.data import place
-from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.rows import ROWS_FILE, Row, StudyRun, read_rows
 from dsgd.study.frame.runner import Record, run_grids
 from dsgd.svm import SVC
 
@@ -31,32 +33,52 @@ __all__ = ["find_problems", "run_elimination_study"]
 _WARM_UP_STEPS = 500
 
 
-def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[ProblemData], list[str]]:
+def find_problems(
+    study: EliminationStudy, out: str | os.PathLike[str] | None = None
+) -> tuple[EliminationStudy, list[ProblemData | MissingData], list[str]]:
     """Load what a study trains on.
+
+    Parameters
+    ----------
+    study : EliminationStudy
+        The study.
+    out : str or path-like, optional
+        Its folder: of problems that are not on this machine and that have been measured there, the rows are kept.
 
     Returns
     -------
     study : EliminationStudy
         The same, with the available problems and their actual numbers of rows.
-    data : list of ProblemData
-        Their rows.
+    data : list of ProblemData or MissingData
+        Their rows, or what is left of them.
     skipped : list of str
         Why others are not there, a line each; if none is there a `DatasetError` says so.
     """
-    data, skipped = [], []
+    measured = [] if out is None else read_rows(Path(out) / ROWS_FILE)
+    problems, skipped = list[Problem](), list[str]()
+    data: list[ProblemData | MissingData] = []
     for problem in study.problems:
         try:
-            data.append(load_problem(problem))
+            found = load_problem(problem)
         except DatasetError as error:
-            skipped.append(f"{problem.name} is left out: {error}")
+            sizes = [row["rows"] for row in measured if row["problem"] == problem.name and row["rows"] <= problem.rows]
+            if not sizes:
+                skipped.append(f"{problem.name} is left out: {error}")
+                continue
+            skipped.append(f"{problem.name} is not here, and only what was measured before is kept: {error}")
+            data.append(MissingData(problem.name, range(max(sizes)), ()))
+            problems.append(replace(problem, rows=max(sizes)))
+        else:
+            data.append(found)
+            problems.append(found.problem)
     if not data:
         raise DatasetError("; ".join(skipped))
-    return replace(study, problems=tuple(found.problem for found in data)), data, skipped
+    return replace(study, problems=tuple(problems)), data, skipped
 
 
 def run_elimination_study(
     study: EliminationStudy,
-    data: Sequence[ProblemData],
+    data: Sequence[ProblemData | MissingData],
     out: str | os.PathLike[str],
     *,
     force: bool = False,
@@ -68,10 +90,11 @@ def run_elimination_study(
     precedes the first timed one of a problem, so timings exclude loading compiled code.
     """
     record = Record(out, force=force, command=command)
-    grids = [(0, [(found, study.runs(found.problem)) for found in data])]
+    pairs = list(zip(data, study.problems, strict=True))
+    grids = [(0, [(found, study.runs(problem)) for found, problem in pairs])]
     # One rank is this process.
     grids += [
-        (ranks if ranks > 1 else 0, [(found, study.rank_runs(found.problem, ranks)) for found in data])
+        (ranks if ranks > 1 else 0, [(found, study.rank_runs(problem, ranks)) for found, problem in pairs])
         for ranks in sorted(set(study.ranks))
     ]
     yield from run_grids(record, grids, _measure)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dsgd.datasets import load_or_generate, split_rows
+from dsgd.datasets import find, load_or_generate, locate, split_rows
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.measure import majority_accuracy
+from dsgd.study.frame.missing import MissingData, sizes_of
+from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ __all__ = [
     "density",
     "file_names",
     "load_data",
+    "load_or_keep",
     "place",
 ]
 
@@ -57,6 +61,11 @@ class DataSource:
         for name, value in (("rows", self.rows), ("test_rows", self.test_rows)):
             if value is not None and value < 100:
                 raise InvalidParameterError(f"DataSource({name}={value}): a study needs at least 100 of them.")
+
+    @property
+    def all_test_rows(self) -> int | None:
+        """How many test rows there are at most; None for all of the set."""
+        return self.test_rows or (self.rows and max(100, self.rows // 4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +133,41 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     InvalidParameterError
         The set is one for regression.
     """
-    test_rows = source.test_rows or (source.rows and max(100, source.rows // 4))
+    test_rows = source.all_test_rows
     train = load_or_generate(source.name, "train", n_rows=source.rows, dtype=dtype)
     test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
     if train.task == "regression":
         raise InvalidParameterError(f"DataSource({source.name!r}) is a regression set; the study trains classifiers.")
     text = train.source if train.generated else file_names(train.source)
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
+
+
+def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
+    """Load a dataset as `load_data` does, but never a twin for one that a study has measured already.
+
+    Parameters
+    ----------
+    source, dtype
+        See `load_data`.
+    rows : sequence of dict
+        The rows of the study so far.
+
+    Returns
+    -------
+    StudyData or MissingData
+        The latter if the set is not on this machine and rows of it are there: what is left of it.
+
+    Raises
+    ------
+    DatasetError, InvalidParameterError
+        See `load_data`.
+    """
+    own = [row for row in rows if row["dataset"] == source.name]
+    if own and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
+        left = sizes_of(source.name, own, source.rows, source.all_test_rows)
+        if left is not None:
+            return left
+    return load_data(source, dtype)
 
 
 def place(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
+from dsgd.study.frame.missing import missing_runs
 from dsgd.study.frame.rows import Row
 
 __all__ = ["data_table", "doubts", "facts", "gang_text", "joined", "tally", "time_text", "where"]
@@ -37,8 +38,8 @@ def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
     return [("Command", rows[-1]["command"]), *own, *ran(rows)]
 
 
-def doubts(rows: Sequence[Row], own: Iterable[str] = ()) -> list[str]:
-    """Return reasons why the seconds of a study are hard to compare with each other or with another study's.
+def doubts(rows: Sequence[Row], own: Iterable[str] = (), *, asked: int = 0) -> list[str]:
+    """Return what to know before believing a study: runs that are missing, and why seconds are hard to compare.
 
     Parameters
     ----------
@@ -46,10 +47,13 @@ def doubts(rows: Sequence[Row], own: Iterable[str] = ()) -> list[str]:
         Rows of one study.
     own : iterable of str, optional
         Further reasons of the study.
+    asked : int, default 0
+        How many runs were asked for.
     """
     # This machine's load and cores do not matter for a cluster elsewhere or a virtual clock.
     is_here = rows[-1].get("cluster", "local") == "local"
-    return [*origin_doubts(rows), *own, *(load_doubts(rows) if is_here else ())]
+    missing = missing_runs(len(rows), asked)
+    return [*([missing] if missing else []), *origin_doubts(rows), *own, *(load_doubts(rows) if is_here else ())]
 
 
 def tally(claims: Sequence[Claim]) -> str:

@@ -201,6 +201,11 @@ class RowFile:
             os.fsync(file.fileno())
         self._rows[kept["key"]] = kept
 
+    def matching(self, columns: Mapping[str, Any]) -> list[Row]:
+        """Return the rows that have these values, in the order in which they were made."""
+        wanted = columns.items()
+        return [row for row in self._rows.values() if all(row.get(name) == value for name, value in wanted)]
+
     def select(self, keys: Iterable[str]) -> list[Row]:
         """Return the rows with these keys, in the order of the keys; keys without a row are skipped."""
         return [self._rows[key] for key in keys if key in self._rows]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsgd.report import origin
+from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, Row, RowFile, StudyRun
 from dsgd.study.frame.workers import cluster_where
 
@@ -49,6 +50,15 @@ class Record:
     def has(self, runs: Iterable[AbstractRun]) -> bool:
         """Return whether all of these runs are finished."""
         return all(run.key in self._rows for run in runs)
+
+    def rows(self, **columns: Any) -> list[Row]:
+        """Return the rows that have these values, in the order in which they were made."""
+        return self._rows.matching(columns)
+
+    def kept(self, runs: Iterable[AbstractRun]) -> Iterator[StudyRun]:
+        """Yield those of some runs that have a row; nothing is run."""
+        for row in self._rows.select(run.key for run in runs):
+            yield StudyRun(row, resumed=True)
 
     def finish(self, runs: Sequence[RunT], measure: Callable[[list[RunT]], Iterable[Row]]) -> Iterator[StudyRun]:
         """Yield all of these runs in their order, each when its row is on disk.
@@ -87,11 +97,11 @@ def by_ranks(study: Any, sets: Sequence[Any], network: str | None = None) -> Ite
 
 def run_grids(
     record: Record,
-    grids: Iterable[tuple[int, Sequence[tuple[DataT, Sequence[RunT]]]]],
+    grids: Iterable[tuple[int, Sequence[tuple[DataT | MissingData, Sequence[RunT]]]]],
     measure: Callable[[Client | None, DataT, list[RunT]], Iterable[Row]],
     scheduler: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Yield all runs of a study in their order, each when its row is on disk.
+    """Yield the runs of a study in their order, each when its row is on disk.
 
     Parameters
     ----------
@@ -99,14 +109,18 @@ def run_grids(
         Where rows are and go.
     grids : iterable of (int, sequence of (data, sequence of AbstractRun))
         Runs, grouped by the number of worker processes that they need (0 for none) and by data. Workers are started
-        once for each entry, and only if one of its runs has no row yet.
+        once for each entry, and only if one of its runs has no row yet. Of data that are missing only the rows are
+        yielded that are there.
     measure : callable
         Takes a client (None without workers), the data and the runs to make, and yields the contents of their rows.
     scheduler : str, optional
         Address of a cluster to use in place of worker processes on this machine.
     """
     for n_workers, parts in grids:
-        needed = n_workers > 0 and not all(record.has(runs) for _, runs in parts)
+        needed = n_workers > 0 and not all(isinstance(data, MissingData) or record.has(runs) for data, runs in parts)
         with cluster_where(needed, n_workers, scheduler) as client:
             for data, runs in parts:
-                yield from record.finish(runs, partial(measure, client, data))
+                if isinstance(data, MissingData):
+                    yield from record.kept(runs)
+                else:
+                    yield from record.finish(runs, partial(measure, client, data))

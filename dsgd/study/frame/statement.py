@@ -7,11 +7,11 @@ A published figure is written down once, in a `Statement` of `dsgd.study.publish
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dsgd.report import Claim
+from dsgd.report import Claim, Publication
 from dsgd.study.frame.verdict import Interval, Margin
 
 __all__ = ["Source", "Statement", "as_number", "as_percent", "as_points", "as_times"]
@@ -32,8 +32,8 @@ class Source:
         What ``dsgd claims --only`` calls it.
     system : str
         The name of the method or system.
-    reference : str
-        Authors, title, year.
+    publications : sequence of Publication
+        Where it is published; empty for this library.
     implemented_by : str
         The class, as the documentation names it.
     switched_on : str
@@ -44,10 +44,21 @@ class Source:
 
     key: str
     system: str
-    reference: str
+    publications: Sequence[Publication]
     implemented_by: str
     switched_on: str
     proposes: str
+
+    @property
+    def reference(self) -> str:
+        """Authors, titles and years."""
+        return "; ".join(map(str, self.publications)) or "The documentation of this library"
+
+    @property
+    def bibtex(self) -> list[str]:
+        """Its BibTeX entries, with its key as theirs; a number follows in the second and later ones."""
+        tails = ["", *(f"-{number}" for number in range(2, len(self.publications) + 1))]
+        return [one.bibtex(f"{self.key}{tail}") for one, tail in zip(self.publications, tails, strict=False)]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dsgd.study.gtopk.model import (
     mass_table,
     scaling_table,
 )
+from dsgd.study.published import citations
 from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK, SOURCE
 
 __all__ = ["gtopk_page"]
@@ -69,6 +70,7 @@ def gtopk_page(
         figures=[_efficiency(curves, sizes), _mass(merged, shares)],
         tables=[scaling_table(steps, sizes[-1]), mass_table(merged, shares)],
         rows=rows,
+        citations=citations([SOURCE]),
     )
 
 

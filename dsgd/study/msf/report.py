@@ -12,6 +12,7 @@ from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import Summary, difference, summarise
+from dsgd.study.published import citations
 from dsgd.study.published import msf as published
 
 __all__ = ["study_page", "verdict"]
@@ -42,7 +43,7 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
             ),
         ),
         highlights=_highlights(summary, claims),
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         data=[tables.data_table(summary)],
         claims=claims,
         source=(
@@ -57,6 +58,7 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
         ],
         details=[tables.target_table(summary, excess=study.target_excess)],
         rows=rows,
+        citations=citations([published.SOURCE]),
     )
 
 

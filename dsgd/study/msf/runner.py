@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.data import StudyData, load_data, place
+from dsgd.study.frame.data import StudyData, load_or_keep, place
 from dsgd.study.frame.measure import objective, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
@@ -64,7 +64,7 @@ def run_study(
         A dataset can be neither found nor generated.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
-    loaded = [load_data(source, study.dtype) for source in study.data]
+    loaded = [load_or_keep(source, study.dtype, record.rows()) for source in study.data]
     yield from run_grids(record, by_ranks(study, loaded, study.network), _measure, scheduler)
 
 

@@ -2,50 +2,11 @@
 
 Modules are by subject: `msf`, `scaling`, `gtopk` and `elimination` have studies of their own, `averaging`,
 `neighbours` and `compression` are of the methods that have none, and `library` is what this library promises of itself.
-The claims of every study, and those of `dsgd.study.claims`, are made of these statements.
+The claims of every study, and those of `dsgd.study.claims`, are made of these statements; `registry` has all of them.
+`citing` says what a report cites.
 """
 
-from __future__ import annotations
+from dsgd.study.published.citing import citations, sources_of
+from dsgd.study.published.registry import SOURCES, STATEMENTS
 
-from types import MappingProxyType, ModuleType
-from typing import Final
-
-from dsgd.study.frame.statement import Source, Statement
-from dsgd.study.published import (
-    averaging,
-    compression,
-    elimination,
-    gtopk,
-    library,
-    msf,
-    neighbours,
-    scaling,
-)
-
-__all__ = ["SOURCES", "STATEMENTS"]
-
-
-def _of(module: ModuleType) -> list[Statement]:
-    """Return the statements of a module, in the order in which it has them."""
-    found: list[Statement] = []
-    for value in vars(module).values():
-        if isinstance(value, Statement):
-            found.append(value)
-        elif isinstance(value, (tuple, MappingProxyType)):
-            items = value.values() if isinstance(value, MappingProxyType) else value
-            found += [item for item in items if isinstance(item, Statement)]
-    return found
-
-
-#: All statements by their key, source by source.
-STATEMENTS: Final = MappingProxyType(
-    {
-        statement.key: statement
-        for module in (msf, scaling, gtopk, compression, averaging, neighbours, elimination, library)
-        for statement in _of(module)
-    }
-)
-#: All sources by their key.
-SOURCES: Final[MappingProxyType[str, Source]] = MappingProxyType(
-    {statement.source.key: statement.source for statement in STATEMENTS.values()}
-)
+__all__ = ["SOURCES", "STATEMENTS", "citations", "sources_of"]

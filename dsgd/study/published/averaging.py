@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement, as_percent, as_points, as_times
 from dsgd.study.frame.verdict import Margin
 
@@ -33,7 +34,7 @@ LOCAL: Final = Statement(
     Source(
         "local",
         "Local SGD",
-        "Stich, Local SGD converges fast and communicates little, 2019 (arXiv 1805.09767)",
+        (Publication(("Stich",), "Local SGD converges fast and communicates little", 2019, arxiv="1805.09767"),),
         "dsgd.sync.LocalSGD",
         "sync=LocalSGD(every=22)",
         "Ranks average their models rarely; up to the root of the number of steps this costs nothing in the rate.",
@@ -50,8 +51,14 @@ ADACOMM: Final = Statement(
     Source(
         "adacomm",
         "AdaComm",
-        "Wang and Joshi, Adaptive communication strategies to achieve the best error-runtime trade-off in local-update "
-        "SGD, 2019 (arXiv 1810.08313)",
+        (
+            Publication(
+                ("Wang", "Joshi"),
+                "Adaptive communication strategies to achieve the best error-runtime trade-off in local-update SGD",
+                2019,
+                arxiv="1810.08313",
+            ),
+        ),
         "dsgd.sync.adaptive.AdaComm",
         "sync=AutoSync(rule=AdaComm())",
         "The period begins long and shrinks with the root of the loss, so that early epochs cost little and"
@@ -68,8 +75,14 @@ BAND: Final = Statement(
     Source(
         "adpa",
         "Adaptive periodic averaging",
-        "Jiang and Agrawal, Adaptive periodic averaging: a practical approach to reducing communication in distributed "
-        "learning, 2020 (arXiv 2007.06134)",
+        (
+            Publication(
+                ("Jiang", "Agrawal"),
+                "Adaptive periodic averaging: a practical approach to reducing communication in distributed learning",
+                2020,
+                arxiv="2007.06134",
+            ),
+        ),
         "dsgd.sync.adaptive.VarianceBand",
         "sync=AutoSync(rule=VarianceBand())",
         "The period is held where the variance of the models between ranks stays in a band.",
@@ -83,8 +96,14 @@ BAND: Final = Statement(
 _QSR: Final = Source(
     "qsr",
     "QSR",
-    "Gu, Lyu, Arora, Zhang and Huang, A quadratic synchronization rule for distributed deep learning, 2024 (arXiv "
-    "2310.14423)",
+    (
+        Publication(
+            ("Gu", "Lyu", "Arora", "Zhang", "Huang"),
+            "A quadratic synchronization rule for distributed deep learning",
+            2024,
+            arxiv="2310.14423",
+        ),
+    ),
     "dsgd.sync.adaptive.QSR",
     "sync=AutoSync(rule=QSR())",
     "The period grows as the inverse square of the rate.",
@@ -111,7 +130,14 @@ QSR_ACCURACY: Final = Statement(
 _DYNAMIC: Final = Source(
     "dynamic",
     "Dynamic averaging",
-    "Kamp et al., Efficient decentralized deep learning by dynamic model averaging, 2018 (arXiv 1807.03210)",
+    (
+        Publication(
+            ("Kamp", "others"),
+            "Efficient decentralized deep learning by dynamic model averaging",
+            2018,
+            arxiv="1807.03210",
+        ),
+    ),
     "dsgd.sync.adaptive.DynamicAveraging",
     "sync=AutoSync(rule=DynamicAveraging())",
     "Ranks average when their models have moved far from the last average, and not before.",
@@ -140,8 +166,14 @@ SLOWMO: Final = Statement(
     Source(
         "slowmo",
         "SlowMo",
-        "Wang, Tantia, Ballas and Rabbat, SlowMo: improving communication-efficient distributed SGD with slow "
-        "momentum, 2020 (arXiv 1910.00643)",
+        (
+            Publication(
+                ("Wang", "Tantia", "Ballas", "Rabbat"),
+                "SlowMo: improving communication-efficient distributed SGD with slow momentum",
+                2020,
+                arxiv="1910.00643",
+            ),
+        ),
         "dsgd.sync.SlowMo",
         "sync=SlowMo(every=64)",
         "The change of the model between two averages goes through a momentum of its own.",
@@ -156,7 +188,14 @@ SLOWMO: Final = Statement(
 _DILOCO: Final = Source(
     "diloco",
     "DiLoCo",
-    "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023 (arXiv 2311.08105)",
+    (
+        Publication(
+            ("Douillard", "others"),
+            "DiLoCo: distributed low-communication training of language models",
+            2023,
+            arxiv="2311.08105",
+        ),
+    ),
     "dsgd.sync.DiLoCo",
     "sync=DiLoCo(every=500)",
     "Hundreds of local steps between two exchanges, and a Nesterov step along the mean change.",
@@ -186,7 +225,11 @@ EASGD: Final = Statement(
     Source(
         "easgd",
         "EASGD",
-        "Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, 2015 (arXiv 1412.6651)",
+        (
+            Publication(
+                ("Zhang", "Choromanska", "LeCun"), "Deep learning with elastic averaging SGD", 2015, arxiv="1412.6651"
+            ),
+        ),
         "dsgd.sync.EASGD",
         "sync=EASGD(every=64)",
         "Models are tied to a centre by springs, and are free to explore in between.",
@@ -203,8 +246,14 @@ LEADER: Final = Statement(
     Source(
         "lsgd",
         "LSGD",
-        "Teng et al., Leader stochastic gradient descent for distributed training of deep learning models, 2019 (arXiv "
-        "1905.10395)",
+        (
+            Publication(
+                ("Teng", "others"),
+                "Leader stochastic gradient descent for distributed training of deep learning models",
+                2019,
+                arxiv="1905.10395",
+            ),
+        ),
         "dsgd.sync.LeaderSGD",
         "sync=LeaderSGD(every=64)",
         "Models are pulled to the one with the lowest loss, of their group and of all, and not to a mean.",
@@ -221,7 +270,14 @@ SCAFFOLD: Final = Statement(
     Source(
         "scaffold",
         "SCAFFOLD",
-        "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, 2020 (arXiv 1910.06378)",
+        (
+            Publication(
+                ("Karimireddy", "others"),
+                "SCAFFOLD: stochastic controlled averaging for federated learning",
+                2020,
+                arxiv="1910.06378",
+            ),
+        ),
         "dsgd.sync.SCAFFOLD",
         "sync=SCAFFOLD(every=256, stretch=16)",
         "Every rank corrects its steps by how its gradient differs from that of all, so that unlike rows do"
@@ -239,7 +295,14 @@ FEDPROX: Final = Statement(
     Source(
         "fedprox",
         "FedProx",
-        "Li, Sahu, Zaheer et al., Federated optimization in heterogeneous networks, 2020 (arXiv 1812.06127)",
+        (
+            Publication(
+                ("Li", "Sahu", "Zaheer", "others"),
+                "Federated optimization in heterogeneous networks",
+                2020,
+                arxiv="1812.06127",
+            ),
+        ),
         "dsgd.sync.FedProx",
         "sync=FedProx(every=256, mu=0.001)",
         "A spring to the last average holds the models of ranks with unlike rows near each other.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement, as_number, as_points, as_times
 from dsgd.study.frame.verdict import Margin
 
@@ -27,7 +28,7 @@ _KEPT: Final = "Half a point below still counts as kept."
 _DGC: Final = Source(
     "dgc",
     "DGC",
-    "Lin, Han, Mao, Wang and Dally, Deep gradient compression, 2018 (arXiv 1712.01887)",
+    (Publication(("Lin", "Han", "Mao", "Wang", "Dally"), "Deep gradient compression", 2018, arxiv="1712.01887"),),
     "dsgd.compress.DGC",
     "sync=MinibatchSGD(compressor=DGC(0.001))",
     "Only the largest entries of a gradient are sent; the others wait in a memory that carries momentum"
@@ -36,8 +37,14 @@ _DGC: Final = Source(
 _TERNGRAD: Final = Source(
     "terngrad",
     "TernGrad",
-    "Wen et al., TernGrad: ternary gradients to reduce communication in distributed deep learning, 2017 (arXiv "
-    "1705.07878)",
+    (
+        Publication(
+            ("Wen", "others"),
+            "TernGrad: ternary gradients to reduce communication in distributed deep learning",
+            2017,
+            arxiv="1705.07878",
+        ),
+    ),
     "dsgd.compress.TernGrad",
     "sync=MinibatchSGD(compressor=TernGrad())",
     "Entries are rounded at random to minus one, zero or one times a scale that ranks share, so that "
@@ -46,8 +53,14 @@ _TERNGRAD: Final = Source(
 _ONEBIT: Final = Source(
     "onebit",
     "1-bit SGD",
-    "Seide, Fu, Droppo, Li and Yu, 1-bit stochastic gradient descent and its application to data-parallel distributed "
-    "training of speech DNNs, 2014",
+    (
+        Publication(
+            ("Seide", "Fu", "Droppo", "Li", "Yu"),
+            "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech "
+            "DNNs",
+            2014,
+        ),
+    ),
     "dsgd.compress.OneBit",
     "sync=MinibatchSGD(compressor=ErrorFeedback(OneBit()))",
     "One bit for each entry chooses one of two means, and what is lost is added to the next gradient.",
@@ -55,8 +68,14 @@ _ONEBIT: Final = Source(
 _POWERSGD: Final = Source(
     "powersgd",
     "PowerSGD",
-    "Vogels, Karimireddy and Jaggi, PowerSGD: practical low-rank gradient compression for distributed optimization, "
-    "2019 (arXiv 1905.13727)",
+    (
+        Publication(
+            ("Vogels", "Karimireddy", "Jaggi"),
+            "PowerSGD: practical low-rank gradient compression for distributed optimization",
+            2019,
+            arxiv="1905.13727",
+        ),
+    ),
     "dsgd.compress.PowerSGD",
     "sync=MinibatchSGD(compressor=ErrorFeedback(PowerSGD(2)))",
     "A gradient is a matrix of low rank, found by one warm step of power iteration, whose factors can be all-reduced.",
@@ -139,8 +158,14 @@ QSGD_VARIANCE: Final = Statement(
     Source(
         "qsgd",
         "QSGD",
-        "Alistarh, Grubic, Li, Tomioka and Vojnovic, QSGD: communication-efficient SGD via gradient quantization and "
-        "encoding, 2017 (arXiv 1610.02132)",
+        (
+            Publication(
+                ("Alistarh", "Grubic", "Li", "Tomioka", "Vojnovic"),
+                "QSGD: communication-efficient SGD via gradient quantization and encoding",
+                2017,
+                arxiv="1610.02132",
+            ),
+        ),
         "dsgd.compress.QSGD",
         "sync=MinibatchSGD(compressor=QSGD(7))",
         "Entries are rounded at random to a few levels of the norm, so that the mean is the gradient and "
@@ -157,8 +182,14 @@ ADACOMP: Final = Statement(
     Source(
         "adacomp",
         "AdaComp",
-        "Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan, AdaComp: adaptive residual gradient compression for "
-        "data-parallel distributed training, 2018 (arXiv 1712.02679)",
+        (
+            Publication(
+                ("Chen", "Choi", "Brand", "Agrawal", "Zhang", "Gopalakrishnan"),
+                "AdaComp: adaptive residual gradient compression for data-parallel distributed training",
+                2018,
+                arxiv="1712.02679",
+            ),
+        ),
         "dsgd.compress.AdaComp",
         "sync=MinibatchSGD(compressor=AdaComp())",
         "Each bin of a gradient sends the entries that one more gradient like the last would make its largest.",
@@ -175,8 +206,14 @@ VOTE: Final = Statement(
     Source(
         "signsgd",
         "signSGD",
-        "Bernstein, Wang, Azizzadenesheli and Anandkumar, signSGD: compressed optimisation for non-convex problems, "
-        "2018 (arXiv 1802.04434)",
+        (
+            Publication(
+                ("Bernstein", "Wang", "Azizzadenesheli", "Anandkumar"),
+                "signSGD: compressed optimisation for non-convex problems",
+                2018,
+                arxiv="1802.04434",
+            ),
+        ),
         "dsgd.compress.MajorityVote",
         "sync=MinibatchSGD(compressor=MajorityVote())",
         "Ranks send signs, and the step takes the sign that most of them have sent.",
@@ -193,7 +230,11 @@ RING: Final = Statement(
     Source(
         "ring",
         "Ring all-reduce",
-        "Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009",
+        (
+            Publication(
+                ("Patarasuk", "Yuan"), "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009
+            ),
+        ),
         "dsgd.collectives.Group",
         'Group(transport, algorithm="ring")',
         "A sum travels round a ring in pieces, so that every link carries the least that it can.",
@@ -210,7 +251,11 @@ BLINK: Final = Statement(
     Source(
         "blink",
         "Blink",
-        "Wang et al., Blink: fast and generic collectives for distributed ML, 2020 (arXiv 1910.04940)",
+        (
+            Publication(
+                ("Wang", "others"), "Blink: fast and generic collectives for distributed ML", 2020, arxiv="1910.04940"
+            ),
+        ),
         "dsgd.collectives.algorithms.packed_trees.tree_allreduce",
         "tree_allreduce(transport, vector, pack_trees(links))",
         "Spanning trees are packed into the links that a job has got, and each carries its share of a sum.",

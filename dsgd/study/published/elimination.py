@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement
 from dsgd.study.frame.verdict import Margin
 
@@ -23,9 +24,19 @@ def as_whole_percent(share: float) -> str:
 SOURCE: Final = Source(
     "shrinking",
     "Adaptive shrinking",
-    "Narasimhan, Vishnu, Holder and Hoisie, Fast support vector machines using parallel adaptive shrinking on "
-    "distributed systems (arXiv 1406.5161); Vishnu, Narasimhan, Holder, Kerbyson and Hoisie, Fast and accurate support "
-    "vector machines on large scale systems, IEEE Cluster 2015",
+    (
+        Publication(
+            ("Narasimhan", "Vishnu", "Holder", "Hoisie"),
+            "Fast support vector machines using parallel adaptive shrinking on distributed systems",
+            arxiv="1406.5161",
+        ),
+        Publication(
+            ("Vishnu", "Narasimhan", "Holder", "Kerbyson", "Hoisie"),
+            "Fast and accurate support vector machines on large scale systems",
+            2015,
+            venue="IEEE Cluster",
+        ),
+    ),
     "dsgd.svm.SVC",
     'SVC(elimination="multi", client=client)',
     "Samples that will not become support vectors are left out of the solver's work, and checked again at the end.",

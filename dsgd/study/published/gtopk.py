@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement, as_points
 from dsgd.study.frame.verdict import Margin
 
@@ -13,8 +14,14 @@ __all__ = ["ACCURACY", "GROWTH", "OVER_DENSE", "OVER_TOPK", "RANKS", "SOURCE"]
 SOURCE: Final = Source(
     "gtopk",
     "gTop-k",
-    "Shi et al., A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks, "
-    "2019 (arXiv 1901.04359)",
+    (
+        Publication(
+            ("Shi", "Wang", "Zhao", "Tang", "Wang", "Tang", "Chu"),
+            "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks",
+            2019,
+            arxiv="1901.04359",
+        ),
+    ),
     "dsgd.compress.GTopK",
     "sync=MinibatchSGD(compressor=GTopK(0.001))",
     "Of the largest entries that ranks choose only those that are largest over all ranks are summed, in"

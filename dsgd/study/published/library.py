@@ -30,7 +30,7 @@ __all__ = [
 SOURCE: Final = Source(
     "dsgd",
     "dsgd",
-    "The documentation of this library",
+    (),
     "dsgd.SGDClassifier",
     'sync="auto"',
     "What the pages of the studies of this library promise.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement, as_percent, as_points
 from dsgd.study.frame.verdict import Margin
 
@@ -32,8 +33,14 @@ __all__ = [
 SOURCE: Final = Source(
     "msf",
     "MSF",
-    "Abeykoon, Fox and Kim, Performance optimization on model synchronization in parallel stochastic gradient descent "
-    "based SVM, 2019 (arXiv 1905.01219)",
+    (
+        Publication(
+            ("Abeykoon", "Fox", "Kim"),
+            "Performance optimization on model synchronization in parallel stochastic gradient descent based SVM",
+            2019,
+            arxiv="1905.01219",
+        ),
+    ),
     "dsgd.sync.LocalSGD",
     "sync=512",
     "Ranks take SGD steps of an SVM on their own rows and average their models every so many samples; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement, as_points, as_times
 from dsgd.study.frame.verdict import Margin
 
@@ -25,8 +26,14 @@ _LOWER: Final = "The source gives curves; the statement is their order."
 _SGP: Final = Source(
     "sgp",
     "SGP",
-    "Assran, Loizou, Ballas and Rabbat, Stochastic gradient push for distributed deep learning, 2019 (arXiv "
-    "1811.10792)",
+    (
+        Publication(
+            ("Assran", "Loizou", "Ballas", "Rabbat"),
+            "Stochastic gradient push for distributed deep learning",
+            2019,
+            arxiv="1811.10792",
+        ),
+    ),
     "dsgd.sync.SGP",
     "sync=SGP(every=8)",
     "Every rank pushes half its model to a peer that changes from step to step, and divides by a weight"
@@ -57,7 +64,14 @@ DPSGD: Final = Statement(
     Source(
         "dpsgd",
         "D-PSGD",
-        "Lian et al., Can decentralized algorithms outperform centralized algorithms?, 2017 (arXiv 1705.09056)",
+        (
+            Publication(
+                ("Lian", "others"),
+                "Can decentralized algorithms outperform centralized algorithms?",
+                2017,
+                arxiv="1705.09056",
+            ),
+        ),
         "dsgd.sync.DPSGD",
         "sync=DPSGD(every=8)",
         "Ranks average with their neighbours in a fixed graph, and none carries the messages of all.",
@@ -73,8 +87,14 @@ ADPSGD: Final = Statement(
     Source(
         "adpsgd",
         "AD-PSGD",
-        "Lian, Zhang, Zhang and Liu, Asynchronous decentralized parallel stochastic gradient descent, 2018 (arXiv "
-        "1710.06952)",
+        (
+            Publication(
+                ("Lian", "Zhang", "Zhang", "Liu"),
+                "Asynchronous decentralized parallel stochastic gradient descent",
+                2018,
+                arxiv="1710.06952",
+            ),
+        ),
         "dsgd.sync.ADPSGD",
         "sync=ADPSGD(every=8)",
         "Ranks average in pairs whenever they are ready, and wait for nobody.",
@@ -90,8 +110,14 @@ CHOCO: Final = Statement(
     Source(
         "choco",
         "CHOCO-SGD",
-        "Koloskova, Stich and Jaggi, Decentralized stochastic optimization and gossip algorithms with compressed "
-        "communication, 2019 (arXiv 1902.00340)",
+        (
+            Publication(
+                ("Koloskova", "Stich", "Jaggi"),
+                "Decentralized stochastic optimization and gossip algorithms with compressed communication",
+                2019,
+                arxiv="1902.00340",
+            ),
+        ),
         "dsgd.sync.ChocoSGD",
         "sync=ChocoSGD(every=8, compressor=TopK(0.01), gamma=0.04)",
         "Neighbours keep public copies of each other's models and send compressed differences to them.",
@@ -105,7 +131,14 @@ CHOCO: Final = Statement(
 _DC: Final = Source(
     "dcasgd",
     "DC-ASGD",
-    "Zheng et al., Asynchronous stochastic gradient descent with delay compensation, 2017 (arXiv 1609.08326)",
+    (
+        Publication(
+            ("Zheng", "others"),
+            "Asynchronous stochastic gradient descent with delay compensation",
+            2017,
+            arxiv="1609.08326",
+        ),
+    ),
     "dsgd.sync.DelayCompensatedASGD",
     "sync=DelayCompensatedASGD(compensation=2.0, decay=0.95)",
     "A server corrects late gradients for how far its model has moved, by the squares of their entries.",
@@ -135,7 +168,14 @@ STALENESS: Final = Statement(
     Source(
         "staleness",
         "Staleness-aware ASGD",
-        "Zhang, Gupta, Lian and Liu, Staleness-aware async-SGD for distributed deep learning, 2016 (arXiv 1511.05950)",
+        (
+            Publication(
+                ("Zhang", "Gupta", "Lian", "Liu"),
+                "Staleness-aware async-SGD for distributed deep learning",
+                2016,
+                arxiv="1511.05950",
+            ),
+        ),
         "dsgd.sync.StalenessAware",
         "sync=StalenessAware(usual=1)",
         "A server divides the rate of a gradient by how many steps old it is.",
@@ -152,7 +192,14 @@ SSP: Final = Statement(
     Source(
         "ssp",
         "SSP",
-        "Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013",
+        (
+            Publication(
+                ("Ho", "others"),
+                "More effective distributed ML via a stale synchronous parallel parameter server",
+                2013,
+                venue="NIPS",
+            ),
+        ),
         "dsgd.sync.StaleSynchronous",
         "sync=StaleSynchronous(slack=3)",
         "Fast workers may be some rounds ahead of the slowest, and no more.",
@@ -169,7 +216,14 @@ BACKUP: Final = Statement(
     Source(
         "backup",
         "Backup workers",
-        "Chen, Pan, Monga, Bengio and Jozefowicz, Revisiting distributed synchronous SGD, 2016 (arXiv 1604.00981)",
+        (
+            Publication(
+                ("Chen", "Pan", "Monga", "Bengio", "Jozefowicz"),
+                "Revisiting distributed synchronous SGD",
+                2016,
+                arxiv="1604.00981",
+            ),
+        ),
         "dsgd.sync.BackupWorkers",
         "sync=BackupWorkers(backups=1)",
         "A step takes the gradients that come first and drops those of the slowest workers.",
@@ -186,8 +240,14 @@ ANYTIME: Final = Statement(
     Source(
         "anytime",
         "Anytime Minibatch",
-        "Ferdinand, Al-Lawati, Draper and Nokleby, Anytime Minibatch: exploiting stragglers in online distributed "
-        "optimization, 2019 (arXiv 2006.05752)",
+        (
+            Publication(
+                ("Ferdinand", "Al-Lawati", "Draper", "Nokleby"),
+                "Anytime Minibatch: exploiting stragglers in online distributed optimization",
+                2019,
+                arxiv="2006.05752",
+            ),
+        ),
         "dsgd.sync.AnytimeSGD",
         "sync=AnytimeSGD(seconds=0.02)",
         "Ranks compute for a fixed time, and the mean weighs them by the rows that they got through.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from dsgd.report import Publication
 from dsgd.sim.network import Network
 from dsgd.sim.scaling import INTERCONNECTS, MODELS, NODES, Layer, Node
 from dsgd.study.frame.statement import Source, Statement
@@ -21,7 +22,14 @@ __all__ = ["CLOSE", "PUBLISHED", "SOURCE", "STATEMENTS", "PublishedPoint"]
 SOURCE: Final = Source(
     "pcl",
     "PCL-DNN",
-    "Das et al., Distributed deep learning using synchronous stochastic gradient descent, 2016 (arXiv 1602.06709)",
+    (
+        Publication(
+            ("Das", "Avancha", "Mudigere", "Vaidynathan", "Sridharan", "Kalamkar", "Kaul", "Dubey"),
+            "Distributed deep learning using synchronous stochastic gradient descent",
+            2016,
+            arxiv="1602.06709",
+        ),
+    ),
     "dsgd.sync.MinibatchSGD",
     "sync=MinibatchSGD(batch=256, bucket_bytes=2**20, overlap=True)",
     "Synchronous SGD scales if each layer is shared by samples or by weights, as its operations per "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dsgd.report import Page, Table
 from dsgd.sim.network import Network
 from dsgd.sim.scaling import Layer, Node
+from dsgd.study.published import citations
+from dsgd.study.published.scaling import SOURCE
 from dsgd.study.scaling.figures import groups_figure, own_figure, ratio_figure, speedup_figure, step_figure
 from dsgd.study.scaling.model import Predicted, curves
 from dsgd.study.scaling.tables import (
@@ -22,11 +23,6 @@ from dsgd.study.scaling.tables import (
 )
 
 __all__ = ["Own", "own_tables", "scaling_page"]
-
-_SOURCE: Final = (
-    "Das, Avancha, Mudigere, Vaidynathan, Sridharan, Kalamkar, Kaul and Dubey, Distributed deep learning using "
-    "synchronous stochastic gradient descent (2016)."
-)
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def scaling_page(predicted: Sequence[Predicted], own: Own | None = None, *, comm
             for found in predicted[:4]
         ],
         claims=scaling_claims(predicted),
-        source=_SOURCE,
+        source=f"{SOURCE.reference}.",
         figures=figures,
         tables=tables,
         details=[
@@ -121,4 +117,5 @@ def scaling_page(predicted: Sequence[Predicted], own: Own | None = None, *, comm
             }
             for found in predicted
         ],
+        citations=citations([SOURCE]),
     )

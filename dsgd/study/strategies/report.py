@@ -9,6 +9,7 @@ from dsgd.report import Page, byte_text, seconds_text
 from dsgd.study.comparison.training import looks
 from dsgd.study.frame.report import data_table, doubts, facts, joined, where
 from dsgd.study.frame.rows import Row, check_rows
+from dsgd.study.published import citations, sources_of
 from dsgd.study.strategies.grid import StrategyStudy
 from dsgd.study.strategies.plots import strategy_figures
 from dsgd.study.strategies.summary import (
@@ -64,6 +65,7 @@ def strategy_page(study: StrategyStudy, rows: Sequence[Row]) -> Page:
         ],
         tables=[strategy_table(gang, excess=excess) for gang in gangs],
         rows=rows,
+        citations=citations(sources_of(row["sync"] for row in rows)),
     )
 
 
@@ -80,9 +82,9 @@ def _highlights(gang: StrategyGang, excess: float) -> list[tuple[str, str]]:
 
 def _doubts(study: StrategyStudy, rows: Sequence[Row]) -> list[str]:
     if len({row["schedule"] for row in rows}) == 1:
-        return doubts(rows)
+        return doubts(rows, asked=study.count())
     own = (
         f"Asynchronous strategies have a constant rate of {study.eta0:g}, the others the {study.schedule} "
         "schedule: between the two kinds curves differ by their rates first."
     )
-    return doubts(rows, [own])
+    return doubts(rows, [own], asked=study.count())

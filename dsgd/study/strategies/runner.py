@@ -11,7 +11,7 @@ from dsgd.errors import DsgdError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.comparison.training import DivergedError, Held, looks, train_curve
-from dsgd.study.frame.data import StudyData, load_data
+from dsgd.study.frame.data import StudyData, load_or_keep
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
@@ -39,7 +39,7 @@ def run_strategy_study(
     ranks in the middle of a run are not what training returns. A strategy that diverges raises `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
-    loaded = [load_data(source, study.dtype) for source in study.data]
+    loaded = [load_or_keep(source, study.dtype, record.rows()) for source in study.data]
     yield from run_grids(record, by_ranks(study, loaded, study.network), _measure, scheduler)
 
 

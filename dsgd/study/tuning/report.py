@@ -10,6 +10,7 @@ from dsgd.errors import DsgdError
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, period_axis, series
 from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row
+from dsgd.study.published import citations, sources_of
 from dsgd.study.tuning.grid import AUTO, TuningStudy
 from dsgd.study.tuning.summary import (
     TuningSet,
@@ -53,7 +54,7 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
                 f"{study.target_epochs} epochs with the same seed; curves end after {study.epochs}",
             ),
         ),
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         claims=check_tuning_claims(sets),
         figures=[
             Figure("tuning_seconds", "Seconds to the target", _TIMES, [_times(one) for one in sets]),
@@ -62,6 +63,7 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
         tables=[regret_table(sets)],
         details=[sweep_table(one) for one in sets],
         rows=list(rows),
+        citations=citations(sources_of(row["sync"] for row in rows)),
     )
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dsgd.estimators import SGDClassifier
 from dsgd.ledger import PHASES
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.data import StudyData, load_data, place
+from dsgd.study.frame.data import StudyData, load_or_keep, place
 from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record
 from dsgd.study.frame.workers import cluster_where, place_name
@@ -49,12 +50,17 @@ def run_tuning_study(
     The runs of a seed are finished together.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
-    loaded = [load_data(source, study.dtype) for source in study.data]
+    loaded = [load_or_keep(source, study.dtype, record.rows()) for source in study.data]
     grids = [(data, study.runs(data.name, len(data.y), len(data.y_test))) for data in loaded]
-    needed = study.network is None and not all(record.has(specs) for _, specs in grids)
+    needed = study.network is None and not all(
+        isinstance(data, MissingData) or record.has(specs) for data, specs in grids
+    )
     with cluster_where(needed, study.ranks, scheduler) as client:
         for data, specs in grids:
-            yield from _run_placed(client, data, specs, record)
+            if isinstance(data, MissingData):
+                yield from record.kept(specs)
+            else:
+                yield from _run_placed(client, data, specs, record)
 
 
 def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], record: Record) -> Iterator[StudyRun]:

@@ -1,0 +1,91 @@
+"""Draw the figures of the docs that are those of a study, from STUDY.jsonl, rows of ``dsgd study``.
+
+python docs/figures/studies.py msf study/rows.jsonl    # keep these rows, and draw
+python docs/figures/studies.py msf                     # draw from what was kept
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dsgd.report import Figure
+from dsgd.report.png import draw
+from dsgd.study import collectives, dnn, scaling, strategies, tuning
+from dsgd.study.collectives.report import collective_figure
+from dsgd.study.dnn.report import pareto_figure
+from dsgd.study.frame.rows import Row, read_rows
+from dsgd.study.msf.plots import study_figures
+from dsgd.study.msf.summary import summarise
+from dsgd.study.published.scaling import PUBLISHED
+from dsgd.study.strategies.plots import strategy_figures
+
+HERE: Final = Path(__file__).parent
+
+
+def _strategies(rows: Sequence[Row]) -> Sequence[Figure]:
+    (gang,) = strategies.summarise_strategies(rows)
+    return strategy_figures(gang, excess=strategies.demo_strategy_study().target_excess)
+
+
+def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
+    return tuning.tuning_page(tuning.TuningStudy(network="10GbE"), rows).figures
+
+
+#: By study: what makes its figures of rows, and the pictures by the names of those figures.
+SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[str, str]]]] = {
+    "collectives": (
+        lambda rows: [collective_figure(collectives.summarise_collectives(rows))],
+        {"collectives": "collectives"},
+    ),
+    "dnn": (lambda rows: [pareto_figure(dnn.summarise_dnn(rows))], {"pareto": "dnn"}),
+    "msf": (lambda rows: study_figures(summarise(rows)), {"msf": "msf"}),
+    "scaling": (
+        lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,
+        {name: f"scaling-{name}" for name in ("speedup", "ratio", "groups", "step")},
+    ),
+    "strategies": (_strategies, {"pareto": "strategies"}),
+    "tuning": (_tuning, {"tuning_seconds": "tuning"}),
+}
+
+
+def main() -> None:
+    """Keep rows, if some are given, and draw the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=SHOWN)
+    parser.add_argument("rows", nargs="?", type=Path, help="rows.jsonl of another run")
+    options = parser.parse_args()
+    kept = HERE / f"{options.study}_study.jsonl"
+    if options.rows is not None:
+        short = [shorten(row) for row in read_rows(options.rows)]
+        kept.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in short), encoding="utf-8")
+    figures, names = SHOWN[options.study]
+    rows = read_rows(kept)
+    if options.study == "tuning":
+        (HERE / "tuning-regret.csv").write_text(regrets(rows), encoding="utf-8")
+    for figure in figures(rows):
+        if figure.name in names:
+            (HERE.parent / "_static" / f"{names[figure.name]}.png").write_bytes(draw(figure))
+
+
+def shorten(row: Row) -> Row:
+    """Return a row whose command names no folder."""
+    return row | {"command": row["command"].partition(" --out")[0]}
+
+
+def regrets(rows: Sequence[Row]) -> str:
+    """Return the table of rules on the page of periods."""
+    table, text = tuning.regret_table(tuning.summarise_tuning(rows)), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["regret", *table.columns[1:]])
+    writer.writerows([f"`{type(tuning.RULES[rule]).__name__}`", *cells] for rule, *cells in table.rows)
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The pages of sources: one for each, and what they show of the registry works."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsgd.study.published import SOURCES
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXTENSION = runpy.run_path(str(DOCS / "_ext" / "sources.py"))
+
+
+def test_every_source_has_a_page() -> None:
+    """Each says what is proposed in five sentences, shows class and claims of its source, and when to use it."""
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "sources").glob("*.rst")}
+    pages.pop("index")
+    assert set(pages) == set(SOURCES)
+    for key, text in pages.items():
+        title, proposes = text.split("\n\n")[:2]
+        assert title.splitlines()[0] == SOURCES[key].system
+        assert len(re.findall(r"[.?!](?=\s|$)", proposes)) == 5, key
+        assert re.findall(r"^\.\. (source|source-claims):: (.+)$", text, re.MULTILINE) == [
+            ("source", key),
+            ("source-claims", key),
+        ]
+        assert re.findall(r"^(.+)\n-+$", text, re.MULTILINE) == ["When to use it", "When not", "Claims"]
+
+
+@pytest.mark.parametrize("key", [key for key in SOURCES if key not in ("ring", "blink", "shrinking")])
+def test_the_lines_of_a_page_switch_its_source_on(key: str) -> None:
+    """At most three lines train a model with what the page is about."""
+    lines = EXTENSION["lines_of"](SOURCES[key])
+    assert len(lines) <= 3
+    X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    names = {"X": X, "y": X[:, 0] > 0}
+    exec("\n".join(lines).replace(").fit(", ", n_jobs=2, max_iter=1, tol=None).fit("), names)
+    assert names["clf"].coef_.shape == (1, 3)
