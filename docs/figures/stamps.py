@@ -170,6 +170,10 @@ FIGURES: Final = (
     Drawn("studies/msf", ["_static/msf.png"], "dsgd study msf --demo --dataset ijcnn1 --out study/ && "
           "python docs/figures/studies.py msf study/rows.jsonl",
           _one("dsgd/sync/local_sgd.py", "dsgd/comm/sockets/link.py")),
+    Drawn("studies/speedup", ["_static/speedup.png"],
+          "dsgd study speedup --demo --out study/ && python docs/figures/studies.py speedup study/rows.jsonl",
+          _one("dsgd/study/speedup/grid.py", "dsgd/study/speedup/runner.py", "dsgd/inputs/placed.py",
+               "dsgd/local/ingest.py")),
     Drawn("studies/strategies", ["_static/strategies.png"],
           "dsgd study strategies --dataset ijcnn1 --rows 8000 --ranks 16 --simulated --network 10GbE --seeds 1 --out "
           "study/ && python docs/figures/studies.py strategies study/rows.jsonl",

@@ -16,7 +16,7 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, scaling, strategies, tuning
+from dsgd.study import collectives, dnn, scaling, speedup, strategies, tuning
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
@@ -31,6 +31,10 @@ HERE: Final = Path(__file__).parent
 def _strategies(rows: Sequence[Row]) -> Sequence[Figure]:
     (gang,) = strategies.summarise_strategies(rows)
     return strategy_figures(gang, excess=strategies.demo_strategy_study().target_excess)
+
+
+def _speedup(rows: Sequence[Row]) -> Sequence[Figure]:
+    return speedup.speedup_page(speedup.demo_speedup_study(), rows).figures
 
 
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
@@ -49,6 +53,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
         lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,
         {name: f"scaling-{name}" for name in ("speedup", "ratio", "groups", "step")},
     ),
+    "speedup": (_speedup, {"speedup_seconds": "speedup"}),
     "strategies": (_strategies, {"pareto": "strategies"}),
     "tuning": (_tuning, {"tuning_seconds": "tuning"}),
 }

@@ -10,6 +10,7 @@ from dsgd.report.figures import Words
 from dsgd.report.theme import ORANGE
 from dsgd.study.frame.report import data_table, doubts, facts, joined
 from dsgd.study.frame.rows import Row, check_rows
+from dsgd.study.published import SOURCES, citations
 from dsgd.study.speedup.grid import SpeedupStudy, Way
 from dsgd.study.speedup.summary import (
     SpeedupSet,
@@ -52,7 +53,7 @@ def speedup_page(study: SpeedupStudy, rows: Sequence[Row]) -> Page:
             ),
         ),
         highlights=_highlights(sets),
-        doubts=doubts(rows),
+        doubts=doubts(rows, asked=study.count()),
         data=[data_table(rows, "features", "non-zero", "commonest label", "best possible", note=_COMMONEST)],
         claims=check_speedup_claims(sets),
         source="The claims are those of this library. Rows are made by the workers that train on them.",
@@ -62,6 +63,7 @@ def speedup_page(study: SpeedupStudy, rows: Sequence[Row]) -> Page:
         ],
         tables=[speedup_table(one) for one in sets],
         rows=rows,
+        citations=citations([SOURCES["local"]]),
     )
 
 

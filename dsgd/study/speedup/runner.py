@@ -19,7 +19,7 @@ from sklearn.linear_model import SGDClassifier as Peer
 
 from dsgd.datasets import TWINS
 from dsgd.estimators import SGDClassifier
-from dsgd.study.frame.data import StudyData, load_data, place
+from dsgd.study.frame.data import StudyData, load_or_keep, place
 from dsgd.study.frame.measure import score
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, run_grids
@@ -52,7 +52,7 @@ def run_speedup_study(
     n_workers = max(study.ranks)
     for source in study.data:
         begin = time.perf_counter()
-        data = load_data(source, study.dtype)
+        data = load_or_keep(source, study.dtype, record.rows())
         measure = partial(_measure, made_s=time.perf_counter() - begin)
         runs = study.runs(data.name, len(data.y), len(data.y_test))
         yield from run_grids(record, [(n_workers, [(data, runs)])], measure, scheduler)
