@@ -35,7 +35,7 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
+from dsgd.local import SGD, AbstractRule, Importance, Objective, pack, resolve_sampling, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -131,6 +131,10 @@ class AbstractSGD(AbstractLinearEstimator):
         How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
         those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or
         ``"invscaling"``.
+    sampling : {"uniform", "importance"} or `dsgd.local.Importance`, default "uniform"
+        Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
+        epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
+        steps by the probabilities: less noise where few rows have large gradients. Losses of an epoch are estimates.
     client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
@@ -205,6 +209,7 @@ class AbstractSGD(AbstractLinearEstimator):
     average: bool | int = False
     sync: Any = None
     optimizer: AbstractRule | None = None
+    sampling: str | Importance = "uniform"
     client: Any = None
     transport: TransportName = "auto"
     on_failure: FailurePolicy = "raise"
@@ -368,6 +373,8 @@ class AbstractSGD(AbstractLinearEstimator):
             power_t=float(self.power_t),
             average=int(self.average),
             rule=self.optimizer,
+            sampling=resolve_sampling(self.sampling),
+            seed=seed,
         )
 
         def flat(coef: Any, intercept: Any) -> FloatVector:

@@ -11,9 +11,9 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.local import AbstractRule, steps_of
+from dsgd.local import AbstractRule, resolve_sampling, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
@@ -101,7 +101,13 @@ def check_parameters(estimator: Any) -> None:
             f"{name}(optimizer=...) must be None or a rule of dsgd.local (Momentum, Adagrad, Adam, LARS). "
             f"Got {estimator.optimizer!r}."
         )
-    check_combination(resolve(estimator.sync), steps_of(estimator.optimizer))
+    sampling = resolve_sampling(estimator.sampling)
+    if sampling is not None and estimator.out_of_core:
+        raise IncompatiblePartsError(
+            f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and "
+            f"sampling={estimator.sampling!r} draws them: every row would be a read from disk. Use one of them."
+        )
+    check_combination(resolve(estimator.sync), steps_of(estimator.optimizer, sampling))
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -279,10 +279,10 @@ class LARS(AbstractRule):
         return {kernels.CODE: kernels.LARS, kernels.BETA1: self.momentum, kernels.TRUST: self.trust}
 
 
-def steps_of(rule: AbstractRule | None) -> Steps:
-    """Return how SGD steps with a rule, or by rows without one."""
+def steps_of(rule: AbstractRule | None, sampling: object = None) -> Steps:
+    """Return how SGD steps with a rule, or by rows without one, on rows that are drawn if there is a `sampling`."""
     if rule is None:
-        return Steps("optimizer=None")
+        return Steps("optimizer=None" if sampling is None else repr(sampling), draws_rows=sampling is not None)
     return Steps(
         repr(rule),
         rows=rule.batch or DEFAULT_BATCH,
@@ -290,6 +290,7 @@ def steps_of(rule: AbstractRule | None) -> Steps:
         rows_given=rule.batch is not None,
         remembers=True,
         is_plain=rule == Momentum(0.0, batch=rule.batch),
+        draws_rows=sampling is not None,
     )
 
 

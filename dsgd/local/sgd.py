@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
@@ -20,6 +21,7 @@ from dsgd.local.evaluate import evaluate
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.order import arrange, epoch_order
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of
+from dsgd.local.sampling import Importance, SamplingState
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 
@@ -58,6 +60,8 @@ class SGDState(AbstractState):
         What the rule of minibatch steps remembers, if there is one.
     suffix : array of float64, shape (n_params + 2,) or (0,)
         Sums over the last models of the present epoch, where their mean is made; see `dsgd.local.suffix`.
+    sampling : SamplingState or None
+        The norms by which rows are drawn, if they are.
     """
 
     counters: FloatVector
@@ -70,6 +74,7 @@ class SGDState(AbstractState):
     factors: FloatVector = field(repr=False)
     rule: RuleState | None = None
     suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
+    sampling: SamplingState | None = None
 
     @property
     def averaged(self) -> FloatVector | None:
@@ -86,8 +91,12 @@ class SGDState(AbstractState):
         return {} if self.rule is None else self.rule.memory()
 
     def vectors(self) -> dict[str, AnyArray]:
-        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models."""
-        return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix}
+        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models.
+
+        And what belongs to the rows, where something is remembered of each.
+        """
+        of_rows = {} if self.sampling is None else self.sampling.vectors()
+        return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix, **of_rows}
 
     def statistics(self) -> dict[str, AnyArray]:
         """Return nothing: a linear model is its parameters."""
@@ -113,6 +122,10 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     rule : AbstractRule or None, default=None
         None takes a plain step per row. A rule takes one per minibatch of its size, or, if gradients are exchanged, one
         per exchanged gradient.
+    sampling : Importance or None, default=None
+        None visits every row once an epoch.
+    seed : int, default=0
+        Of the draws of rows, if rows are drawn.
 
     Raises
     ------
@@ -126,6 +139,8 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     power_t: float = 0.5
     average: int = 0
     rule: AbstractRule | None = None
+    sampling: Importance | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -146,7 +161,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def steps(self) -> Steps:
         """A step per row, or what the rule says."""
-        return steps_of(self.rule)
+        return steps_of(self.rule, self.sampling)
+
+    @property
+    def steps_in_fused_rounds(self) -> bool:
+        """Whether a step is a plain one on the next row of the walk, as kernels of many rounds take it."""
+        return self.rule is None and self.sampling is None
 
     @property
     def n_outputs(self) -> int:
@@ -194,11 +214,14 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),
             rule=rule,
+            sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
         )
 
     def arrange(self, shard: Shard, state: SGDState) -> None:
         """Make the order in which the present epoch walks the rows; one for all epochs if the shard has no seed."""
         arrange(state.order, shard.n_rows, shard.seed, state.epoch)
+        if state.sampling is not None:
+            state.sampling.begin_epoch()
 
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
         """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel.
@@ -219,10 +242,24 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
         """Return `run` for this model, these rows and this state, to be called with start and stop only."""
         arguments, rule = self.arguments(params, shard, state), state.rule
+        if state.sampling is not None:
+            if rule is not None:
+                return partial(self._run_batches, params, shard, state)
+            return partial(importance_kernels.run_drawn, *arguments, *state.sampling.arguments())
         if rule is None:
             return partial(kernels.run_rows, *arguments)
         of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
         return partial(rule_kernels.run_batches, *arguments, *of_rule)
+
+    def _run_batches(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
+        """Take a step of the rule on each batch of drawn rows, cut as `dsgd.kernels.rules.run_batches` does."""
+        assert state.rule is not None
+        gradient, n_batches = state.rule.gradient, -(-(stop - start) // state.rule.batch)
+        for k in range(n_batches):
+            low, high = (start + (stop - start) * end // n_batches for end in (k, k + 1))
+            self.gradient(params, shard, low, high, gradient, state)
+            gradient /= gradient.dtype.type(high - low)
+            self.step(params, gradient, high - low, state)
 
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
@@ -271,23 +308,23 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         state : SGDState
             The sum of losses and the rows seen are updated.
         """
-        kernels.gradient_rows(
-            shard.values.reshape(-1),
-            shard.indices,
-            shard.indptr,
-            shard.targets,
-            shard.weights,
-            state.class_weights,
-            params,
-            out,
-            state.factors,
-            state.counters,
-            state.constants,
-            state.codes,
-            state.order,
-            start,
-            stop,
+        # The same, but for the model that is left out and the average, penalty and order behind it.
+        before, own, after = (
+            self.arguments(params, shard, state)[:6],
+            (params, out),
+            (
+                state.factors,
+                state.counters,
+                state.constants,
+                state.codes,
+                state.order,
+            ),
         )
+        if state.sampling is None:
+            kernels.gradient_rows(*before, *own, *after, start, stop)
+        else:
+            drawn = state.sampling.arguments()
+            importance_kernels.gradient_drawn(*before, *own, *after, *drawn, start, stop)
 
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: SGDState) -> None:
         """Take one step along a mean gradient, penalty included; t advances by one.

@@ -12,6 +12,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.scaffold import SCAFFOLD
@@ -85,6 +86,11 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
         raise IncompatiblePartsError(
             f"{strategy!r} counts rows by steps, and {steps.name} takes one step for many rows. Use LocalSGD, or "
             "an optimizer that takes a step per row."
+        )
+    if isinstance(strategy, (AnytimeSGD, Hogwild)) and steps.draws_rows:
+        raise IncompatiblePartsError(
+            f"{strategy!r} goes round the rows in an order of its own, and sampling={steps.name} draws them. Use "
+            "LocalSGD, or sampling='uniform'."
         )
     if isinstance(strategy, SCAFFOLD) and not steps.is_plain:
         raise IncompatiblePartsError(
