@@ -17,15 +17,20 @@ from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
 from dsgd.local.sampling import Importance, resolve_sampling
-from dsgd.local.sgd import SGD, SGDState, is_finite
+from dsgd.local.sgd import SGD, is_finite
+from dsgd.local.sgd_state import SGDState
 from dsgd.local.shard import Residency, Shard, split
 from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
+from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
 
 __all__ = [
     "LARS",
     "OF_ROWS",
+    "SAGA",
     "SGD",
+    "SVRG",
     "AbstractLocalOptimizer",
+    "AbstractReduction",
     "AbstractRows",
     "AbstractRule",
     "AbstractState",
@@ -43,6 +48,7 @@ __all__ = [
     "Steps",
     "add_to_suffix",
     "begin_suffix",
+    "check_reduction",
     "concat_blocks",
     "end_suffix",
     "evaluate",

@@ -171,6 +171,8 @@ class Steps:
         Whether a step changes the model by its rate times the mean gradient.
     draws_rows : bool, default False
         Whether rows are drawn, and not visited once an epoch.
+    reduces : bool, default False
+        Whether steps of all rows depend on what is remembered of each.
     may_overflow : bool, default False
         Whether a step with a non-finite gradient is skipped instead of raising an error.
     """
@@ -182,6 +184,7 @@ class Steps:
     remembers: bool = False
     is_plain: bool = True
     draws_rows: bool = False
+    reduces: bool = False
     may_overflow: bool = False
 
 

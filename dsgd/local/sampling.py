@@ -6,6 +6,7 @@ is that over its rows: a strategy minimises with drawn rows what it minimises wi
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -120,9 +121,11 @@ class SamplingState:
         return self.tree, self.levels, self.filled, self.rows, self.scales, self.key, self.uniform
 
 
-def mark_of(shard: Shard) -> int:
-    """Return a number that other rows would hardly have, the same wherever they are: that of the first rows."""
-    return (shard.rows(0, min(shard.n_rows, _NAMING)).content() + shard.n_rows) % 2**64
+def mark_of(shard: Shard, *, whole: bool = False) -> int:
+    """Return a number that other rows would hardly have, the same wherever they are: of the first rows, or of all."""
+    n_naming = shard.n_rows if whole else min(shard.n_rows, _NAMING)
+    order = zlib.crc32(shard.targets.tobytes())
+    return (shard.rows(0, n_naming).content() + (order << 32) + shard.n_rows) % 2**64
 
 
 def resolve_sampling(sampling: object) -> Importance | None:

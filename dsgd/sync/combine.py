@@ -92,8 +92,24 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{strategy!r} goes round the rows in an order of its own, and sampling={steps.name} draws them. Use "
             "LocalSGD, or sampling='uniform'."
         )
+    if steps.reduces:
+        _check_reduction(strategy, steps)
     if isinstance(strategy, SCAFFOLD) and not steps.is_plain:
         raise IncompatiblePartsError(
             f"{strategy!r} computes the mean gradient from the changes made by plain steps, and {steps.name} "
             "takes other steps. Use an optimizer without momentum, or another strategy, such as SlowMo."
+        )
+
+
+def _check_reduction(strategy: AbstractStrategy[Any], steps: Steps) -> None:
+    """Raise if a strategy breaks the account of what steps of reduced variance remember of rows."""
+    if isinstance(strategy, (AnytimeSGD, Hogwild)) or strategy.n_servers or strategy.talks == "by mailbox":
+        raise IncompatiblePartsError(
+            f"{strategy!r} has steps of its own, or stale ones, and {steps.name} needs every step to follow what it "
+            "remembers of each row. Use LocalSGD or MinibatchSGD, or another optimizer."
+        )
+    if strategy.exchanges == "gradient" and strategy.compressor is not None:
+        raise IncompatiblePartsError(
+            f"{strategy.compressor!r} changes gradients on the way, and {steps.name} remembers them as they were. "
+            "Leave compressor=None, or exchange models."
         )
