@@ -102,15 +102,17 @@ def check_parameters(estimator: Any) -> None:
             f"Got {estimator.optimizer!r}."
         )
     sampling = resolve_sampling(estimator.sampling)
-    if sampling is not None and estimator.out_of_core:
+    steps = steps_of(estimator.optimizer, sampling)
+    if steps.draws_rows and estimator.out_of_core:
+        drawing = steps.name if sampling is None else repr(sampling)
         raise IncompatiblePartsError(
-            f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and "
-            f"sampling={estimator.sampling!r} draws them: every row would be a read from disk. Use one of them."
+            f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and {drawing} draws "
+            "them: every row would be a read from disk. Use one of them."
         )
     if isinstance(estimator.optimizer, AbstractReduction):
         objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
-    check_combination(resolve(estimator.sync), steps_of(estimator.optimizer, sampling))
+    check_combination(resolve(estimator.sync), steps)
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

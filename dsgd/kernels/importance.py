@@ -76,6 +76,23 @@ _UNIT = 2.0**-53
 _ELEVEN = np.uint64(11)
 
 
+@scalar
+def walk_rows(order: IntMatrix, rows: WordVector, start: int, stop: int) -> None:
+    """Write into `rows` those at the places start..stop of a walk."""
+    at, block = start, block_at(order, start)
+    while at < stop:
+        begins = np.uint64(at - start)
+        first, last, at, block = rows_ahead(order, block, at, stop)
+        for j in range(last - first):
+            rows[begins + j] = first + j
+
+
+@scalar
+def any_row(word: np.uint64, n_rows: int) -> np.uint64:
+    """Return the row that a random word stands for, each of them as likely as the others."""
+    return ((word >> _HALF) * np.uint64(n_rows)) >> _HALF
+
+
 @leaf_kernel
 def choose_rows(
     tree: FloatVector,
@@ -117,13 +134,9 @@ def choose_rows(
     """
     n_rows = order[0, order.shape[1] - 1]
     if filled == epoch:
-        at, block = start, block_at(order, start)
-        while at < stop:
-            begins = at - start
-            first, last, at, block = rows_ahead(order, block, at, stop)
-            for j in range(last - first):
-                rows[np.uint64(begins) + j] = first + j
-                scales[np.uint64(begins) + j] = 1.0
+        walk_rows(order, rows, start, stop)
+        for j in range(np.uint64(stop - start)):
+            scales[j] = 1.0
         return
     whole = total(tree, levels)
     stream = draw(mix64(key), np.uint64(epoch))
@@ -135,7 +148,7 @@ def choose_rows(
         coin, word = draw(stream, counter), draw(stream, counter + _ONE)
         is_uniform = float(coin >> _ELEVEN) * _UNIT < share
         if is_uniform:
-            rows[j] = ((word >> _HALF) * np.uint64(n_rows)) >> _HALF
+            rows[j] = any_row(word, n_rows)
         else:
             rows[j] = find(tree, levels, float(word >> _ELEVEN) * _UNIT)
         scale = 1.0 / (inverse * tree[rows[j]] + share)

@@ -11,8 +11,12 @@ remembered of it, and ``m = (1/n) sum_i y_i x_i``::
 so that the expected step is that of the mean gradient for whatever is remembered, and its noise vanishes as ``y_i``
 comes near ``s_i`` at the minimum. SAGA remembers ``s_i`` after each step and moves m along; SVRG computes all ``y_i``
 and m at once, at the model at the end of an epoch, and keeps them for the next. The penalty and its gradient are exact,
-and no part of what is remembered. Rows are visited in the order of the epoch, each once (Ying, Yuan and Sayed 2020:
-both converge linearly under such an order, too), where the sources draw them.
+and no part of what is remembered.
+
+SAGA draws its rows, as in the source: if it visited each once an epoch, what it remembers would be older, and at the
+steps that the source allows it would diverge where n eta times the strength of convexity is large. What SVRG remembers
+does not depend on the order, so it visits every row once an epoch, which reads memory faster. In a batch of exchanged
+gradients a row that is drawn twice counts once.
 
 For linear models a gradient is its slope times the row: memory is one number per row and output, and one model. Sparse
 rows cost what they have entries: the part of m in columns that a row has not is subtracted when a row that has them
@@ -25,11 +29,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.epoch_order import block_at, rows_ahead
+from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.rng import draw, mix64
 from dsgd.kernels.sgd import (
     COUNTERS,
+    EPOCH,
     EPSILON,
     GUARD,
     INTERCEPT_RATE,
@@ -45,12 +51,25 @@ from dsgd.kernels.sgd import (
     row_bounds,
 )
 from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 __all__ = ["gradient_reduced", "largest_square", "remember_slopes", "run_reduced"]
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
+
+
+@scalar
+def next_rows(
+    order: IntMatrix, key: np.uint64, counters: FloatVector, refresh: float, rows: WordVector, start: int, stop: int
+) -> None:
+    """Write into `rows` the rows of the places start..stop: drawn for SAGA, those of the walk for SVRG."""
+    if refresh > 0.0:
+        stream, n_rows = draw(mix64(key), np.uint64(counters[EPOCH])), order[0, order.shape[1] - 1]
+        for j in range(np.uint64(stop - start)):
+            rows[j] = any_row(draw(stream, np.uint64(start) + j), n_rows)
+    else:
+        walk_rows(order, rows, start, stop)
 
 
 @scalar
@@ -149,6 +168,8 @@ def run_reduced(
     slopes: FloatVector,
     mean: FloatVector,
     reached: FloatVector,
+    rows: WordVector,
+    key: np.uint64,
     refresh: float,
     start: int,
     stop: int,
@@ -165,6 +186,10 @@ def run_reduced(
         m, updated in place by SAGA; laid out as the parameters.
     reached : array of float64, shape (n_features,) or (0,)
         Up to which sum of steps the weights of each column have the mean; zeros between calls. Of sparse rows.
+    rows : array of uint64, shape (AHEAD,)
+        Scratch.
+    key : uint64
+        Names the stream of the draws of SAGA.
     refresh : float
         One over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
     start, stop : int
@@ -178,10 +203,14 @@ def run_reduced(
     is_wide = indices is not None and n_outputs > _ONE
     eta = rate_now(counters, constants, codes, counters[T])
     shrink = 1.0 - constants[SHRINK_RATE] * eta
-    at, block = start, block_at(order, start)
-    while at < stop:
-        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
-        for i in range(first_row, end_row):
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        next_rows(order, key, counters, refresh, rows, at, end)
+        if refresh > 0.0:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        for j in range(n_chosen):
+            i = rows[j]
             first, last = row_bounds(indptr, i, n_features)
             score_scale = scale
             if indices is not None:
@@ -244,6 +273,8 @@ def gradient_reduced(
     codes: IntVector,
     order: IntMatrix,
     slopes: FloatVector,
+    rows: WordVector,
+    key: np.uint64,
     refresh: float,
     start: int,
     stop: int,
@@ -254,7 +285,7 @@ def gradient_reduced(
     ----------
     values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
         As in `dsgd.kernels.sgd.gradient_rows`.
-    slopes, refresh
+    slopes, rows, key, refresh
         As in `run_reduced`.
     out : array, shape (n_params,)
         The sum, overwritten.
@@ -268,10 +299,14 @@ def gradient_reduced(
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
     is_wide = indices is not None and n_outputs > _ONE
-    at, block = start, block_at(order, start)
-    while at < stop:
-        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
-        for i in range(first_row, end_row):
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        next_rows(order, key, counters, refresh, rows, at, end)
+        if refresh > 0.0:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        for j in range(n_chosen):
+            i = rows[j]
             first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:
                 score_columns(values, indices, first, last, params, factors)

@@ -14,13 +14,14 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels import importance as kernels
+from dsgd.kernels.rng import GOLDEN
 from dsgd.kernels.sum_tree import build, sum_levels
 from dsgd.local.base import OF_ROWS
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatVector, IntVector, WordVector
 from dsgd.validation import check_number
 
-__all__ = ["Importance", "SamplingState", "mark_of", "resolve_sampling"]
+__all__ = ["Importance", "SamplingState", "key_of", "mark_of", "resolve_sampling"]
 
 # Rows whose content names a shard.
 _NAMING: Final = 64
@@ -67,7 +68,7 @@ class Importance:
             mark=np.array([float(mark % _EXACT)]),
             rows=np.zeros(kernels.AHEAD, np.uint64),
             scales=np.zeros(kernels.AHEAD),
-            key=np.uint64((mark ^ (seed * 0x9E3779B97F4A7C15)) % 2**64),
+            key=key_of(mark, seed),
             uniform=self.uniform,
         )
 
@@ -126,6 +127,11 @@ def mark_of(shard: Shard, *, whole: bool = False) -> int:
     n_naming = shard.n_rows if whole else min(shard.n_rows, _NAMING)
     order = zlib.crc32(shard.targets.tobytes())
     return (shard.rows(0, n_naming).content() + (order << 32) + shard.n_rows) % 2**64
+
+
+def key_of(mark: int, seed: int) -> np.uint64:
+    """Return what names a stream of draws, of rows with this mark."""
+    return np.uint64((mark ^ (seed * int(GOLDEN))) % 2**64)
 
 
 def resolve_sampling(sampling: object) -> Importance | None:

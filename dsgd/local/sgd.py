@@ -162,7 +162,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             factors=np.zeros(k, shard.dtype),
             rule=rule,
             sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
-            reduction=None if self.reduction is None else self.reduction.init(shard, k),
+            reduction=None if self.reduction is None else self.reduction.init(shard, k, self.seed),
         )
 
     def arrange(self, shard: Shard, state: SGDState) -> None:
@@ -196,7 +196,16 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             return partial(importance_kernels.run_drawn, *arguments, *state.sampling.arguments())
         if (kept := state.reduction) is not None:
             # Neither average nor penalty to be truncated.
-            own = *arguments[:7], *arguments[9:], kept.slopes, kept.mean, kept.reached, kept.refresh
+            own = (
+                *arguments[:7],
+                *arguments[9:],
+                kept.slopes,
+                kept.mean,
+                kept.reached,
+                kept.rows,
+                kept.key,
+                kept.refresh,
+            )
             return partial(variance_kernels.run_reduced, *own)
         if rule is None:
             return partial(kernels.run_rows, *arguments)
@@ -273,7 +282,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             ),
         )
         if (kept := state.reduction) is not None:
-            variance_kernels.gradient_reduced(*before, *own, *after, kept.slopes, kept.refresh, start, stop)
+            variance_kernels.gradient_reduced(
+                *before, *own, *after, kept.slopes, kept.rows, kept.key, kept.refresh, start, stop
+            )
         elif state.sampling is None:
             kernels.gradient_rows(*before, *own, *after, start, stop)
         else:

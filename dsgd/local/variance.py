@@ -28,12 +28,13 @@ import numpy as np
 
 from dsgd.errors import IncompatiblePartsError
 from dsgd.kernels import variance as kernels
+from dsgd.kernels.importance import AHEAD
 from dsgd.kernels.losses import LOSSES
 from dsgd.local.base import OF_ROWS, Steps
 from dsgd.local.objective import Objective, n_params
-from dsgd.local.sampling import mark_of
+from dsgd.local.sampling import key_of, mark_of
 from dsgd.local.shard import Residency, Shard
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector, WordVector
 from dsgd.validation import check_number
 
 __all__ = ["SAGA", "SVRG", "AbstractReduction", "ReductionState", "check_reduction"]
@@ -56,6 +57,10 @@ class ReductionState:
         See `dsgd.kernels.variance.run_reduced`.
     mark : array of float64, shape (1,)
         Names the rows.
+    rows : array of uint64, shape (AHEAD,)
+        Scratch.
+    key : uint64
+        Names the stream of draws.
     refresh : float
         One over the number of rows, or 0 if slopes are not refreshed by steps.
     share : float
@@ -66,12 +71,18 @@ class ReductionState:
     mean: FloatVector
     reached: FloatVector = field(repr=False)
     mark: FloatVector
+    rows: WordVector = field(repr=False)
+    key: np.uint64
     refresh: float
     share: float = 0.0
 
     def vectors(self) -> dict[str, AnyArray]:
         """Return what belongs to the rows, by name."""
         return {OF_ROWS + "mark": self.mark, OF_ROWS + "slopes": self.slopes, OF_ROWS + "mean": self.mean}
+
+    def choice(self) -> tuple[WordVector, np.uint64, float]:
+        """Return what kernels choose rows by: scratch, the name of the stream, and whether to draw."""
+        return self.rows, self.key, self.refresh
 
     def add_mean(self, gradient: FloatVector) -> None:
         """Make of the mean change of slopes the direction of a step, in place, and move the mean along."""
@@ -133,9 +144,9 @@ class AbstractReduction(ABC):
     @property
     def steps(self) -> Steps:
         """A step per row, which depends on those before."""
-        return Steps(repr(self), is_plain=False, reduces=True)
+        return Steps(repr(self), is_plain=False, draws_rows=self.refreshes, reduces=True)
 
-    def init(self, shard: Shard, n_outputs: int) -> ReductionState:
+    def init(self, shard: Shard, n_outputs: int, seed: int) -> ReductionState:
         """Return the state before the first step: nothing is remembered, and steps are plain ones at first.
 
         Parameters
@@ -144,12 +155,17 @@ class AbstractReduction(ABC):
             The rows.
         n_outputs : int
             Outputs of the model.
+        seed : int
+            Of draws; ranks differ by their rows.
         """
+        mark = mark_of(shard, whole=True)
         return ReductionState(
             slopes=np.zeros(max(1, shard.n_rows * n_outputs), shard.dtype),
             mean=np.zeros(n_params(shard.n_features, n_outputs)),
             reached=np.zeros(shard.n_features if shard.is_sparse else 0),
-            mark=np.array([float(mark_of(shard, whole=True) % 2**53)]),
+            mark=np.array([float(mark % 2**53)]),
+            rows=np.zeros(AHEAD, np.uint64),
+            key=key_of(mark, seed),
             refresh=1.0 / max(1, shard.n_rows) if self.refreshes else 0.0,
         )
 
@@ -169,7 +185,7 @@ class AbstractReduction(ABC):
 
 @dataclass(frozen=True)
 class SAGA(AbstractReduction):
-    """SAGA: the slope of a row is remembered when a step is taken on it.
+    """SAGA: rows are drawn, and the slope of each is remembered when a step is taken on it.
 
     Steps have a length of their own: `learning_rate`, `eta0` and `power_t` of an estimator have no part in it.
 
@@ -194,7 +210,7 @@ class SAGA(AbstractReduction):
 
 @dataclass(frozen=True)
 class SVRG(AbstractReduction):
-    """SVRG: the slopes of all rows are remembered at once, at the model at the end of an epoch.
+    """SVRG: the slopes of all rows are remembered at once, at the model at the end of an epoch; each is visited once.
 
     The first epoch takes plain steps. Lengths of steps are as in `SAGA`.
 
@@ -260,7 +276,7 @@ def check_reduction(
         raise IncompatiblePartsError(f"{reduction!r} leaves no noise to average: leave average=False. Got {average!r}.")
     if sampling is not None:
         raise IncompatiblePartsError(
-            f"{reduction!r} visits every row once an epoch, and sampling={sampling!r} draws them. Use one of them."
+            f"{reduction!r} chooses rows by itself, and so does sampling={sampling!r}. Use one of them."
         )
     if reduction.step is not None and not reduction.step * objective.strength < 1.0:
         raise IncompatiblePartsError(

@@ -89,8 +89,8 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
         )
     if isinstance(strategy, (AnytimeSGD, Hogwild)) and steps.draws_rows:
         raise IncompatiblePartsError(
-            f"{strategy!r} goes round the rows in an order of its own, and sampling={steps.name} draws them. Use "
-            "LocalSGD, or sampling='uniform'."
+            f"{strategy!r} goes round the rows in an order of its own, and {steps.name} draws them. Use LocalSGD, or "
+            "neither a sampling nor SAGA."
         )
     if steps.reduces:
         _check_reduction(strategy, steps)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels.rng import draw_each, mix64_each
 from reference.sgd import slope
 
 
-def reduced(X, y, sample_weight, *, method, n_epochs, step, loss_name, alpha, n_outputs=1, every=1):
-    """Return (weights (k, d), intercepts (k,)) after epochs over the rows as they come."""
+def draws(key, epoch, n):
+    """Return the rows that SAGA draws in an epoch, fed to the twin as the kernel has them."""
+    stream = draw_each(mix64_each(np.array([key], np.uint64)), np.array([epoch], np.uint64))
+    return [((int(word) >> 32) * n) >> 32 for word in draw_each(stream, np.arange(n, dtype=np.uint64))]
+
+
+def reduced(X, y, sample_weight, *, method, n_epochs, step, loss_name, alpha, key, n_outputs=1, every=1):
+    """Return (weights (k, d), intercepts (k,)); SAGA draws rows by `key`, SVRG takes them as they come."""
     n, d = X.shape
     rows = np.c_[X, np.ones(n)]
     W, slopes, mean = np.zeros((n_outputs, d + 1)), np.zeros((n, n_outputs)), np.zeros((n_outputs, d + 1))
@@ -21,7 +28,7 @@ def reduced(X, y, sample_weight, *, method, n_epochs, step, loss_name, alpha, n_
         )
 
     for epoch in range(1, n_epochs + 1):
-        for i in range(n):
+        for i in draws(key, epoch, n) if method == "saga" else range(n):
             now = slopes_at(W, i)
             change = np.outer(now - slopes[i], rows[i])
             W = shrink * W - step * (change + mean)
