@@ -58,7 +58,7 @@ from dsgd.kernels.sgd import (
     row_bounds,
     truncate_row,
 )
-from dsgd.kernels.sum_tree import find, total, update
+from dsgd.kernels.sum_tree import find_all, total, update
 from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
@@ -102,6 +102,7 @@ def choose_rows(
     epoch: float,
     filled: float,
     uniform: float,
+    which: WordVector,
     rows: WordVector,
     scales: FloatVector,
     start: int,
@@ -125,6 +126,8 @@ def choose_rows(
         The epoch that fills the norms: in it, rows are those of the walk.
     uniform : float
         theta.
+    which : array of uint64, shape (AHEAD,)
+        Scratch.
     rows : array of uint64, shape (AHEAD,)
         The rows, overwritten.
     scales : array of float64, shape (AHEAD,)
@@ -143,16 +146,21 @@ def choose_rows(
     # Without any gradient all rows are alike.
     share = uniform if whole > 0.0 else 1.0
     inverse = (1.0 - share) * n_rows / whole if whole > 0.0 else 0.0
-    for j in range(np.uint64(stop - start)):
+    n, n_found = np.uint64(stop - start), _ZERO
+    for j in range(n):
         counter = (np.uint64(start) + j) * np.uint64(2)
         coin, word = draw(stream, counter), draw(stream, counter + _ONE)
+        rows[j] = any_row(word, n_rows)
+        scales[j] = float(word >> _ELEVEN) * _UNIT * whole
+        which[n_found] = j
         is_uniform = float(coin >> _ELEVEN) * _UNIT < share
-        if is_uniform:
-            rows[j] = any_row(word, n_rows)
-        else:
-            rows[j] = find(tree, levels, float(word >> _ELEVEN) * _UNIT)
-        scale = 1.0 / (inverse * tree[rows[j]] + share)
-        scales[j] = scale if is_uniform else -scale
+        n_found += _ZERO if is_uniform else _ONE
+        prefetch(tree, rows[j])
+    find_all(tree, levels, which, n_found, scales, rows)
+    for j in range(n):
+        scales[j] = 1.0 / (inverse * tree[rows[j]] + share)
+    for d in range(n_found):
+        scales[which[d]] = -scales[which[d]]
 
 
 @scalar
@@ -207,6 +215,7 @@ def run_drawn(
     tree: FloatVector,
     levels: IntVector,
     filled: FloatVector,
+    which: WordVector,
     rows: WordVector,
     scales: FloatVector,
     key: np.uint64,
@@ -227,7 +236,7 @@ def run_drawn(
         As in `choose_rows`.
     filled : array of float64, shape (1,)
         The epoch that has filled h, or does so now; 0 before.
-    rows, scales
+    which, rows, scales
         Scratch; as in `choose_rows`.
     start, stop : int
         Places of the epoch.
@@ -248,7 +257,7 @@ def run_drawn(
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, rows, scales, at, end)
+        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):
@@ -356,6 +365,7 @@ def gradient_drawn(
     tree: FloatVector,
     levels: IntVector,
     filled: FloatVector,
+    which: WordVector,
     rows: WordVector,
     scales: FloatVector,
     key: np.uint64,
@@ -369,7 +379,7 @@ def gradient_drawn(
     ----------
     values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
         As in `dsgd.kernels.sgd.gradient_rows`.
-    tree, levels, filled, rows, scales, key, uniform
+    tree, levels, filled, which, rows, scales, key, uniform
         As in `run_drawn`.
     out : array, shape (n_params,)
         The sum, overwritten.
@@ -389,7 +399,7 @@ def gradient_drawn(
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, rows, scales, at, end)
+        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):

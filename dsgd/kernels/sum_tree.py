@@ -19,14 +19,16 @@ import math
 import numpy as np
 
 from dsgd.kernels.jit import leaf_kernel, scalar
-from dsgd.types import FloatVector, IntVector
+from dsgd.kernels.prefetch import prefetch
+from dsgd.types import FloatVector, IntVector, WordVector
 
-__all__ = ["FANOUT", "build", "find", "sum_levels", "total", "update"]
+__all__ = ["FANOUT", "build", "find_all", "sum_levels", "total", "update"]
 
 #: Entries that a sum is of: a cache line of float64.
 FANOUT = 8
 
 _EIGHT = np.uint64(8)
+_SEVEN = np.uint64(7)
 _THREE = np.uint64(3)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
@@ -73,19 +75,57 @@ def total(tree: FloatVector, levels: IntVector) -> float:
 
 
 @scalar
-def update(tree: FloatVector, levels: IntVector, place: np.uint64, weight: float) -> None:
-    """Set the weight at a place, and the sums above it."""
-    tree[place] = weight
-    group = place >> _THREE
-    for level in range(levels.shape[0] - 2):
-        above = np.uint64(levels[level + 1])
-        tree[above + group] = group_sum(tree, np.uint64(levels[level]) + group * _EIGHT)
-        group = group >> _THREE
+def or_else(tree: FloatVector, first: np.uint64, k: int, child: np.uint64, weight: float) -> float:
+    """Return entry k of a group, or `weight` if it is the child."""
+    return weight if np.uint64(k) == child else tree[first + np.uint64(k)]
 
 
 @scalar
-def find(tree: FloatVector, levels: IntVector, share: float) -> np.uint64:
-    """Return the place that a share of all weights, in [0, 1), falls on; never one of weight zero.
+def sum_with(tree: FloatVector, first: np.uint64, child: np.uint64, weight: float) -> float:
+    """Return what `group_sum` returns once a child has another weight, which is not read back from memory."""
+    low = (or_else(tree, first, 0, child, weight) + or_else(tree, first, 1, child, weight)) + (
+        or_else(tree, first, 2, child, weight) + or_else(tree, first, 3, child, weight)
+    )
+    high = (or_else(tree, first, 4, child, weight) + or_else(tree, first, 5, child, weight)) + (
+        or_else(tree, first, 6, child, weight) + or_else(tree, first, 7, child, weight)
+    )
+    return float(low + high)
+
+
+@scalar
+def update(tree: FloatVector, levels: IntVector, place: np.uint64, weight: float) -> None:
+    """Set the weight at a place, and the sums above it."""
+    for level in range(levels.shape[0] - 2):
+        first, child = np.uint64(levels[level]) + (place & ~_SEVEN), place & _SEVEN
+        above = sum_with(tree, first, child, weight)
+        tree[first + child] = weight
+        place, weight = place >> _THREE, above
+    tree[np.uint64(levels[levels.shape[0] - 2]) + place] = weight
+
+
+@scalar
+def descend(tree: FloatVector, first: np.uint64, left: float) -> tuple[np.uint64, float]:
+    """Return the child of a group that something left of its sum falls on, and what is left of that child."""
+    # Without branches, which nobody could predict: how many entries end at or before what is left.
+    end, child, before = 0.0, _ZERO, 0.0
+    for k in range(np.uint64(7)):
+        end += tree[first + k]
+        is_beyond = left >= end
+        child += _ONE if is_beyond else _ZERO
+        before = end if is_beyond else before
+    # Rounding may lead past the last entry that is not zero: that one is meant.
+    while tree[first + child] <= 0.0 and child > _ZERO:
+        child -= _ONE
+    return child, max(0.0, left - before)
+
+
+@scalar
+def find_all(
+    tree: FloatVector, levels: IntVector, which: WordVector, n: np.uint64, left: FloatVector, places: WordVector
+) -> None:
+    """Find the places that parts of the sum of all weights, in [0, sum), fall on; never one of weight zero.
+
+    All of them go down level by level, so that the memory of one comes while the others compute.
 
     Parameters
     ----------
@@ -93,27 +133,27 @@ def find(tree: FloatVector, levels: IntVector, share: float) -> np.uint64:
         Not all weights are zero, none is negative.
     levels : array of int64
         See `sum_levels`.
-    share : float
-        Uniform in [0, 1) for a draw.
+    which : array of uint64
+        Where in the other two the n parts are.
+    n : uint64
+        How many there are.
+    left : array of float64
+        The parts, overwritten; uniform for draws.
+    places : array of uint64
+        Overwritten.
     """
     n_levels = levels.shape[0] - 1
-    left = share * total(tree, levels)
-    group = _ZERO
+    for d in range(n):
+        places[which[d]] = _ZERO
     for above in range(n_levels):
-        first = np.uint64(levels[n_levels - 1 - above]) + group * _EIGHT
-        # Without branches, which nobody could predict: how many entries end at or before what is left.
-        end, child, before = 0.0, _ZERO, 0.0
-        for k in range(np.uint64(7)):
-            end += tree[first + k]
-            is_beyond = left >= end
-            child += _ONE if is_beyond else _ZERO
-            before = end if is_beyond else before
-        # Rounding may lead past the last entry that is not zero: that one is meant.
-        while tree[first + child] <= 0.0 and child > _ZERO:
-            child -= _ONE
-        left = max(0.0, left - before)
-        group = group * _EIGHT + child
-    return group
+        base = np.uint64(levels[n_levels - 1 - above])
+        below = np.uint64(levels[max(0, n_levels - 2 - above)])
+        for d in range(n):
+            j = which[d]
+            child, left[j] = descend(tree, base + places[j] * _EIGHT, left[j])
+            places[j] = places[j] * _EIGHT + child
+            if above < n_levels - 1:
+                prefetch(tree, below + places[j] * _EIGHT)
 
 
 @leaf_kernel

@@ -66,6 +66,7 @@ class Importance:
             levels=levels,
             filled=np.zeros(1),
             mark=np.array([float(mark % _EXACT)]),
+            which=np.zeros(kernels.AHEAD, np.uint64),
             rows=np.zeros(kernels.AHEAD, np.uint64),
             scales=np.zeros(kernels.AHEAD),
             key=key_of(mark, seed),
@@ -87,7 +88,7 @@ class SamplingState:
         The epoch that has filled the norms; 0 before.
     mark : array of float64, shape (1,)
         Names the rows.
-    rows, scales : array, shape (AHEAD,)
+    which, rows, scales : array, shape (AHEAD,)
         Scratch.
     key : uint64
         Names the stream of draws.
@@ -99,6 +100,7 @@ class SamplingState:
     levels: IntVector
     filled: FloatVector
     mark: FloatVector
+    which: WordVector = field(repr=False)
     rows: WordVector = field(repr=False)
     scales: FloatVector = field(repr=False)
     key: np.uint64
@@ -119,7 +121,7 @@ class SamplingState:
 
     def arguments(self) -> tuple[object, ...]:
         """Return what the kernels take between the order of the epoch and the places."""
-        return self.tree, self.levels, self.filled, self.rows, self.scales, self.key, self.uniform
+        return self.tree, self.levels, self.filled, self.which, self.rows, self.scales, self.key, self.uniform
 
 
 def mark_of(shard: Shard, *, whole: bool = False) -> int:

@@ -14,7 +14,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.sum_tree import build, find, sum_levels, update
+from dsgd.kernels.sum_tree import build, find_all, sum_levels, total, update
 from dsgd.local import SGD, Importance, Momentum, Objective, make_shard, n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, DPSGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
@@ -32,8 +32,8 @@ def _update_each(tree: Any, levels: Any, places: Any, weights: Any) -> None:
 
 @kernel
 def _find_each(tree: Any, levels: Any, shares: Any, out: Any) -> None:
-    for k in range(len(shares)):
-        out[k] = find(tree, levels, shares[k])
+    which = np.arange(len(shares)).astype(np.uint64)
+    find_all(tree, levels, which, np.uint64(len(shares)), shares * total(tree, levels), out)
 
 
 def problem(n: int = 60, d: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,7 +157,9 @@ def test_rows_are_drawn_as_often_as_their_probabilities_say() -> None:
     for epoch in range(2, 1002):
         for start in range(0, 60, kernels.AHEAD):
             stop = min(60, start + kernels.AHEAD)
-            kernels.choose_rows(*parts, float(epoch), 1.0, 0.3, sampling.rows, sampling.scales, start, stop)
+            kernels.choose_rows(
+                *parts, float(epoch), 1.0, 0.3, sampling.which, sampling.rows, sampling.scales, start, stop
+            )
             np.add.at(counts, sampling.rows[: stop - start].astype(int), 1)
     assert np.all(np.abs(counts - 60_000 * p) < 5 * np.sqrt(60_000 * p))
 
