@@ -58,7 +58,7 @@ from dsgd.kernels.sgd import (
     row_bounds,
     truncate_row,
 )
-from dsgd.kernels.sum_tree import find_all, total, update
+from dsgd.kernels.sum_tree import find_all, total, update_all
 from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
@@ -260,6 +260,7 @@ def run_drawn(
         choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
             first, last = row_bounds(indptr, i, n_features)
@@ -323,10 +324,9 @@ def run_drawn(
                 norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
                 # A model that leaves the range of numbers is noticed elsewhere; the tree must not.
                 norm = norm if norm < math.inf else 0.0
-                if walks:
-                    tree[i] = norm
-                else:
-                    update(tree, levels, i, norm)
+                tree[i] = norm
+                which[n_set] = i
+                n_set += _ONE
             if constants[L1_RATE] > 0.0:
                 owed_total += constants[L1_RATE] * eta
                 truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
@@ -338,6 +338,8 @@ def run_drawn(
                 for k in range(n_weights, n_weights + n_outputs):
                     auxiliary[k] += dtype((params[k] - auxiliary[k]) / n_averaged)
             t += 1.0
+        if not walks:
+            update_all(tree, levels, which, n_set)
     fold(params, auxiliary, scale, a, b, n_weights)
     counters[T] = t
     counters[N_AVERAGED] = n_averaged
@@ -402,6 +404,7 @@ def gradient_drawn(
         choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
             first, last = row_bounds(indptr, i, n_features)
@@ -435,10 +438,11 @@ def gradient_drawn(
                 square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
                 norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
                 norm = norm if norm < math.inf else 0.0
-                if walks:
-                    tree[i] = norm
-                else:
-                    update(tree, levels, i, norm)
+                tree[i] = norm
+                which[n_set] = i
+                n_set += _ONE
+        if not walks:
+            update_all(tree, levels, which, n_set)
     counters[LOSS_SUM] += loss_sum
     counters[GUARD] += guard
     counters[N_SEEN] += stop - start

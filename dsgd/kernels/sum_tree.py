@@ -22,13 +22,12 @@ from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.types import FloatVector, IntVector, WordVector
 
-__all__ = ["FANOUT", "build", "find_all", "sum_levels", "total", "update"]
+__all__ = ["FANOUT", "build", "find_all", "sum_levels", "total", "update_all"]
 
 #: Entries that a sum is of: a cache line of float64.
 FANOUT = 8
 
 _EIGHT = np.uint64(8)
-_SEVEN = np.uint64(7)
 _THREE = np.uint64(3)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
@@ -75,32 +74,26 @@ def total(tree: FloatVector, levels: IntVector) -> float:
 
 
 @scalar
-def or_else(tree: FloatVector, first: np.uint64, k: int, child: np.uint64, weight: float) -> float:
-    """Return entry k of a group, or `weight` if it is the child."""
-    return weight if np.uint64(k) == child else tree[first + np.uint64(k)]
+def update_all(tree: FloatVector, levels: IntVector, places: WordVector, n: np.uint64) -> None:
+    """Add up the sums above n places whose weights have changed; level by level, so that none waits for another.
 
-
-@scalar
-def sum_with(tree: FloatVector, first: np.uint64, child: np.uint64, weight: float) -> float:
-    """Return what `group_sum` returns once a child has another weight, which is not read back from memory."""
-    low = (or_else(tree, first, 0, child, weight) + or_else(tree, first, 1, child, weight)) + (
-        or_else(tree, first, 2, child, weight) + or_else(tree, first, 3, child, weight)
-    )
-    high = (or_else(tree, first, 4, child, weight) + or_else(tree, first, 5, child, weight)) + (
-        or_else(tree, first, 6, child, weight) + or_else(tree, first, 7, child, weight)
-    )
-    return float(low + high)
-
-
-@scalar
-def update(tree: FloatVector, levels: IntVector, place: np.uint64, weight: float) -> None:
-    """Set the weight at a place, and the sums above it."""
+    Parameters
+    ----------
+    tree : array of float64, shape (levels[-1],)
+        Updated in place.
+    levels : array of int64
+        See `sum_levels`.
+    places : array of uint64
+        The places, overwritten.
+    n : uint64
+        How many there are.
+    """
     for level in range(levels.shape[0] - 2):
-        first, child = np.uint64(levels[level]) + (place & ~_SEVEN), place & _SEVEN
-        above = sum_with(tree, first, child, weight)
-        tree[first + child] = weight
-        place, weight = place >> _THREE, above
-    tree[np.uint64(levels[levels.shape[0] - 2]) + place] = weight
+        first, above = np.uint64(levels[level]), np.uint64(levels[level + 1])
+        for k in range(n):
+            group = places[k] >> _THREE
+            tree[above + group] = group_sum(tree, first + group * _EIGHT)
+            places[k] = group
 
 
 @scalar

@@ -14,7 +14,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.sum_tree import build, find_all, sum_levels, total, update
+from dsgd.kernels.sum_tree import build, find_all, sum_levels, total, update_all
 from dsgd.local import SGD, Importance, Momentum, Objective, make_shard, n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, DPSGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
@@ -26,8 +26,10 @@ FIT: dict[str, Any] = {"loss": "log_loss", "learning_rate": "constant", "eta0": 
 
 @kernel
 def _update_each(tree: Any, levels: Any, places: Any, weights: Any) -> None:
-    for k in range(len(places)):
-        update(tree, levels, places[k], weights[k])
+    for first in range(0, len(places), 10):
+        for k in range(first, first + 10):
+            tree[places[k]] = weights[k]
+        update_all(tree, levels, places[first:], np.uint64(10))
 
 
 @kernel
