@@ -35,7 +35,7 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
+from dsgd.local import SGD, AbstractReduction, AbstractRule, Importance, Objective, pack, resolve_sampling, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -127,10 +127,15 @@ class AbstractSGD(AbstractLinearEstimator):
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
         1024 samples, of sparse rows less often (`LocalSGD`), and raises rates that do not fall like 1/t so that ranks
         get as far in an epoch as one rank. It has no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `SAGA`, `SVRG` or None, default None
         How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
         those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or
-        ``"invscaling"``.
+        ``"invscaling"``. SAGA and SVRG take steps by row, of a length of their own, to the exact minimum of a loss
+        without corners and an L2 penalty.
+    sampling : {"uniform", "importance"} or `dsgd.local.Importance`, default "uniform"
+        Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
+        epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
+        steps by the probabilities: less noise where few rows have large gradients. Losses of an epoch are estimates.
     client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
@@ -204,7 +209,8 @@ class AbstractSGD(AbstractLinearEstimator):
     warm_start: bool = False
     average: bool | int = False
     sync: Any = None
-    optimizer: AbstractRule | None = None
+    optimizer: AbstractRule | AbstractReduction | None = None
+    sampling: str | Importance = "uniform"
     client: Any = None
     transport: TransportName = "auto"
     on_failure: FailurePolicy = "raise"
@@ -361,13 +367,18 @@ class AbstractSGD(AbstractLinearEstimator):
             validation_fraction=float(self.validation_fraction) if early else 0.0,
             out_of_core=self.out_of_core,
         )
+        # A reduction has steps of its own.
+        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
         optimizer = SGD(
             objective=objective,
-            schedule=self.learning_rate,
-            eta0=float(self.eta0),
+            schedule="constant" if reduction else self.learning_rate,
+            eta0=1.0 if reduction else float(self.eta0),
             power_t=float(self.power_t),
             average=int(self.average),
-            rule=self.optimizer,
+            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
+            sampling=resolve_sampling(self.sampling),
+            seed=seed,
+            reduction=reduction,
         )
 
         def flat(coef: Any, intercept: Any) -> FloatVector:

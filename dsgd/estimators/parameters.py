@@ -11,9 +11,9 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.local import AbstractRule, steps_of
+from dsgd.local import AbstractReduction, AbstractRule, Objective, check_reduction, resolve_sampling, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
@@ -96,12 +96,23 @@ def check_parameters(estimator: Any) -> None:
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
             "by it. Got 0."
         )
-    if not isinstance(estimator.optimizer, (AbstractRule, type(None))):
+    if not isinstance(estimator.optimizer, (AbstractRule, AbstractReduction, type(None))):
         raise InvalidParameterError(
-            f"{name}(optimizer=...) must be None or a rule of dsgd.local (Momentum, Adagrad, Adam, LARS). "
+            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS), SAGA or SVRG. "
             f"Got {estimator.optimizer!r}."
         )
-    check_combination(resolve(estimator.sync), steps_of(estimator.optimizer))
+    sampling = resolve_sampling(estimator.sampling)
+    steps = steps_of(estimator.optimizer, sampling)
+    if steps.draws_rows and estimator.out_of_core:
+        drawing = steps.name if sampling is None else repr(sampling)
+        raise IncompatiblePartsError(
+            f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and {drawing} draws "
+            "them: every row would be a read from disk. Use one of them."
+        )
+    if isinstance(estimator.optimizer, AbstractReduction):
+        objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
+        check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
+    check_combination(resolve(estimator.sync), steps)
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

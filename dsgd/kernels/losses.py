@@ -68,6 +68,11 @@ class Loss:
     source: str
     curvature: float = 1.0
 
+    @property
+    def has_corner(self) -> bool:
+        """Whether the slope jumps somewhere."""
+        return self.code in (HINGE, PERCEPTRON, EPSILON_INSENSITIVE)
+
 
 LOSSES: Mapping[str, Loss] = MappingProxyType(
     {

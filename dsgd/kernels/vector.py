@@ -21,7 +21,7 @@ from numba import njit
 
 from dsgd.types import FloatVector, IndexVector
 
-__all__ = ["add_columns", "add_row", "row_dot", "score_columns"]
+__all__ = ["add_columns", "add_row", "row_dot", "row_square", "score_columns"]
 
 _any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
 
@@ -121,3 +121,12 @@ def add_columns(
         value = values[j] * values.dtype.type(common)
         for k in range(n_outputs):
             weights[base + k] += value * factors[k]
+
+
+@_any_order
+def row_square(values: FloatVector, first: np.uint64, last: np.uint64) -> np.floating[Any]:
+    """Return the squared length of a row; arguments as in `row_dot`."""
+    total = values.dtype.type(0)
+    for j in range(last - first):
+        total += values[first + j] * values[first + j]
+    return total

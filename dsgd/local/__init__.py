@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from dsgd.local.base import AbstractLocalOptimizer, AbstractRows, AbstractState, Evaluation, Steps, new_counters
+from dsgd.local.base import (
+    OF_ROWS,
+    AbstractLocalOptimizer,
+    AbstractRows,
+    AbstractState,
+    Evaluation,
+    Steps,
+    new_counters,
+)
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
-from dsgd.local.sgd import SGD, SGDState, is_finite
+from dsgd.local.sampling import Importance, resolve_sampling
+from dsgd.local.sgd import SGD, is_finite
+from dsgd.local.sgd_state import SGDState
 from dsgd.local.shard import Residency, Shard, split
 from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
+from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
 
 __all__ = [
     "LARS",
+    "OF_ROWS",
+    "SAGA",
     "SGD",
+    "SVRG",
     "AbstractLocalOptimizer",
+    "AbstractReduction",
     "AbstractRows",
     "AbstractRule",
     "AbstractState",
@@ -23,6 +38,7 @@ __all__ = [
     "Adam",
     "Dual",
     "Evaluation",
+    "Importance",
     "Momentum",
     "Objective",
     "Residency",
@@ -32,6 +48,7 @@ __all__ = [
     "Steps",
     "add_to_suffix",
     "begin_suffix",
+    "check_reduction",
     "concat_blocks",
     "end_suffix",
     "evaluate",
@@ -41,6 +58,7 @@ __all__ = [
     "n_params",
     "new_counters",
     "pack",
+    "resolve_sampling",
     "split",
     "steps_of",
     "unpack",

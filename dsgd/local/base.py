@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar, overload
+from typing import Final, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,11 @@ from numpy.typing import ArrayLike
 from dsgd.kernels import sgd as kernels
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Evaluation", "Steps", "new_counters"]
+__all__ = ["OF_ROWS", "AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Evaluation", "Steps", "new_counters"]
+
+#: What comes before the names of those vectors of a state that belong to the rows of its rank: their length differs
+#: from rank to rank, and with other rows they begin anew. One of them, ``mark``, names the rows.
+OF_ROWS: Final = "rows."
 
 
 class AbstractRows(ABC):
@@ -104,7 +108,10 @@ class AbstractState(ABC):
 
     @abstractmethod
     def vectors(self) -> dict[str, AnyArray]:
-        """Return what else this rank has of its own and must keep, by name; to be written in place."""
+        """Return what else this rank has of its own and must keep, by name; to be written in place.
+
+        Names that begin with `OF_ROWS` belong to the rows of the rank.
+        """
 
     @abstractmethod
     def statistics(self) -> dict[str, AnyArray]:
@@ -162,6 +169,10 @@ class Steps:
         Whether steps depend on gradients of earlier steps.
     is_plain : bool, default True
         Whether a step changes the model by its rate times the mean gradient.
+    draws_rows : bool, default False
+        Whether rows are drawn, and not visited once an epoch.
+    reduces : bool, default False
+        Whether steps of all rows depend on what is remembered of each.
     may_overflow : bool, default False
         Whether a step with a non-finite gradient is skipped instead of raising an error.
     """
@@ -172,6 +183,8 @@ class Steps:
     rows_given: bool = False
     remembers: bool = False
     is_plain: bool = True
+    draws_rows: bool = False
+    reduces: bool = False
     may_overflow: bool = False
 
 

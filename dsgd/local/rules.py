@@ -23,6 +23,7 @@ import numpy as np
 from dsgd.kernels import rules as kernels
 from dsgd.kernels import sgd as sgd_kernels
 from dsgd.local.base import Steps
+from dsgd.local.variance import AbstractReduction
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_number
 
@@ -279,17 +280,20 @@ class LARS(AbstractRule):
         return {kernels.CODE: kernels.LARS, kernels.BETA1: self.momentum, kernels.TRUST: self.trust}
 
 
-def steps_of(rule: AbstractRule | None) -> Steps:
-    """Return how SGD steps with a rule, or by rows without one."""
-    if rule is None:
-        return Steps("optimizer=None")
+def steps_of(optimizer: AbstractRule | AbstractReduction | None, sampling: object = None) -> Steps:
+    """Return how SGD steps with a rule or a reduction, or by rows without, on drawn rows if there is a `sampling`."""
+    if optimizer is None:
+        return Steps("optimizer=None" if sampling is None else repr(sampling), draws_rows=sampling is not None)
+    if isinstance(optimizer, AbstractReduction):
+        return optimizer.steps
     return Steps(
-        repr(rule),
-        rows=rule.batch or DEFAULT_BATCH,
+        repr(optimizer),
+        rows=optimizer.batch or DEFAULT_BATCH,
         by_row=False,
-        rows_given=rule.batch is not None,
+        rows_given=optimizer.batch is not None,
         remembers=True,
-        is_plain=rule == Momentum(0.0, batch=rule.batch),
+        is_plain=optimizer == Momentum(0.0, batch=optimizer.batch),
+        draws_rows=sampling is not None,
     )
 
 

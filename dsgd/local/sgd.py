@@ -3,95 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
+from dsgd.kernels import variance as variance_kernels
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
-from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Evaluation, Steps, new_counters
+from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
 from dsgd.local.evaluate import evaluate
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.order import arrange, epoch_order
-from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of
+from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, steps_of
+from dsgd.local.sampling import Importance
+from dsgd.local.sgd_state import SGDState
 from dsgd.local.shard import Shard
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
+from dsgd.local.variance import SVRG, AbstractReduction, check_reduction
+from dsgd.types import FloatVector
 
-__all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
+__all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "is_finite"]
 
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
 SPARSE_INTERCEPT_DECAY = 0.01
 
 #: With raised rates, the share of the distance to the target that a first step on a row of mean length may close.
 MOST_OF_A_ROW = 0.5
-
-
-@dataclass
-class SGDState(AbstractState):
-    """The state of SGD, and its scratch memory.
-
-    Parameters
-    ----------
-    counters : array of float64, shape (COUNTERS + n_outputs,)
-        What the attributes t, eta_scale, loss_sum, n_averaged and output_losses read and write.
-    constants : array of float64, shape (CONSTANTS,)
-        Parameters of the optimiser as kernels read them.
-    codes : array of int64, shape (CODES,)
-        Integer codes and sizes as kernels read them.
-    class_weights : array of float64, shape (2, n_outputs)
-        Class weights, positive first.
-    auxiliary : array, shape (n_params,) or (0,)
-        The averaged model, if averaging is on.
-    received : array, shape (n_weights,) or (0,)
-        L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
-    order : array of int64, shape (2, n_blocks + 1)
-        The order in which the present epoch walks the rows, see `dsgd.local.order`.
-    factors : array, shape (n_outputs,)
-        Scratch.
-    rule : RuleState or None
-        What the rule of minibatch steps remembers, if there is one.
-    suffix : array of float64, shape (n_params + 2,) or (0,)
-        Sums over the last models of the present epoch, where their mean is made; see `dsgd.local.suffix`.
-    """
-
-    counters: FloatVector
-    constants: FloatVector
-    codes: IntVector
-    class_weights: FloatMatrix
-    auxiliary: FloatVector
-    received: FloatVector
-    order: IntMatrix = field(repr=False)
-    factors: FloatVector = field(repr=False)
-    rule: RuleState | None = None
-    suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
-
-    @property
-    def averaged(self) -> FloatVector | None:
-        """The averaged model, shape (n_params,), to read or write in place; None if averaging is off."""
-        return self.auxiliary if self.auxiliary.size else None
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether every prediction so far was finite; see `is_finite` for the model itself."""
-        return bool(self.counters[kernels.GUARD] == 0.0)
-
-    def memory(self) -> dict[str, FloatVector]:
-        """Return what the rule remembers; see `AbstractState.memory`."""
-        return {} if self.rule is None else self.rule.memory()
-
-    def vectors(self) -> dict[str, AnyArray]:
-        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models."""
-        return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix}
-
-    def statistics(self) -> dict[str, AnyArray]:
-        """Return nothing: a linear model is its parameters."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -113,9 +56,18 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     rule : AbstractRule or None, default=None
         None takes a plain step per row. A rule takes one per minibatch of its size, or, if gradients are exchanged, one
         per exchanged gradient.
+    sampling : Importance or None, default=None
+        None visits every row once an epoch.
+    seed : int, default=0
+        Of the draws of rows, if rows are drawn.
+    reduction : AbstractReduction or None, default=None
+        Reduces the variance of steps. It has rates of its own: `schedule` is "constant" and `eta0` is 1, which is
+        multiplied by the length that the state has as `rate_factor`.
 
     Raises
     ------
+    IncompatiblePartsError
+        A reduction cannot minimise the objective.
     InvalidParameterError
         If a value is out of range, or the schedule divides by an alpha of zero.
     """
@@ -126,6 +78,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     power_t: float = 0.5
     average: int = 0
     rule: AbstractRule | None = None
+    sampling: Importance | None = None
+    seed: int = 0
+    reduction: AbstractReduction | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -142,11 +97,22 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
         if self.average < 0:
             raise InvalidParameterError(f"SGD(average=...) must be 0 or more. Got {self.average!r}.")
+        if self.reduction is not None:
+            if (self.schedule, self.eta0, self.rule) != ("constant", 1.0, None):
+                raise InvalidParameterError(
+                    f"SGD(reduction={self.reduction!r}) has steps of its own: schedule='constant', eta0=1.0, no rule."
+                )
+            check_reduction(self.reduction, self.objective, average=self.average, sampling=self.sampling)
 
     @property
     def steps(self) -> Steps:
-        """A step per row, or what the rule says."""
-        return steps_of(self.rule)
+        """A step per row, or what rule or reduction say."""
+        return steps_of(self.rule or self.reduction, self.sampling)
+
+    @property
+    def steps_in_fused_rounds(self) -> bool:
+        """Whether a step is a plain one on the next row of the walk, as kernels of many rounds take it."""
+        return self.rule is None and self.sampling is None and self.reduction is None
 
     @property
     def n_outputs(self) -> int:
@@ -163,7 +129,8 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         objective = self.objective
         k, d = objective.n_outputs, shard.n_features
         share, strength = objective.l1_share, objective.strength
-        intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse else 1.0
+        # The length of a step of a reduction has the intercept in it.
+        intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse and self.reduction is None else 1.0
         constants = np.zeros(kernels.CONSTANTS)
         constants[kernels.ALPHA] = objective.alpha
         constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
@@ -194,11 +161,15 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),
             rule=rule,
+            sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
+            reduction=None if self.reduction is None else self.reduction.init(shard, k, self.seed),
         )
 
     def arrange(self, shard: Shard, state: SGDState) -> None:
         """Make the order in which the present epoch walks the rows; one for all epochs if the shard has no seed."""
         arrange(state.order, shard.n_rows, shard.seed, state.epoch)
+        if state.sampling is not None:
+            state.sampling.begin_epoch()
 
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
         """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel.
@@ -219,10 +190,37 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
         """Return `run` for this model, these rows and this state, to be called with start and stop only."""
         arguments, rule = self.arguments(params, shard, state), state.rule
+        if state.sampling is not None:
+            if rule is not None:
+                return partial(self._run_batches, params, shard, state)
+            return partial(importance_kernels.run_drawn, *arguments, *state.sampling.arguments())
+        if (kept := state.reduction) is not None:
+            # Neither average nor penalty to be truncated.
+            own = (
+                *arguments[:7],
+                *arguments[9:],
+                kept.slopes,
+                kept.mean,
+                kept.reached,
+                kept.rows,
+                kept.key,
+                kept.refresh,
+            )
+            return partial(variance_kernels.run_reduced, *own)
         if rule is None:
             return partial(kernels.run_rows, *arguments)
         of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
         return partial(rule_kernels.run_batches, *arguments, *of_rule)
+
+    def _run_batches(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
+        """Take a step of the rule on each batch of drawn rows, cut as `dsgd.kernels.rules.run_batches` does."""
+        assert state.rule is not None
+        gradient, n_batches = state.rule.gradient, -(-(stop - start) // state.rule.batch)
+        for k in range(n_batches):
+            low, high = (start + (stop - start) * end // n_batches for end in (k, k + 1))
+            self.gradient(params, shard, low, high, gradient, state)
+            gradient /= gradient.dtype.type(high - low)
+            self.step(params, gradient, high - low, state)
 
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
@@ -271,23 +269,27 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         state : SGDState
             The sum of losses and the rows seen are updated.
         """
-        kernels.gradient_rows(
-            shard.values.reshape(-1),
-            shard.indices,
-            shard.indptr,
-            shard.targets,
-            shard.weights,
-            state.class_weights,
-            params,
-            out,
-            state.factors,
-            state.counters,
-            state.constants,
-            state.codes,
-            state.order,
-            start,
-            stop,
+        # The same, but for the model that is left out and the average, penalty and order behind it.
+        before, own, after = (
+            self.arguments(params, shard, state)[:6],
+            (params, out),
+            (
+                state.factors,
+                state.counters,
+                state.constants,
+                state.codes,
+                state.order,
+            ),
         )
+        if (kept := state.reduction) is not None:
+            variance_kernels.gradient_reduced(
+                *before, *own, *after, kept.slopes, kept.rows, kept.key, kept.refresh, start, stop
+            )
+        elif state.sampling is None:
+            kernels.gradient_rows(*before, *own, *after, start, stop)
+        else:
+            drawn = state.sampling.arguments()
+            importance_kernels.gradient_drawn(*before, *own, *after, *drawn, start, stop)
 
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: SGDState) -> None:
         """Take one step along a mean gradient, penalty included; t advances by one.
@@ -297,12 +299,14 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         params : array, shape (n_params,)
             The model, updated in place.
         mean_gradient : array, shape (n_params,)
-            Sum of the gradients of all ranks over `n_rows`. A rule overwrites it.
+            Sum of the gradients of all ranks over `n_rows`. A rule or a reduction overwrites it.
         n_rows : int
             Rows the mean is of; with none there is no gradient and no step.
         state : SGDState
             Updated in place.
         """
+        if n_rows > 0 and state.reduction is not None:
+            state.reduction.add_mean(mean_gradient)
         if n_rows > 0 and state.rule is not None:
             rule_kernels.step_rule(
                 params,
@@ -378,8 +382,13 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         closed = rate * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
         return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 
-    def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> None:
-        """Return nothing: a linear model is its parameters."""
+    def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> FloatVector | None:
+        """Remember the slopes of all rows, if it is time for a reduction to do so, and return their mean gradient."""
+        kept, reduction = state.reduction, self.reduction
+        if is_last or kept is None or not isinstance(reduction, SVRG) or state.epoch % reduction.every:
+            return None
+        kept.remember(params, shard, state.class_weights, state.constants, state.codes)
+        return kept.mean
 
 
 def is_finite(params: FloatVector) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 
 from dsgd.kernels.dual import to_primal
 from dsgd.kernels.sgd import L1_TOTAL
-from dsgd.local.sgd import SGDState
+from dsgd.local.sgd_state import SGDState
 from dsgd.types import FloatVector
 
 __all__ = ["add_to_suffix", "begin_suffix", "end_suffix", "is_in_suffix"]

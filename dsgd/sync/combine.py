@@ -12,6 +12,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.scaffold import SCAFFOLD
@@ -86,8 +87,29 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{strategy!r} counts rows by steps, and {steps.name} takes one step for many rows. Use LocalSGD, or "
             "an optimizer that takes a step per row."
         )
+    if isinstance(strategy, (AnytimeSGD, Hogwild)) and steps.draws_rows:
+        raise IncompatiblePartsError(
+            f"{strategy!r} goes round the rows in an order of its own, and {steps.name} draws them. Use LocalSGD, or "
+            "neither a sampling nor SAGA."
+        )
+    if steps.reduces:
+        _check_reduction(strategy, steps)
     if isinstance(strategy, SCAFFOLD) and not steps.is_plain:
         raise IncompatiblePartsError(
             f"{strategy!r} computes the mean gradient from the changes made by plain steps, and {steps.name} "
             "takes other steps. Use an optimizer without momentum, or another strategy, such as SlowMo."
+        )
+
+
+def _check_reduction(strategy: AbstractStrategy[Any], steps: Steps) -> None:
+    """Raise if a strategy breaks the account of what steps of reduced variance remember of rows."""
+    if isinstance(strategy, (AnytimeSGD, Hogwild)) or strategy.n_servers or strategy.talks == "by mailbox":
+        raise IncompatiblePartsError(
+            f"{strategy!r} has steps of its own, or stale ones, and {steps.name} needs every step to follow what it "
+            "remembers of each row. Use LocalSGD or MinibatchSGD, or another optimizer."
+        )
+    if strategy.exchanges == "gradient" and strategy.compressor is not None:
+        raise IncompatiblePartsError(
+            f"{strategy.compressor!r} changes gradients on the way, and {steps.name} remembers them as they were. "
+            "Leave compressor=None, or exchange models."
         )

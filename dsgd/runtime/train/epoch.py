@@ -250,8 +250,17 @@ class EpochEnd:
 
 
 def settle(run: Run, *, is_last: bool) -> None:
-    """Average what of the statistics of a model is averaged: what batches have shown a rank, and no gradient."""
-    statistics = run.job.optimizer.settle(run.at.params, run.data.shard, run.at.optimizer, is_last=is_last)
-    if statistics is not None and run.rank.size > 1:
+    """Average what of the statistics of a model is averaged: what batches have shown a rank, and no gradient of a step.
+
+    The mean gradients of a reduction are those of one model: of several, each rank keeps its own.
+    """
+    state, job, rows = run.at.optimizer, run.job, run.data.shard
+    statistics = job.optimizer.settle(run.at.params, rows, state, is_last=is_last)
+    if statistics is None:
+        return
+    reduces = isinstance(state, SGDState)
+    if reduces:
+        charge_visit(run.rank, job, rows, 0, rows.n_rows)
+    if run.rank.size > 1 and (not reduces or run.ends_equal(run.clock_at(run.at.cut.rounds - 1))):
         with run.rank.ledger.round("settle"):
             weighted_mean(run.rank.group, statistics, run.weights.share)

@@ -30,7 +30,7 @@ from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.runtime.checkpoints.snapshot import share
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
-from dsgd.runtime.train.state import STRATEGY, TrainState, adapted
+from dsgd.runtime.train.state import STRATEGY, TrainState, adapted, stacked
 from dsgd.sync import Hogwild
 from dsgd.types import AnyArray
 
@@ -73,7 +73,7 @@ def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> Sav
     for (name, vector), column in zip(own.items(), all_digests.T, strict=True):
         table = [vector.reshape(-1)] if (column == column[0]).all() else group.gather(vector)
         if rank.number == 0 and table is not None:
-            arrays[name] = np.stack(table)
+            arrays[name] = stacked(table)
     rank.ledger.end_round()
     return SavedState((job.epochs_before + at.epoch, 0), rank.size, job.leaves, arrays) if rank.number == 0 else None
 

@@ -55,10 +55,13 @@ class PooledRates:
         The factor that rates lack; see `missing_factor`.
     mean_square : float
         Mean squared length of the rows of all ranks, where something is missing.
+    length : float or None
+        The length of a step, where the optimiser finds it from the rows of all ranks.
     """
 
     missing: float = 1.0
     mean_square: float = 0.0
+    length: float | None = None
 
     @classmethod
     def begin(cls, rank: Rank, job: TrainJob, rows: AbstractRows, counts: list[int], share: float) -> PooledRates:
@@ -77,6 +80,10 @@ class PooledRates:
         share : float
             This rank's share of them.
         """
+        optimizer = job.optimizer
+        if isinstance(optimizer, SGD) and optimizer.reduction is not None and isinstance(rows, Shard):
+            largest = rank.group.roll_call(np.array([optimizer.reduction.curvature(rows, optimizer.objective)])).max()
+            return cls(length=optimizer.reduction.length(float(largest)))
         missing = missing_factor(job.strategy, job.optimizer, int(np.count_nonzero(counts)))
         if missing == 1.0 or not isinstance(rows, Shard):
             return cls()
@@ -86,6 +93,8 @@ class PooledRates:
 
     def factor(self, optimizer: object, t: float = 1.0) -> float:
         """Return the factor of the rate of step t, counted as the schedule counts."""
+        if self.length is not None:
+            return self.length
         if self.missing == 1.0:
             return 1.0
         assert isinstance(optimizer, SGD)

@@ -191,6 +191,8 @@ class Rounds:
         # Of uneven shards those with few rows have none in some rounds: there the others must not count for more.
         n_usual = n_round if self._is_even else self._n_rows / clock.rounds
         weight = n_local / n_usual if n_round else 0.0
+        if isinstance(state, SGDState) and state.reduction is not None:
+            state.reduction.share = n_usual / self._n_rows
         if self._buckets is not None:
             self._buckets.begin(gradient, n_local, weight)
             state.on_gradient = self._buckets.ready

@@ -192,7 +192,7 @@ def _load_kernels(
     optimizer = job.optimizer
     if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
         # Of a subclass the kernel would not take the steps.
-        plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
+        plain = optimizer.steps_in_fused_rounds and type(optimizer).bind is SGD.bind
         window = window_for(rank, job.strategy, vector) if plain else None
         if window is not None:
             fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, visits.rows_per_call)

@@ -17,6 +17,9 @@ happened. Otherwise (another number of ranks, or rows assigned to other ranks):
 - rank 0 gets the total of the sums of the running epoch; training resumes at the same share of the epoch as before,
   which is cut into rounds as a whole.
 
+What belongs to the rows of a rank (`dsgd.local.OF_ROWS`) continues only with the same rows, in the same places; with
+others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
+
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
 (`dsgd.local.dual`), of which strategies may remember something too.
 """
@@ -33,22 +36,23 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.handover import Handover
 from dsgd.kernels import sgd as kernels
-from dsgd.local import AbstractState, Dual
+from dsgd.local import OF_ROWS, AbstractState, Dual
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_handovers
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OWN_MEMORY", "RETURNED", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of"]
+__all__ = ["OWN_MEMORY", "RETURNED", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of", "stacked"]
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
 #: The same for what the strategy remembers alone.
 STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
+_MARK: Final = OF_ROWS + "mark"
 #: Prefix of the names of a rank's state besides its model.
-OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS)
+OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS, OF_ROWS)
 #: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
 RETURNED: Final = "returned"
 _NEVER: Final = sys.maxsize
@@ -164,10 +168,7 @@ class TrainState:
     def handovers(self) -> dict[str, Handover]:
         """Return what becomes of the vectors that this rank has when other ranks take over, by name."""
         declared = {STRATEGY + name: how for name, how in state_handovers(self.strategy).items()}
-        return {
-            name: declared.get(name, "mean" if vector.dtype.kind == "f" else "same")
-            for name, vector in self.own().items()
-        }
+        return {name: declared.get(name, _handover_of(name, vector)) for name, vector in self.own().items()}
 
     def copied(self) -> dict[str, AnyArray]:
         """Return copies of this rank's vectors, one row each."""
@@ -187,7 +188,7 @@ class TrainState:
         for name, vector in self.own().items():
             parts = [vector.copy()] if name == "params" and same_model else group.gather(vector)
             if group.rank == 0 and parts is not None:
-                whole[name] = np.stack(parts)
+                whole[name] = stacked(parts)
         return whole
 
     def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
@@ -221,8 +222,13 @@ class TrainState:
         exact, how, counters = is_exact(saved, rows), self.handovers(), saved["counters"]
         has_own = exact and saved["n_ranks"][0] == len(rows)
         self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
-        for name, vector in self.own().items():
-            if name in saved and (has_own or how[name] != "own"):
+        own = self.own()
+        has_rows = has_own and _MARK in own and np.array_equal(saved.get(_MARK, [()])[0], own[_MARK])
+        for name, vector in own.items():
+            if name.startswith(OF_ROWS):
+                if has_rows and name in saved:
+                    vector[...] = saved[name][0][: vector.size]
+            elif name in saved and (has_own or how[name] != "own"):
                 vector[...] = saved[name][0].reshape(vector.shape)
                 if how[name] == "sum" and not has_own:
                     vector *= share_of(rank, rows)
@@ -234,6 +240,19 @@ class TrainState:
         if received is not None and "received" not in saved:
             received.fill(0.0)
             self.optimizer.counters[kernels.L1_TOTAL] = 0.0
+
+
+def stacked(vectors: Sequence[AnyArray]) -> AnyArray:
+    """Return vectors as the rows of a table; shorter ones end in zeros."""
+    longest = max(len(vector) for vector in vectors)
+    return np.stack([np.pad(vector, (0, longest - len(vector))) for vector in vectors])
+
+
+def _handover_of(name: str, vector: AnyArray) -> Handover:
+    """Return what becomes of a vector of the optimiser."""
+    if name.startswith(OF_ROWS):
+        return "own"
+    return "mean" if vector.dtype.kind == "f" else "same"
 
 
 def is_exact(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> bool:

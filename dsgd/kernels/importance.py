@@ -1,0 +1,448 @@
+"""Importance sampling: rows drawn in proportion to the gradients they had when they were last seen.
+
+Problem: with uniform rows the noise of a step is the mean square of the rows' gradients, which a few outliers
+dominate; drawn in proportion to their norms it is the square of their mean, which may be n times less.
+
+Update, with h_i the last seen norm of the gradient of row i, and the share theta of uniform draws::
+
+    p_i = (1 - theta) h_i / sum(h) + theta / n;   draw i;   w <- w - eta grad_i / (n p_i);   h_i <- norm(grad_i)
+
+so that the expected step is that of the mean gradient, whatever h is. As in the source, h_i is set only if the draw
+was a uniform one. The norm of a row's gradient is ``weight |slope| sqrt(|x|^2 + 1)``, over the outputs together where
+there are several: one draw serves them all, and a row is read once. The penalty has no part in it.
+
+The first epoch visits every row once, in the order of an epoch, and fills h. Later ones draw as many rows as there
+are. `AHEAD` draws are made together, from h as it is before the first of their steps: then their rows come from memory
+meanwhile. They stay unbiased, since p_i is that of the draw.
+
+Cost: eight bytes a row and a seventh more (`dsgd.kernels.sum_tree`); O(log n) a step.
+
+Source: El Hanchi and Stephens 2020 (Adaptive importance sampling for finite-sum optimization); El Hanchi, Stephens and
+Maddison 2022 (Stochastic reweighted gradient descent), whose red-black tree is for the same bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsgd.kernels.epoch_order import block_at, rows_ahead
+from dsgd.kernels.jit import leaf_kernel, scalar
+from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.prefetch import prefetch
+from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.sgd import (
+    AVERAGE,
+    COUNTERS,
+    EPOCH,
+    EPSILON,
+    GUARD,
+    INTERCEPT_RATE,
+    L1_RATE,
+    L1_TOTAL,
+    LOSS,
+    LOSS_SUM,
+    MIN_SCALE,
+    MIN_SCALE_AVERAGING,
+    MIN_SHRINK,
+    N_AVERAGED,
+    N_FEATURES,
+    N_OUTPUTS,
+    N_SEEN,
+    SHRINK_RATE,
+    T,
+    clear,
+    fold,
+    rate_now,
+    row_bounds,
+    truncate_row,
+)
+from dsgd.kernels.sum_tree import find_all, total, update_all
+from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
+
+__all__ = ["AHEAD", "choose_rows", "gradient_drawn", "run_drawn"]
+
+#: Rows that are drawn together.
+AHEAD = 16
+#: Entries of a row that are asked for ahead, in lines of 64 bytes; those behind follow by themselves.
+_LINES = 4
+
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+_HALF = np.uint64(32)
+_UNIT = 2.0**-53
+_ELEVEN = np.uint64(11)
+
+
+@scalar
+def walk_rows(order: IntMatrix, rows: WordVector, start: int, stop: int) -> None:
+    """Write into `rows` those at the places start..stop of a walk."""
+    at, block = start, block_at(order, start)
+    while at < stop:
+        begins = np.uint64(at - start)
+        first, last, at, block = rows_ahead(order, block, at, stop)
+        for j in range(last - first):
+            rows[begins + j] = first + j
+
+
+@scalar
+def any_row(word: np.uint64, n_rows: int) -> np.uint64:
+    """Return the row that a random word stands for, each of them as likely as the others."""
+    return ((word >> _HALF) * np.uint64(n_rows)) >> _HALF
+
+
+@leaf_kernel
+def choose_rows(
+    tree: FloatVector,
+    levels: IntVector,
+    order: IntMatrix,
+    key: np.uint64,
+    epoch: float,
+    filled: float,
+    uniform: float,
+    which: WordVector,
+    rows: WordVector,
+    scales: FloatVector,
+    start: int,
+    stop: int,
+) -> None:
+    """Choose the rows of the places start..stop of an epoch, `AHEAD` at most.
+
+    Parameters
+    ----------
+    tree : array of float64, shape (levels[-1],)
+        The sum tree of the norms h; read only.
+    levels : array of int64
+        See `dsgd.kernels.sum_tree.sum_levels`.
+    order : array of int64, shape (2, n_blocks + 1)
+        See `dsgd.kernels.epoch_order`.
+    key : uint64
+        Names the stream of random numbers of these rows.
+    epoch : float
+        The epoch; a place of it has the same random numbers whatever calls it is in.
+    filled : float
+        The epoch that fills the norms: in it, rows are those of the walk.
+    uniform : float
+        theta.
+    which : array of uint64, shape (AHEAD,)
+        Scratch.
+    rows : array of uint64, shape (AHEAD,)
+        The rows, overwritten.
+    scales : array of float64, shape (AHEAD,)
+        ``1 / (n p)`` of each, negative where the norm is not to be set; overwritten.
+    start, stop : int
+        Places.
+    """
+    n_rows = order[0, order.shape[1] - 1]
+    if filled == epoch:
+        walk_rows(order, rows, start, stop)
+        for j in range(np.uint64(stop - start)):
+            scales[j] = 1.0
+        return
+    whole = total(tree, levels)
+    stream = draw(mix64(key), np.uint64(epoch))
+    # Without any gradient all rows are alike.
+    share = uniform if whole > 0.0 else 1.0
+    inverse = (1.0 - share) * n_rows / whole if whole > 0.0 else 0.0
+    n, n_found = np.uint64(stop - start), _ZERO
+    for j in range(n):
+        counter = (np.uint64(start) + j) * np.uint64(2)
+        coin, word = draw(stream, counter), draw(stream, counter + _ONE)
+        rows[j] = any_row(word, n_rows)
+        scales[j] = float(word >> _ELEVEN) * _UNIT * whole
+        which[n_found] = j
+        is_uniform = float(coin >> _ELEVEN) * _UNIT < share
+        n_found += _ZERO if is_uniform else _ONE
+        prefetch(tree, rows[j])
+    find_all(tree, levels, which, n_found, scales, rows)
+    for j in range(n):
+        scales[j] = 1.0 / (inverse * tree[rows[j]] + share)
+    for d in range(n_found):
+        scales[which[d]] = -scales[which[d]]
+
+
+@scalar
+def ask_ahead(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    n_features: np.uint64,
+    rows: WordVector,
+    n: np.uint64,
+) -> None:
+    """Ask for the memory of rows that come next."""
+    for j in range(n):
+        prefetch(targets, rows[j])
+        prefetch(row_weights, rows[j])
+        if indptr is not None:
+            prefetch(indptr, rows[j])
+    for j in range(n):
+        first, last = row_bounds(indptr, rows[j], n_features)
+        for line in range(np.uint64(_LINES)):
+            place = first + line * np.uint64(64 // values.itemsize)
+            if place < last:
+                prefetch(values, place)
+                if indices is not None:
+                    prefetch(indices, place)
+
+
+@scalar
+def row_norm(squares: float, row_weight: float, square: float, intercept_rate: float) -> float:
+    """Return the norm of a row's gradient, of the squares of the slopes of its outputs and of its length."""
+    return abs(row_weight) * math.sqrt(squares * (square + (1.0 if intercept_rate > 0.0 else 0.0)))
+
+
+@leaf_kernel
+def run_drawn(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    auxiliary: FloatVector,
+    received: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    tree: FloatVector,
+    levels: IntVector,
+    filled: FloatVector,
+    which: WordVector,
+    rows: WordVector,
+    scales: FloatVector,
+    key: np.uint64,
+    uniform: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step on the row of each of the places start..stop, in order, for all outputs.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters,
+    constants, codes, order
+        As in `dsgd.kernels.sgd.run_rows`. Losses are counted times ``1 / (n p)``.
+    tree : array of float64
+        The sum tree of the norms h, updated in place. While an epoch fills h, only its first level.
+    levels, key, uniform
+        As in `choose_rows`.
+    filled : array of float64, shape (1,)
+        The epoch that has filled h, or does so now; 0 before.
+    which, rows, scales
+        Scratch; as in `choose_rows`.
+    start, stop : int
+        Places of the epoch.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    dtype = params.dtype.type
+    t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
+    loss_sum, guard = 0.0, 0.0
+    scale, a, b = 1.0, 0.0, 1.0
+    min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    is_wide = indices is not None and n_outputs > _ONE
+    if filled[0] == 0.0:
+        filled[0] = counters[EPOCH]
+    walks = filled[0] == counters[EPOCH]
+    was_wiped, row_before = False, (_ZERO, _ZERO)
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        if not walks:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        n_set = _ZERO
+        for j in range(n_chosen):
+            i = rows[j]
+            first, last = row_bounds(indptr, i, n_features)
+            eta = rate_now(counters, constants, codes, t)
+            averages = 0 < codes[AVERAGE] <= t
+            score_scale = scale
+            shrink = 1.0 - constants[SHRINK_RATE] * eta
+            is_wiped = shrink < MIN_SHRINK
+            scale = 1.0 if is_wiped else scale * shrink
+            if indices is not None:
+                if is_wide:
+                    score_columns(values, indices, first, last, params, factors)
+                else:
+                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
+                if is_wiped and was_wiped:
+                    # Since the step before only that row's columns differ from zero.
+                    clear(params, auxiliary, a, indices, row_before[0], row_before[1], n_outputs)
+                elif is_wiped:
+                    clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
+                was_wiped, row_before = is_wiped, (first, last)
+            if scale < min_scale:
+                fold(params, auxiliary, scale, a, b, n_weights)
+                if indices is None:
+                    score_scale /= scale
+                scale, a, b = 1.0, 0.0, 1.0
+            inverse = 1.0 / scale
+            weight = abs(scales[j])
+            squares = 0.0
+            for k in range(n_outputs):
+                base = k * n_features
+                if indices is None:
+                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+                    if is_wiped:
+                        clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                else:
+                    p = score_scale * factors[k] + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += weight * loss
+                counters[np.uint64(COUNTERS) + k] += weight * loss
+                guard += p * 0.0
+                slope *= class_weights[0 if y > 0.0 else 1, k]
+                squares += slope * slope
+                gain = eta * weight * row_weights[i]
+                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * gain * slope)
+                step = -slope * (gain * inverse)
+                if is_wide:
+                    factors[k] = step
+                elif step != 0.0:
+                    add_row(values, indices, first, last, params, base, step)
+                    if a != 0.0:
+                        add_row(values, indices, first, last, auxiliary, base, -a * step)
+            if indices is not None and is_wide:
+                add_columns(values, indices, first, last, params, factors, 1.0)
+                if a != 0.0:
+                    add_columns(values, indices, first, last, auxiliary, factors, -a)
+            if scales[j] > 0.0 and uniform < 1.0:
+                square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
+                norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
+                # A model that leaves the range of numbers is noticed elsewhere; the tree must not.
+                norm = norm if norm < math.inf else 0.0
+                tree[i] = norm
+                which[n_set] = i
+                n_set += _ONE
+            if constants[L1_RATE] > 0.0:
+                owed_total += constants[L1_RATE] * eta
+                truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
+            if averages:
+                n_averaged += 1.0
+                if n_averaged > 1.0:
+                    b *= n_averaged / (n_averaged - 1.0)
+                a += b * scale / n_averaged
+                for k in range(n_weights, n_weights + n_outputs):
+                    auxiliary[k] += dtype((params[k] - auxiliary[k]) / n_averaged)
+            t += 1.0
+        if not walks:
+            update_all(tree, levels, which, n_set)
+    fold(params, auxiliary, scale, a, b, n_weights)
+    counters[T] = t
+    counters[N_AVERAGED] = n_averaged
+    counters[L1_TOTAL] = owed_total
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += stop - start
+
+
+@leaf_kernel
+def gradient_drawn(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    out: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    tree: FloatVector,
+    levels: IntVector,
+    filled: FloatVector,
+    which: WordVector,
+    rows: WordVector,
+    scales: FloatVector,
+    key: np.uint64,
+    uniform: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Write into `out` the sum of the gradients of the rows of some places, each times ``1 / (n p)``.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+        As in `dsgd.kernels.sgd.gradient_rows`.
+    tree, levels, filled, which, rows, scales, key, uniform
+        As in `run_drawn`.
+    out : array, shape (n_params,)
+        The sum, overwritten.
+    start, stop : int
+        Places of the epoch.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    for j in range(np.uint64(out.shape[0])):
+        out[j] = 0.0
+    loss_sum, guard = 0.0, 0.0
+    is_wide = indices is not None and n_outputs > _ONE
+    if filled[0] == 0.0:
+        filled[0] = counters[EPOCH]
+    walks = filled[0] == counters[EPOCH]
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        if not walks:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        n_set = _ZERO
+        for j in range(n_chosen):
+            i = rows[j]
+            first, last = row_bounds(indptr, i, n_features)
+            if indices is not None and is_wide:
+                score_columns(values, indices, first, last, params, factors)
+            weight = abs(scales[j])
+            squares = 0.0
+            for k in range(n_outputs):
+                base = k * n_features
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                p = float(dot) + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += weight * loss
+                counters[np.uint64(COUNTERS) + k] += weight * loss
+                guard += p * 0.0
+                slope *= class_weights[0 if y > 0.0 else 1, k]
+                squares += slope * slope
+                slope *= weight * row_weights[i]
+                if constants[INTERCEPT_RATE] > 0.0:
+                    out[n_weights + k] += out.dtype.type(slope)
+                if is_wide:
+                    factors[k] = slope
+                elif slope != 0.0:
+                    add_row(values, indices, first, last, out, base, slope)
+            if indices is not None and is_wide:
+                add_columns(values, indices, first, last, out, factors, 1.0)
+            if scales[j] > 0.0 and uniform < 1.0:
+                square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
+                norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
+                norm = norm if norm < math.inf else 0.0
+                tree[i] = norm
+                which[n_set] = i
+                n_set += _ONE
+        if not walks:
+            update_all(tree, levels, which, n_set)
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += stop - start

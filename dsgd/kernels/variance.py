@@ -1,0 +1,408 @@
+"""Steps of reduced variance on linear models: SAGA and SVRG.
+
+Problem: at a constant rate plain SGD stays at a distance from the minimum, since the gradients of single rows differ
+there; at falling rates it takes ever smaller steps.
+
+Update: with the slope ``s_i`` of row i (the derivative of its loss, times weights), the slope ``y_i`` that is
+remembered of it, and ``m = (1/n) sum_i y_i x_i``::
+
+    w <- (1 - eta alpha) w - eta ((s_i - y_i) x_i + m)
+
+so that the expected step is that of the mean gradient for whatever is remembered, and its noise vanishes as ``y_i``
+comes near ``s_i`` at the minimum. SAGA remembers ``s_i`` after each step and moves m along; SVRG computes all ``y_i``
+and m at once, at the model at the end of an epoch, and keeps them for the next. The penalty and its gradient are exact,
+and no part of what is remembered.
+
+SAGA draws its rows, as in the source: if it visited each once an epoch, what it remembers would be older, and at the
+steps that the source allows it would diverge where n eta times the strength of convexity is large. What SVRG remembers
+does not depend on the order, so it visits every row once an epoch, which reads memory faster. In a batch of exchanged
+gradients a row that is drawn twice counts once.
+
+For linear models a gradient is its slope times the row: memory is one number per row and output, and one model. Sparse
+rows cost what they have entries: the part of m in columns that a row has not is subtracted when a row that has them
+comes, ``m_j`` times the sum of the steps since. Weights are ``scale`` times what is stored, as in `dsgd.kernels.sgd`.
+
+Source: Defazio, Bach and Lacoste-Julien 2014 (SAGA; section 4 on lazy updates); Johnson and Zhang 2013 (SVRG).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
+from dsgd.kernels.jit import kernel, leaf_kernel, scalar
+from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.sgd import (
+    COUNTERS,
+    EPOCH,
+    EPSILON,
+    GUARD,
+    INTERCEPT_RATE,
+    LOSS,
+    LOSS_SUM,
+    MIN_SCALE,
+    N_FEATURES,
+    N_OUTPUTS,
+    N_SEEN,
+    SHRINK_RATE,
+    T,
+    rate_now,
+    row_bounds,
+)
+from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
+
+__all__ = ["gradient_reduced", "largest_square", "remember_slopes", "run_reduced"]
+
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+
+
+@scalar
+def next_rows(
+    order: IntMatrix, key: np.uint64, counters: FloatVector, refresh: float, rows: WordVector, start: int, stop: int
+) -> None:
+    """Write into `rows` the rows of the places start..stop: drawn for SAGA, those of the walk for SVRG."""
+    if refresh > 0.0:
+        stream, n_rows = draw(mix64(key), np.uint64(counters[EPOCH])), order[0, order.shape[1] - 1]
+        for j in range(np.uint64(stop - start)):
+            rows[j] = any_row(draw(stream, np.uint64(start) + j), n_rows)
+    else:
+        walk_rows(order, rows, start, stop)
+
+
+@scalar
+def catch_up(
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    mean: FloatVector,
+    reached: FloatVector,
+    now: float,
+    n_outputs: np.uint64,
+) -> None:
+    """Subtract from the weights of the columns of a row what of the mean they lack."""
+    for j in range(first, last):
+        column = np.uint64(indices[j])
+        lag = now - reached[column]
+        if lag != 0.0:
+            for k in range(column * n_outputs, (column + _ONE) * n_outputs):
+                weights[k] -= weights.dtype.type(lag * mean[k])
+            reached[column] = now
+
+
+@scalar
+def catch_up_all(
+    weights: FloatVector, mean: FloatVector, reached: FloatVector, now: float, scale: float, n_outputs: np.uint64
+) -> None:
+    """Make all stored weights true."""
+    for column in range(np.uint64(reached.shape[0])):
+        lag = now - reached[column]
+        for k in range(column * n_outputs, (column + _ONE) * n_outputs):
+            weights[k] = weights.dtype.type(scale * (weights[k] - lag * mean[k]))
+        reached[column] = 0.0
+
+
+@scalar
+def step_dense(
+    values: FloatVector,
+    first: np.uint64,
+    n_features: np.uint64,
+    weights: FloatVector,
+    mean: FloatVector,
+    base: np.uint64,
+    shrink: float,
+    eta: float,
+    change: float,
+    refresh: float,
+) -> None:
+    """Take a step on all weights of an output, and move the mean along, by `refresh` times the change of the slope."""
+    for j in range(n_features):
+        value = change * values[first + j]
+        weights[base + j] = weights.dtype.type(shrink * weights[base + j] - eta * (value + mean[base + j]))
+        mean[base + j] += refresh * value
+
+
+@scalar
+def step_sparse(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    mean: FloatVector,
+    reached: FloatVector,
+    now: float,
+    factors: FloatVector,
+    step: float,
+    refresh: float,
+) -> None:
+    """Do what `step_dense` does in the columns of a row, for all outputs, whose changes are in `factors`."""
+    n_outputs = np.uint64(factors.shape[0])
+    for j in range(first, last):
+        column = np.uint64(indices[j])
+        base = column * n_outputs
+        for k in range(n_outputs):
+            value = values[j] * float(factors[k])
+            weights[base + k] -= weights.dtype.type(step * (value + mean[base + k]))
+            mean[base + k] += refresh * value
+        reached[column] = now
+
+
+@leaf_kernel
+def run_reduced(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    slopes: FloatVector,
+    mean: FloatVector,
+    reached: FloatVector,
+    rows: WordVector,
+    key: np.uint64,
+    refresh: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step on each of the rows at the places start..stop, in order, for all outputs.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+        As in `dsgd.kernels.sgd.run_rows`.
+    slopes : array, shape (n_rows * n_outputs,)
+        y of each row, updated in place by SAGA.
+    mean : array of float64, shape (n_params,)
+        m, updated in place by SAGA; laid out as the parameters.
+    reached : array of float64, shape (n_features,) or (0,)
+        Up to which sum of steps the weights of each column have the mean; zeros between calls. Of sparse rows.
+    rows : array of uint64, shape (AHEAD,)
+        Scratch.
+    key : uint64
+        Names the stream of the draws of SAGA.
+    refresh : float
+        One over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
+    start, stop : int
+        Places of the walk.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    dtype = params.dtype.type
+    loss_sum, guard, scale, now = 0.0, 0.0, 1.0, 0.0
+    is_wide = indices is not None and n_outputs > _ONE
+    eta = rate_now(counters, constants, codes, counters[T])
+    shrink = 1.0 - constants[SHRINK_RATE] * eta
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        next_rows(order, key, counters, refresh, rows, at, end)
+        if refresh > 0.0:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        for j in range(n_chosen):
+            i = rows[j]
+            first, last = row_bounds(indptr, i, n_features)
+            score_scale = scale
+            if indices is not None:
+                catch_up(indices, first, last, params, mean, reached, now, n_outputs)
+                if is_wide:
+                    score_columns(values, indices, first, last, params, factors)
+                else:
+                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
+                scale *= shrink
+                now += eta / scale
+            for k in range(n_outputs):
+                base = k * n_features
+                if indices is None:
+                    p = float(row_dot(values, indices, first, last, params, base)) + params[n_weights + k]
+                else:
+                    p = score_scale * factors[k] + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += loss
+                counters[np.uint64(COUNTERS) + k] += loss
+                guard += p * 0.0
+                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                change = slope - slopes[i * n_outputs + k]
+                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * eta * (change + mean[n_weights + k]))
+                mean[n_weights + k] += refresh * change
+                if refresh > 0.0:
+                    slopes[i * n_outputs + k] = slope
+                if indices is None:
+                    step_dense(values, first, n_features, params, mean, base, shrink, eta, change, refresh)
+                else:
+                    factors[k] = change
+            if indices is not None:
+                step_sparse(values, indices, first, last, params, mean, reached, now, factors, eta / scale, refresh)
+                if scale < MIN_SCALE:
+                    catch_up_all(params, mean, reached, now, scale, n_outputs)
+                    scale, now = 1.0, 0.0
+    if indices is not None:
+        catch_up_all(params, mean, reached, now, scale, n_outputs)
+    counters[T] += stop - start
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += stop - start
+
+
+@leaf_kernel
+def gradient_reduced(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    out: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    slopes: FloatVector,
+    rows: WordVector,
+    key: np.uint64,
+    refresh: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+        As in `dsgd.kernels.sgd.gradient_rows`.
+    slopes, rows, key, refresh
+        As in `run_reduced`.
+    out : array, shape (n_params,)
+        The sum, overwritten.
+    start, stop : int
+        Places of the walk.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    for j in range(np.uint64(out.shape[0])):
+        out[j] = 0.0
+    loss_sum, guard = 0.0, 0.0
+    is_wide = indices is not None and n_outputs > _ONE
+    for at in range(start, stop, AHEAD):
+        end = min(stop, at + AHEAD)
+        n_chosen = np.uint64(end - at)
+        next_rows(order, key, counters, refresh, rows, at, end)
+        if refresh > 0.0:
+            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+        for j in range(n_chosen):
+            i = rows[j]
+            first, last = row_bounds(indptr, i, n_features)
+            if indices is not None and is_wide:
+                score_columns(values, indices, first, last, params, factors)
+            for k in range(n_outputs):
+                base = k * n_features
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                p = float(dot) + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += loss
+                counters[np.uint64(COUNTERS) + k] += loss
+                guard += p * 0.0
+                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                change = slope - slopes[i * n_outputs + k]
+                if refresh > 0.0:
+                    slopes[i * n_outputs + k] = slope
+                if constants[INTERCEPT_RATE] > 0.0:
+                    out[n_weights + k] += out.dtype.type(change)
+                if is_wide:
+                    factors[k] = change
+                else:
+                    add_row(values, indices, first, last, out, base, change)
+            if indices is not None and is_wide:
+                add_columns(values, indices, first, last, out, factors, 1.0)
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += stop - start
+
+
+@kernel
+def remember_slopes(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    slopes: FloatVector,
+    sums: FloatVector,
+    start: int,
+    stop: int,
+) -> None:
+    """Remember the slopes of rows start..stop at a model, and add their gradients to `sums`.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, constants, codes, slopes
+        As in `run_reduced`.
+    sums : array of float64, shape (n_params,)
+        Updated in place.
+    start, stop : int
+        Rows, in the order in which they are stored.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, n_features)
+        for k in range(n_outputs):
+            p = float(params[n_weights + k])
+            for j in range(first, last):
+                if indices is None:
+                    place = k * n_features + (j - first)
+                else:
+                    place = np.uint64(indices[j]) * n_outputs + k
+                p += float(values[j]) * params[place]
+            y = float(targets[i])
+            if n_outputs > _ONE:
+                y = 1.0 if y == k else -1.0
+            _, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+            slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+            slopes[i * n_outputs + k] = slope
+            # As it is remembered: the mean must be that of what is.
+            slope = float(slopes[i * n_outputs + k])
+            if constants[INTERCEPT_RATE] > 0.0:
+                sums[n_weights + k] += slope
+            for j in range(first, last):
+                if indices is None:
+                    place = k * n_features + (j - first)
+                else:
+                    place = np.uint64(indices[j]) * n_outputs + k
+                sums[place] += slope * values[j]
+
+
+@kernel
+def largest_square(
+    values: FloatVector, indptr: PointerVector | None, row_weights: FloatVector, n_features: int, beside: float
+) -> float:
+    """Return the largest of ``weight (|x|^2 + beside)`` over all rows; 0 without rows."""
+    largest = 0.0
+    for i in range(np.uint64(row_weights.shape[0])):
+        first, last = row_bounds(indptr, i, np.uint64(n_features))
+        largest = max(largest, row_weights[i] * (float(row_square(values, first, last)) + beside))
+    return largest

@@ -1,0 +1,89 @@
+"""The state of SGD on linear models: what changes from step to step, beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dsgd.kernels import sgd as kernels
+from dsgd.local.base import AbstractState
+from dsgd.local.rules import RuleState
+from dsgd.local.sampling import SamplingState
+from dsgd.local.variance import ReductionState
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
+
+__all__ = ["SGDState"]
+
+
+@dataclass
+class SGDState(AbstractState):
+    """The state of SGD, and its scratch memory.
+
+    Parameters
+    ----------
+    counters : array of float64, shape (COUNTERS + n_outputs,)
+        What the attributes t, eta_scale, loss_sum, n_averaged and output_losses read and write.
+    constants : array of float64, shape (CONSTANTS,)
+        Parameters of the optimiser as kernels read them.
+    codes : array of int64, shape (CODES,)
+        Integer codes and sizes as kernels read them.
+    class_weights : array of float64, shape (2, n_outputs)
+        Class weights, positive first.
+    auxiliary : array, shape (n_params,) or (0,)
+        The averaged model, if averaging is on.
+    received : array, shape (n_weights,) or (0,)
+        L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
+    order : array of int64, shape (2, n_blocks + 1)
+        The order in which the present epoch walks the rows, see `dsgd.local.order`.
+    factors : array, shape (n_outputs,)
+        Scratch.
+    rule : RuleState or None
+        What the rule of minibatch steps remembers, if there is one.
+    suffix : array of float64, shape (n_params + 2,) or (0,)
+        Sums over the last models of the present epoch, where their mean is made; see `dsgd.local.suffix`.
+    sampling : SamplingState or None
+        The norms by which rows are drawn, if they are.
+    reduction : ReductionState or None
+        What a method that reduces the variance of steps remembers of rows.
+    """
+
+    counters: FloatVector
+    constants: FloatVector
+    codes: IntVector
+    class_weights: FloatMatrix
+    auxiliary: FloatVector
+    received: FloatVector
+    order: IntMatrix = field(repr=False)
+    factors: FloatVector = field(repr=False)
+    rule: RuleState | None = None
+    suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
+    sampling: SamplingState | None = None
+    reduction: ReductionState | None = None
+
+    @property
+    def averaged(self) -> FloatVector | None:
+        """The averaged model, shape (n_params,), to read or write in place; None if averaging is off."""
+        return self.auxiliary if self.auxiliary.size else None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every prediction so far was finite; see `is_finite` for the model itself."""
+        return bool(self.counters[kernels.GUARD] == 0.0)
+
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what the rule remembers; see `AbstractState.memory`."""
+        return {} if self.rule is None else self.rule.memory()
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models.
+
+        And what belongs to the rows, where something is remembered of each.
+        """
+        kept = self.sampling or self.reduction
+        of_rows = {} if kept is None else kept.vectors()
+        return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix, **of_rows}
+
+    def statistics(self) -> dict[str, AnyArray]:
+        """Return nothing: a linear model is its parameters."""
+        return {}

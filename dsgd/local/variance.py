@@ -1,0 +1,285 @@
+"""Local optimisers that reduce the variance of steps until none is left: SAGA and SVRG.
+
+Update, memory and sources: `dsgd.kernels.variance`. Both take steps of constant length and converge linearly to the
+minimum of a smooth objective, where plain SGD stays at a distance or takes ever shorter steps.
+
+On several ranks: what is exchanged decides what is minimised.
+
+- Gradients (`dsgd.sync.MinibatchSGD`): the gradient of a batch is ``sum (s_i - y_i) x_i`` over the rows of all ranks,
+  and the mean m is that over all rows. Both methods are exact, with any number of ranks.
+- Models, SVRG: at the end of an epoch ranks add up the full gradient, with an all-reduce. A local step is then
+  ``grad f_i(w) - grad f_i(anchor) + grad F(anchor)``, which vanishes at the minimum over all rows on every rank,
+  whatever rows it has: exact. Where ranks end an epoch with different models (gossip), each has a mean of its own, and
+  what is said of SAGA holds.
+- Models, SAGA: each rank reduces the noise of its own rows. With one row between exchanges that is exact. With more,
+  the model is off the minimum in proportion to the rate, the rows between exchanges and how much the ranks' rows
+  differ, like that of local gradient descent.
+
+Cost: one number per row and output, and a model in float64. SVRG reads all rows once more at the end of an epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import numpy as np
+
+from dsgd.errors import IncompatiblePartsError
+from dsgd.kernels import variance as kernels
+from dsgd.kernels.importance import AHEAD
+from dsgd.kernels.losses import LOSSES
+from dsgd.local.base import OF_ROWS, Steps
+from dsgd.local.objective import Objective, n_params
+from dsgd.local.sampling import key_of, mark_of
+from dsgd.local.shard import Residency, Shard
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector, WordVector
+from dsgd.validation import check_number
+
+__all__ = ["SAGA", "SVRG", "AbstractReduction", "ReductionState", "check_reduction"]
+
+# The length of a step is one over so many times the largest curvature of a row.
+_SAFE: Final = 3.0
+
+
+@dataclass
+class ReductionState:
+    """What is remembered of rows, and scratch memory.
+
+    Parameters
+    ----------
+    slopes : array, shape (n_rows * n_outputs,)
+        y of each row and output.
+    mean : array of float64, shape (n_params,)
+        m.
+    reached : array of float64, shape (n_features,) or (0,)
+        See `dsgd.kernels.variance.run_reduced`.
+    mark : array of float64, shape (1,)
+        Names the rows.
+    rows : array of uint64, shape (AHEAD,)
+        Scratch.
+    key : uint64
+        Names the stream of draws.
+    refresh : float
+        One over the number of rows, or 0 if slopes are not refreshed by steps.
+    share : float
+        Of all rows, how large a part the gradient of the next step is the mean of; whoever exchanges gradients says so.
+    """
+
+    slopes: FloatVector
+    mean: FloatVector
+    reached: FloatVector = field(repr=False)
+    mark: FloatVector
+    rows: WordVector = field(repr=False)
+    key: np.uint64
+    refresh: float
+    share: float = 0.0
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return what belongs to the rows, by name."""
+        return {OF_ROWS + "mark": self.mark, OF_ROWS + "slopes": self.slopes, OF_ROWS + "mean": self.mean}
+
+    def choice(self) -> tuple[WordVector, np.uint64, float]:
+        """Return what kernels choose rows by: scratch, the name of the stream, and whether to draw."""
+        return self.rows, self.key, self.refresh
+
+    def add_mean(self, gradient: FloatVector) -> None:
+        """Make of the mean change of slopes the direction of a step, in place, and move the mean along."""
+        if self.refresh > 0.0:
+            change = gradient * self.share
+            gradient += self.mean.astype(gradient.dtype)
+            self.mean += change
+        else:
+            gradient += self.mean.astype(gradient.dtype)
+
+    def remember(
+        self,
+        params: FloatVector,
+        shard: Shard,
+        class_weights: FloatMatrix,
+        constants: FloatVector,
+        codes: IntVector,
+    ) -> None:
+        """Remember the slopes of all rows at a model, and their mean gradient."""
+        self.mean.fill(0.0)
+        residency = None if shard.mapping is None else Residency(shard)
+        stride = max(1, shard.n_rows if residency is None else residency.stride)
+        for low in range(0, shard.n_rows, stride):
+            high = min(shard.n_rows, low + stride)
+            kernels.remember_slopes(
+                shard.values.reshape(-1),
+                shard.indices,
+                shard.indptr,
+                shard.targets,
+                shard.weights,
+                class_weights,
+                params,
+                constants,
+                codes,
+                self.slopes,
+                self.mean,
+                low,
+                high,
+            )
+            if residency is not None:
+                residency.at(high)
+        self.mean /= max(1, shard.n_rows)
+
+
+class AbstractReduction(ABC):
+    """A method that reduces the variance of steps by what it remembers of each row.
+
+    Attributes
+    ----------
+    step : float or None
+        Length of a step; None finds it.
+    refreshes : bool
+        Whether a step on a row refreshes what is remembered of it.
+    """
+
+    step: float | None
+    refreshes: ClassVar[bool]
+
+    @property
+    def steps(self) -> Steps:
+        """A step per row, which depends on those before."""
+        return Steps(repr(self), is_plain=False, draws_rows=self.refreshes, reduces=True)
+
+    def init(self, shard: Shard, n_outputs: int, seed: int) -> ReductionState:
+        """Return the state before the first step: nothing is remembered, and steps are plain ones at first.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows.
+        n_outputs : int
+            Outputs of the model.
+        seed : int
+            Of draws; ranks differ by their rows.
+        """
+        mark = mark_of(shard, whole=True)
+        return ReductionState(
+            slopes=np.zeros(max(1, shard.n_rows * n_outputs), shard.dtype),
+            mean=np.zeros(n_params(shard.n_features, n_outputs)),
+            reached=np.zeros(shard.n_features if shard.is_sparse else 0),
+            mark=np.array([float(mark % 2**53)]),
+            rows=np.zeros(AHEAD, np.uint64),
+            key=key_of(mark, seed),
+            refresh=1.0 / max(1, shard.n_rows) if self.refreshes else 0.0,
+        )
+
+    def curvature(self, shard: Shard, objective: Objective) -> float:
+        """Return the largest curvature of the objective of a row, penalty included; one pass over the rows."""
+        beside = float(objective.fit_intercept)
+        square = kernels.largest_square(shard.values.reshape(-1), shard.indptr, shard.weights, shard.n_features, beside)
+        largest = LOSSES[objective.loss].curvature * float(objective.class_weights().max())
+        return float(largest * square + objective.strength)
+
+    def length(self, curvature: float) -> float:
+        """Return the length of a step where the largest curvature of any row of any rank is this one."""
+        if self.step is not None:
+            return float(self.step)
+        return 1.0 / (_SAFE * curvature) if curvature > 0.0 else 1.0
+
+
+@dataclass(frozen=True)
+class SAGA(AbstractReduction):
+    """SAGA: rows are drawn, and the slope of each is remembered when a step is taken on it.
+
+    Steps have a length of their own: `learning_rate`, `eta0` and `power_t` of an estimator have no part in it.
+
+    Parameters
+    ----------
+    step : float or None, default None
+        Length of a step; below ``1 / alpha``. None takes ``1 / (3 L)``, with L the largest curvature of a row's
+        objective, over all ranks.
+
+    Raises
+    ------
+    InvalidParameterError
+        The length is not above zero.
+    """
+
+    step: float | None = None
+    refreshes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_step(self)
+
+
+@dataclass(frozen=True)
+class SVRG(AbstractReduction):
+    """SVRG: the slopes of all rows are remembered at once, at the model at the end of an epoch; each is visited once.
+
+    The first epoch takes plain steps. Lengths of steps are as in `SAGA`.
+
+    Parameters
+    ----------
+    step : float or None, default None
+        Length of a step, as in `SAGA`.
+    every : int, default 1
+        Epochs from one full gradient to the next.
+
+    Raises
+    ------
+    InvalidParameterError
+        The length is not above zero, or there is no whole number of epochs.
+    """
+
+    step: float | None = None
+    every: int = 1
+    refreshes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_step(self)
+        check_number("SVRG(every=...)", self.every, low=1, integer=True)
+
+
+def _check_step(reduction: AbstractReduction) -> None:
+    if reduction.step is not None:
+        check_number(f"{type(reduction).__name__}(step=...)", reduction.step, low=0.0, open_low=True)
+
+
+def check_reduction(
+    reduction: AbstractReduction, objective: Objective, *, average: int = 0, sampling: object = None
+) -> None:
+    """Raise if a reduction cannot minimise an objective, or its steps are not all it asks for.
+
+    Parameters
+    ----------
+    reduction : AbstractReduction
+        The method.
+    objective : Objective
+        The objective.
+    average : int, default 0
+        Whether iterates are averaged.
+    sampling : object, default None
+        How rows are drawn, if they are.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        Both are named.
+    """
+    smooth = [name for name, row in LOSSES.items() if not row.has_corner]
+    if objective.loss not in smooth:
+        raise IncompatiblePartsError(
+            f"{reduction!r} needs a loss without a corner, at which slopes never settle: loss one of "
+            f"{', '.join(smooth)}. Got {objective.loss!r}."
+        )
+    if objective.strength * objective.l1_share > 0.0:
+        raise IncompatiblePartsError(
+            f"{reduction!r} has no L1 penalty: use penalty='l2' or None, or optimizer=None. Got {objective.penalty!r}."
+        )
+    if average:
+        raise IncompatiblePartsError(f"{reduction!r} leaves no noise to average: leave average=False. Got {average!r}.")
+    if sampling is not None:
+        raise IncompatiblePartsError(
+            f"{reduction!r} chooses rows by itself, and so does sampling={sampling!r}. Use one of them."
+        )
+    if reduction.step is not None and not reduction.step * objective.strength < 1.0:
+        raise IncompatiblePartsError(
+            f"{reduction!r} takes steps so long that the penalty turns the sign of weights: `step` must be below 1 / "
+            f"alpha. Got alpha={objective.alpha!r}."
+        )

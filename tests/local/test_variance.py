@@ -1,0 +1,268 @@
+"""SAGA and SVRG: their twins, the exact optimum on one rank and on several, and what is kept of rows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+
+from dsgd import SGDClassifier, SGDRegressor
+from dsgd.compress import ErrorFeedback, TopK
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.local import SAGA, SGD, SVRG, Importance, Momentum, Objective, make_shard, n_params
+from dsgd.sim import SimulatedCluster
+from dsgd.sync import ASGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
+from reference.variance import reduced
+
+METHODS = [SAGA(), SVRG()]
+ALPHA = 0.05
+FIT: dict[str, Any] = {"loss": "log_loss", "alpha": ALPHA, "tol": None, "random_state": 1}
+
+
+def problem(n: int = 80, d: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, d))
+    return X, np.sign(X @ rng.standard_normal(d) + 0.5 * rng.standard_normal(n)), rng.uniform(0.2, 1.0, n)
+
+
+def optimum(X: np.ndarray, y: np.ndarray, weights: Any = None) -> LogisticRegression:
+    """Return the peer at the optimum of the same objective."""
+    total = len(y) if weights is None else weights.sum()
+    saga = LogisticRegression(solver="saga", C=1.0 / (total * ALPHA), tol=1e-12, max_iter=100_000)
+    return saga.fit(X, y, sample_weight=weights)
+
+
+def plan(reduction: Any, n_outputs: int = 1, loss: str = "log_loss") -> SGD:
+    objective = Objective(loss, "l2", ALPHA, n_outputs=n_outputs)
+    return SGD(objective, schedule="constant", eta0=1.0, reduction=reduction)
+
+
+def begun(sgd: SGD, shard: Any, n_epochs: int) -> tuple[np.ndarray, Any]:
+    """Return model and state after some epochs."""
+    params, state = np.zeros(n_params(shard.n_features, sgd.n_outputs), shard.dtype), sgd.init(shard)
+    assert sgd.reduction is not None
+    state.rate_factor = sgd.reduction.length(sgd.reduction.curvature(shard, sgd.objective))
+    for _ in range(n_epochs):
+        state.start_epoch()
+        sgd.arrange(shard, state)
+        sgd.run(params, shard, 0, shard.n_rows, state)
+        sgd.settle(params, shard, state, is_last=False)
+    return params, state
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("reduction", [SAGA(0.1), SVRG(0.1), SVRG(0.1, every=2)], ids=repr)
+def test_methods_equal_their_twins(reduction: Any, kind: str, n_outputs: int) -> None:
+    """Both methods give the model of their plain-numpy twins, to rounding, for dense and lazily updated sparse rows."""
+    X, y, weights = problem()
+    X = np.where(np.abs(X) > 0.7, X, 0.0)
+    y = y if n_outputs == 1 else np.arange(80) % 3.0
+    shard = make_shard(X if kind == "dense" else sp.csr_array(X), y, weights, shuffle=False)
+    params, state = begun(plan(reduction, n_outputs), shard, 4)
+    W, b = reduced(
+        X, y, weights, method=type(reduction).__name__.lower(), n_epochs=4, step=0.1, loss_name="log_loss",
+        alpha=ALPHA, key=int(state.reduction.key), n_outputs=n_outputs, every=getattr(reduction, "every", 1),
+    )  # fmt: skip
+    own = params[:-n_outputs].reshape(4, n_outputs).T if kind == "csr" else params[:-n_outputs].reshape(n_outputs, 4)
+    np.testing.assert_allclose(own, W, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(params[-n_outputs:], b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_the_expected_step_is_that_of_the_mean_gradient(reduction: Any, kind: str) -> None:
+    """The mean of one step over all rows is exactly a step of full gradient descent, whatever is remembered."""
+    X, y, weights = problem()
+    shard = make_shard(X if kind == "dense" else sp.csr_array(X), y, weights, shuffle=False)
+    sgd = plan(reduction)
+    model, state = begun(sgd, shard, 3)
+    model += 0.3
+    gradient, full = np.empty_like(model), SGD(Objective("log_loss", "l2", ALPHA), "constant", eta0=state.rate_factor)
+    full_state = full.init(shard)
+    full_state.constants[:] = [*full_state.constants[:-1], 1.0]
+    full.gradient(model, shard, 0, 80, gradient, full_state)
+    expected = model.copy()
+    full.step(expected, gradient / 80, 80, full_state)
+    seen: dict[int, np.ndarray] = {}
+    while len(seen) < 80:
+        at, step = copy.deepcopy(state), model.copy()
+        sgd.run(step, shard, len(seen), len(seen) + 1, at)
+        seen[int(at.reduction.rows[0])] = step
+        state.start_epoch()
+    steps = list(seen.values())
+    np.testing.assert_allclose(np.mean(steps, axis=0), expected, rtol=1e-10, atol=1e-13)
+    assert np.std(steps, axis=0).max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_the_optimum_is_that_of_the_peer(reduction: Any, kind: str) -> None:
+    """Weights and intercept are within 1e-8 of those of scikit-learn's solver, with and without sample weights."""
+    X, y, weights = problem()
+    rows = X if kind == "dense" else sp.csr_array(X)
+    for given in (None, weights):
+        peer = optimum(X, y, given)
+        scale = 1.0 if given is None else given.mean()
+        fit = {**FIT, "alpha": ALPHA * scale}
+        model = SGDClassifier(**fit, optimizer=reduction, max_iter=300).fit(rows, y, sample_weight=given)
+        np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-8)
+        np.testing.assert_allclose(model.intercept_, peer.intercept_, atol=1e-8)
+
+
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_every_class_is_at_its_optimum(reduction: Any) -> None:
+    """With three classes each output is within 1e-8 of the peer's for that class against the rest."""
+    X, _, _ = problem()
+    y = np.argmax(X[:, :3] + 0.5 * X[:, 1:4], axis=1)
+    model = SGDClassifier(**FIT, optimizer=reduction, max_iter=300).fit(X, y)
+    for k in range(3):
+        np.testing.assert_allclose(model.coef_[k], optimum(X, np.where(y == k, 1, -1)).coef_[0], atol=1e-8)
+
+
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_errors_fall_at_a_linear_rate(reduction: Any) -> None:
+    """From the fifth epoch on, every five divide the distance to the optimum by at least two."""
+    X, y, _ = problem()
+    found = SGDClassifier(**FIT, optimizer=reduction, max_iter=400).fit(X, y).coef_
+    errors = [
+        np.abs(SGDClassifier(**FIT, optimizer=reduction, max_iter=n).fit(X, y).coef_ - found).max()
+        for n in (5, 10, 15, 20, 25)
+    ]
+    assert all(after < before / 2 for before, after in pairwise(errors))
+
+
+@pytest.mark.parametrize(
+    ("reduction", "sync"),
+    [
+        (SAGA(0.4), MinibatchSGD(20)),
+        (SVRG(0.4), MinibatchSGD(20)),
+        (SVRG(), LocalSGD(16)),
+        (SVRG(), LocalSGD(80)),
+    ],
+    ids=repr,
+)
+def test_ranks_find_the_optimum_of_all_rows(reduction: Any, sync: Any) -> None:
+    """With gradients exchanged both, and with models averaged SVRG, are exact on uneven ranks of different rows."""
+    X, y, _ = problem(100)
+    order = np.argsort(X[:, 0])
+    blocks = [(X[part], y[part]) for part in np.split(order, [15, 60])]
+    peer = optimum(X, y)
+    cluster = SimulatedCluster(3, "10GbE")
+    model = SGDClassifier(**FIT, optimizer=reduction, sync=sync, max_iter=300, client=cluster).fit(blocks)
+    np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-8)
+    np.testing.assert_allclose(model.intercept_, peer.intercept_, atol=1e-8)
+
+
+def test_saga_may_take_the_steps_of_its_source() -> None:
+    """Where 40 well-conditioned rows have one outlier, steps of 1 / (3 L) lead to the mean, which a walk would not."""
+    y = np.r_[1.0, np.zeros(39)]
+    fit: dict[str, Any] = {"penalty": None, "fit_intercept": False, "max_iter": 60, "tol": None, "random_state": 0}
+    model = SGDRegressor(**fit, optimizer=SAGA()).fit(np.ones((40, 1)), y)
+    assert model.coef_[0] == pytest.approx(1 / 40, rel=1e-10)
+
+
+@pytest.mark.parametrize("every", [1, 20])
+def test_averaged_saga_is_off_by_what_ranks_differ_in(every: int) -> None:
+    """On quadratics the model is, on average over seeds, where local gradient descent ends; averaged SVRG is exact."""
+    squares, optima, step = np.array([1.0, 0.25]), np.array([1.0, -2.0]), 0.1
+    blocks = [(np.full((20, 1), a), np.full(20, a * c)) for a, c in zip(np.sqrt(squares), optima, strict=True)]
+    kept = 1.0 - (1.0 - step * squares) ** every
+    expected, exact = ((weights * optima).sum() / weights.sum() for weights in (kept, squares))
+    fit: dict[str, Any] = {"penalty": None, "fit_intercept": False, "max_iter": 60, "tol": None}
+    fit |= {"sync": LocalSGD(every)}
+    found = [
+        SGDRegressor(**fit, optimizer=SAGA(step), random_state=seed).fit(blocks).coef_[0]
+        for seed in range(1 if every == 1 else 40)
+    ]
+    spread = np.std(found) / np.sqrt(len(found))
+    assert np.mean(found) == pytest.approx(expected, abs=4 * spread + 1e-10)
+    assert every == 1 or abs(expected - exact) > 10 * spread
+    fit["max_iter"] = 200
+    assert SGDRegressor(**fit, optimizer=SVRG(step)).fit(blocks).coef_[0] == pytest.approx(exact, rel=1e-10)
+
+
+@pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12)], ids=repr)
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_what_is_remembered_survives(reduction: Any, sync: Any, tmp_path: Path) -> None:
+    """Simulated ranks, a resumed checkpoint and calls of partial_fit end in the bits of one fit on threads."""
+    X, y, _ = problem(203)
+    fit = {**FIT, "sync": sync, "optimizer": reduction, "shuffle": False}
+    whole = SGDClassifier(**fit, n_jobs=3, max_iter=6).fit(X, y)
+    simulated = SGDClassifier(**fit, client=SimulatedCluster(3, "10GbE"), max_iter=6).fit(X, y)
+    SGDClassifier(**fit, n_jobs=3, max_iter=3, checkpoint=tmp_path).fit(X, y)
+    resumed = SGDClassifier(**fit, n_jobs=3, max_iter=6, resume_from=tmp_path).fit(X, y)
+    parts = SGDClassifier(**fit, n_jobs=3)
+    for _ in range(6):
+        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[-1, 1])
+    bits = {model.coef_.tobytes() for model in (whole, simulated, resumed, parts)}
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize("reduction", METHODS, ids=repr)
+def test_other_rows_or_ranks_begin_anew(reduction: Any, tmp_path: Path) -> None:
+    """After a call on as many other rows, and on other ranks than a checkpoint's, the optimum is that of the rows."""
+    X, y, _ = problem(100)
+    model = SGDClassifier(**FIT, optimizer=reduction).partial_fit(X[::-1] + 1.0, y, classes=[-1, 1])
+    for _ in range(100):
+        model.partial_fit(X, y)
+    np.testing.assert_allclose(model.coef_, optimum(X, y).coef_, atol=1e-6)
+    fit = {**FIT, "sync": MinibatchSGD(20), "optimizer": type(reduction)(0.4)}
+    SGDClassifier(**fit, n_jobs=3, max_iter=3, checkpoint=tmp_path).fit(X, y)
+    other = SGDClassifier(**fit, n_jobs=2, max_iter=200, resume_from=tmp_path).fit(X, y)
+    np.testing.assert_allclose(other.coef_, optimum(X, y).coef_, atol=1e-6)
+
+
+def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
+    """Rows in a file give the bits of rows in memory; float32 ones come as near to the optimum as they can."""
+    X, y, _ = problem()
+    fit = {**FIT, "optimizer": SVRG(), "max_iter": 100}
+    inside = SGDClassifier(**fit).fit(X, y)
+    assert SGDClassifier(**fit, out_of_core=True).fit(X, y).coef_.tobytes() == inside.coef_.tobytes()
+    for reduction in METHODS:
+        single = SGDClassifier(**{**fit, "optimizer": reduction}).fit(X.astype(np.float32), y)
+        np.testing.assert_allclose(single.coef_, inside.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"loss": "hinge"}, "SAGA.*corner.*log_loss.*'hinge'"),
+        ({"penalty": "l1"}, "SAGA.*L1"),
+        ({"average": True}, "SAGA.*average"),
+        ({"sampling": "importance"}, "SAGA.*Importance"),
+        ({"sync": Hogwild()}, "Hogwild.*SAGA"),
+        ({"sync": AnytimeSGD()}, "AnytimeSGD.*SAGA"),
+        ({"sync": ASGD()}, "ASGD.*SAGA"),
+        ({"sync": MinibatchSGD(compressor=ErrorFeedback(TopK(0.1)))}, "TopK.*SAGA"),
+        ({"out_of_core": True}, "out_of_core.*SAGA"),
+        ({"optimizer": SAGA(1000.0), "alpha": 0.01}, "step.*alpha"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(options: dict[str, Any], named: str) -> None:
+    """Losses, penalties and parts with which a method would not be what it says are refused, both named."""
+    with pytest.raises(IncompatiblePartsError, match=named):
+        SGDClassifier(**{"loss": "log_loss", "optimizer": SAGA(), **options}).fit(np.eye(2), [0, 1])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SAGA(0.0),
+        lambda: SVRG(every=0),
+        lambda: SGD(Objective("log_loss"), "constant", eta0=0.1, reduction=SAGA()),
+        lambda: SGD(Objective("log_loss"), "constant", eta0=1.0, rule=Momentum(), reduction=SAGA()),
+    ],
+)
+def test_values_out_of_range_are_refused(make: Any) -> None:
+    """Every parameter is checked."""
+    with pytest.raises(InvalidParameterError, match=r"must|steps of its own"):
+        make()
+    assert Importance(0.5) == Importance()
