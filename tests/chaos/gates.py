@@ -24,6 +24,7 @@ __all__ = ["GatedPack", "GatedProgram", "Gates", "Visit", "gated_block"]
 # Longer than it takes to inject any fault: a gate that stays shut must not look like a rank that hangs.
 _HOLD_S = 10.0
 _STEP_S = 0.005
+_ALIVE = (Status.running, Status.paused)
 # Rank 0 has trained for a while when it publishes for the second time.
 _EPOCH_END = 2
 
@@ -71,7 +72,7 @@ class Gates:
     def reach(self, step: str, number: int) -> None:
         """Leave a line, and wait if the step is held."""
         # Ranks run in threads that Dask does not know, so `get_worker` finds nothing there.
-        worker = next(worker for worker in Worker._instances if worker.status == Status.running)
+        worker = next(worker for worker in Worker._instances if worker.status in _ALIVE)
         line = f"{number} {time.monotonic()} {os.getpid()} {worker.address}\n"
         with Path(self.folder, step).open("a") as file:
             file.write(line)
@@ -79,6 +80,9 @@ class Gates:
             deadline = time.monotonic() + _HOLD_S
             opened = Path(self.folder, "open")
             while not opened.exists() and time.monotonic() < deadline:
+                time.sleep(_STEP_S)
+            late = Path(self.folder, f"late-{number}")
+            while late.exists() and time.monotonic() < deadline:
                 time.sleep(_STEP_S)
 
     def open(self) -> None:

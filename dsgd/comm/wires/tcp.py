@@ -27,7 +27,7 @@ from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
-from dsgd.comm.sockets.connector import Detour
+from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
     Link,
@@ -316,8 +316,9 @@ class Entrance:
         size = len(self.addresses)
         first = first_peers(self.rank, size) if self.first is None else self.first
         settings = self.flag, self.connect_timeout_s, self.wrap, self.detour, first
-        mesh = Mesh(self.listener, self.addresses, self.credentials, *settings)
-        mesh.join()
+        with explained_file_limit(self.rank):
+            mesh = Mesh(self.listener, self.addresses, self.credentials, *settings)
+            mesh.join()
         return mesh
 
     def transport(self, mesh: Mesh, settle: Callable[[Link], Link] = lambda link: link) -> TCPTransport:

@@ -26,7 +26,7 @@ from distributed.comm import get_address_host
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import job_code
-from dsgd.comm.sockets.connector import Detour
+from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
@@ -269,7 +269,7 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
         open as many files as its connections need.
     """
     relays, member = context.job.relays, context.credentials.member
-    with open_listener(context.worker, context.wires) as listener:
+    with explained_file_limit(member), open_listener(context.worker, context.wires) as listener:
         relays.open_door(member, listener.address)
         try:
             transport = _connect(context, listener, _wait_for_all(context, listener, link), ledger)
