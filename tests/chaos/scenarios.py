@@ -299,7 +299,9 @@ class _Play:
         """Return what is wrong with a fit that was not hit itself but shares the cluster, or None."""
         if outcome.kind == "model":
             return _judge_model(outcome, self.cluster, "another fit")
-        if outcome.kind == "error" and outcome.name in self.fault.errors:
+        # By now it may have the worker that was hit, which goes for good when the fault is over.
+        allowed = self.fault.errors | ({"WorkerLostError"} if self.fault.hits != NONE else set())
+        if outcome.kind == "error" and outcome.name in allowed:
             return None
         return f"another fit ended otherwise than it should: {outcome}"
 
