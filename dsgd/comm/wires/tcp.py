@@ -20,7 +20,7 @@ import errno
 import select
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
@@ -290,7 +290,7 @@ class Entrance:
     _: KW_ONLY
     job_id: bytes | str
     epoch: int
-    token: bytes
+    token: bytes = field(repr=False)
     config: bytes = b""
     ledger: RankLedger | None = None
     abort: AbortFlag | None = None

@@ -19,6 +19,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask.system import CPU_COUNT
@@ -194,10 +195,15 @@ class MemberContext:
             return None
         security = self.worker.security
 
-        def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+        # Dask makes a context for each call, and reads the certificates from disk for that.
+        @cache
+        def context(server_side: bool) -> ssl.SSLContext:
             settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
-            context: ssl.SSLContext = settings["ssl_context"]
-            return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+            made: ssl.SSLContext = settings["ssl_context"]
+            return made
+
+        def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+            return context(server_side).wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
         return wrap
 
