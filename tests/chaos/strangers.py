@@ -11,6 +11,8 @@ from chaos.scene import Scene
 
 __all__ = ["garbage", "half_open", "knock", "partition"]
 
+_TIMEVAL_BYTES = 16
+
 
 def knock(scene: Scene, words: list[bytes]) -> None:
     """Connect to every data port, say something, and stay."""
@@ -72,12 +74,15 @@ def _silence(ports: list[int], dask: list[int]) -> int:
         if theirs not in ports or {mine, theirs} & set(dask):
             continue
         # The peer must not see it closed.
-        _silenced.append(os.dup(connection.fd))
+        before = socket.socket(fileno=os.dup(connection.fd))
         inside, outside = socket.socketpair()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            inside.setsockopt(socket.SOL_SOCKET, option, before.getsockopt(socket.SOL_SOCKET, option, _TIMEVAL_BYTES))
+        # A mode of the socket and not of its descriptor.
+        os.set_blocking(inside.fileno(), os.get_blocking(connection.fd))
         os.dup2(inside.fileno(), connection.fd)
-        os.set_blocking(connection.fd, False)
         inside.close()
-        _silenced.append(outside.detach())
+        _silenced += [before.detach(), outside.detach()]
         found += 1
     return found
 

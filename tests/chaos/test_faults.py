@@ -65,7 +65,7 @@ def test_an_adaptive_cluster_spares_the_workers_of_a_fit(stage: Callable[[Scenar
 
 
 def test_the_table_of_a_soak_counts_each_run_once() -> None:
-    """A run that was played again counts as it ended last; what was wrong is counted apart from how fits ended."""
+    """A run that was played again counts as it ended last, and it is not forgotten that it had failed before."""
     rows = [
         {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "complaint": "left behind", "outcome": "model"},
         {"seed_of_soak": 0, "number": 1, "fault": "SIGKILL", "outcome": "error", "seconds": 0.5},
@@ -75,6 +75,7 @@ def test_the_table_of_a_soak_counts_each_run_once() -> None:
     found = summary(newest(rows))
     assert (found["SIGKILL"]["runs"], found["SIGKILL"]["model"], found["SIGKILL"]["error"]) == (2, 1, 1)
     assert (found["SIGKILL"]["worst_s"], found["SIGKILL"]["left behind"]) == (0.5, 0)
+    assert found["SIGKILL"]["ever failed"] == found["ctrl-C"]["ever failed"] == 1
     assert (found["ctrl-C"]["harmed"], found["ctrl-C"]["worst_s"]) == (1, None)
 
 
