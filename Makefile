@@ -44,9 +44,12 @@ test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrow
 golden: $(STAMPS)/test ## write the golden trajectories anew, from their twins in plain numpy, into tests/golden/
 	cd tests && $(abspath $(BIN))/python golden_members.py
 
+# A soak that was stopped goes on with SOAK_FIRST; the table counts all rows of the file.
 soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
-	CHAOS_ROWS=build/soak.jsonl SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
-		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS)
+	CHAOS_ROWS=build/soak.jsonl CHAOS_COMMIT=$$(git rev-parse --short HEAD) \
+		SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
+		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS); code=$$?; \
+	PYTHONPATH=tests $(BIN)/python -m chaos.table build/soak.jsonl; exit $$code
 
 # Variables as for soak, and SOAK_PROCESSES.
 soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)

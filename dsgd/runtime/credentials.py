@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["MemberCredentials"]
@@ -26,7 +26,7 @@ class MemberCredentials:
 
     job_id: str
     epoch: int
-    token: bytes
+    token: bytes = field(repr=False)
     member: int
 
     def as_message(self) -> dict[str, Any]:

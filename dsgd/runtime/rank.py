@@ -175,9 +175,10 @@ class GangResult:
     ledger : Ledger
         Seconds and bytes of every rank, since the gang was last formed.
     recoveries : sequence of dict
-        One entry for each time the gang was formed again: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"`` or
-        ``"joined"``), ``rank``, ``worker`` and ``host`` of the cause, ``ranks`` afterwards, ``blocks_lost`` and
-        ``rows_lost`` (None if rows were not known), and ``seconds`` from the notice until the ranks started again.
+        One entry for each time the gang was formed again: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"``,
+        ``"unheard"`` or ``"joined"``), ``rank``, ``worker`` and ``host`` of the cause, ``ranks`` afterwards,
+        ``blocks_lost`` and ``rows_lost`` (None if rows were not known), and ``seconds`` from the notice until the ranks
+        started again.
     stages : sequence of Stage
         Seconds of the workers since the gang was last formed; empty if ranks are threads of this process.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Callable[[Scenario], None]]:
+def stage() -> Iterator[Callable[..., None]]:
     """Give a function that plays a scenario; after one that fails, the next gets a new cluster."""
     current: list[Cluster] = []
 
@@ -29,7 +30,7 @@ def stage() -> Iterator[Callable[[Scenario], None]]:
         while current:
             current.pop().stop()
 
-    def perform(scenario: Scenario) -> None:
+    def perform(scenario: Scenario, **facts: Any) -> None:
         print(f"to replay: {scenario}")  # noqa: T201
         if current and current[0].n_threads != scenario.n_threads:
             clear()
@@ -37,7 +38,7 @@ def stage() -> Iterator[Callable[[Scenario], None]]:
             if not current:
                 current.append(Cluster(n_threads=scenario.n_threads))
                 measure(current[0])
-            play(current[0], scenario)
+            play(current[0], scenario, **facts)
         except BaseException:
             clear()
             raise

@@ -1,4 +1,4 @@
-"""What can go wrong in a scenario: one object per fault.
+"""What can go wrong in a scenario: the table of all faults, and those of processes and of Dask.
 
 A fault says at which steps it makes sense, how it is injected, which errors a fit may end with, and whether a fit must
 not notice it at all.
@@ -7,87 +7,32 @@ not notice it at all.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
-import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from pathlib import Path
 from typing import Any
 
-from distributed import Client
+from chaos.scarcity import (
+    exhaust_files,
+    fill_disk,
+    fill_shared_memory,
+    hold_interpreter,
+    pause_worker,
+    shift_clock,
+)
+from chaos.scene import ALL, CONNECTED, MODEL, RUNNING, STEPS, VICTIM, Fault, Scene, send_signal
+from chaos.strangers import garbage, half_open, partition
+from gang_cluster import wait_until
 
-import gang_programs
-from chaos.gates import Visit
-from chaos.harness import Cluster, Fit
+__all__ = ["FAULTS"]
 
-__all__ = ["FAULTS", "STEPS", "Fault", "Scene"]
-
-STEPS = ("plan", "queue", "load", "rendezvous", "first round", "training", "epoch end", "collect", "after")
-_RUNNING = ("load", "rendezvous", "first round", "training", "epoch end", "collect")
-_CONNECTED = ("rendezvous", "first round", "training", "epoch end")
-
-
-@dataclass
-class Scene:
-    """What a fault is injected into.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    observer : Client
-        A client that has no part in the fit.
-    fit : Fit
-        The fit that is hit.
-    victim : Visit
-        The rank, process and worker that are hit.
-    undo : list of callable
-        What must be done when the fit has ended, so that the cluster can heal.
-    """
-
-    cluster: Cluster
-    observer: Client
-    fit: Fit
-    victim: Visit
-    undo: list[Callable[[], Any]] = field(default_factory=list)
-
-    def end(self) -> None:
-        """Undo what must be undone, once."""
-        while self.undo:
-            self.undo.pop(0)()
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that can go wrong.
-
-    Parameters
-    ----------
-    name : str
-        As it appears in the tables.
-    inject : callable
-        Takes the scene and a generator, and does it.
-    steps : tuple of str
-        When it makes sense.
-    errors : frozenset of str
-        Names of the errors a fit may end with; empty if it must return its model.
-    outcomes : frozenset of str
-        How the fit may end, see `Outcome`.
-    """
-
-    name: str
-    inject: Callable[[Scene, random.Random], None]
-    steps: tuple[str, ...] = STEPS
-    errors: frozenset[str] = frozenset()
-    outcomes: frozenset[str] = frozenset({"model", "error"})
-
-    @property
-    def is_harmless(self) -> bool:
-        """Whether fits must not notice."""
-        return self.outcomes == {"model"}
+# Of fits whose client stands still.
+_LEASE_S = 2.0
+# Of fits whose ranks cannot hear each other.
+_PEER_S = 5.0
 
 
 # ---- processes
@@ -101,21 +46,16 @@ def _stop(scene: Scene, rng: random.Random) -> None:
     pid = scene.victim.pid
     os.kill(pid, signal.SIGSTOP)
     last = rng.choice([signal.SIGCONT, signal.SIGKILL])
-    scene.undo.append(lambda: _signal(pid, last))
+    scene.undo.append(lambda: send_signal(pid, last))
 
 
 def _delay(scene: Scene, rng: random.Random) -> None:
     """Let a rank fall behind: its process gets no processor for a while, less than would be taken for hung."""
     pid = scene.victim.pid
     os.kill(pid, signal.SIGSTOP)
-    timer = threading.Timer(rng.uniform(0.2, 1.0), _signal, (pid, signal.SIGCONT))
+    timer = threading.Timer(rng.uniform(0.2, 1.0), send_signal, (pid, signal.SIGCONT))
     timer.start()
     scene.undo.append(timer.join)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _kill_client(scene: Scene, rng: random.Random) -> None:
@@ -126,17 +66,59 @@ def _interrupt(scene: Scene, rng: random.Random) -> None:
     os.kill(scene.fit.pid, signal.SIGINT)
 
 
+def _interrupt_twice(scene: Scene, rng: random.Random) -> None:
+    """Press ctrl-C again while the first one is being handled."""
+    os.kill(scene.fit.pid, signal.SIGINT)
+    time.sleep(rng.uniform(0.0, 0.05))
+    send_signal(scene.fit.pid, signal.SIGINT)
+
+
+def _stop_client(scene: Scene, rng: random.Random) -> None:
+    """Let the client stand still until its workers are free again; then it goes on, or is killed."""
+    jobs = scene.observer.run_on_scheduler(_running_jobs)
+    os.kill(scene.fit.pid, signal.SIGSTOP)
+    scene.fit.gates.open()
+    wait_until(lambda: set(jobs) & set(scene.observer.run_on_scheduler(_running_jobs)), 20 * _LEASE_S)
+    send_signal(scene.fit.pid, rng.choice([signal.SIGCONT, signal.SIGKILL]))
+
+
+def _running_jobs(dask_scheduler: Any) -> list[str]:
+    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    return [lease for plugin in plugins for lease in plugin.registry.leases.values()]
+
+
+def _come_late(scene: Scene, rng: random.Random) -> None:
+    """Let a rank rest for longer than its worker may be silent; the worker is not silent."""
+    number = 0 if scene.held in ("training", "epoch end") else scene.victim.number
+    rest = Path(scene.fit.gates.folder, f"late-{number}")
+    rest.touch()
+    timer = threading.Timer(rng.uniform(3.5, 7.0), rest.unlink)
+    timer.start()
+    scene.undo.append(timer.join)
+
+
+def _second_user(scene: Scene, rng: random.Random) -> None:
+    """Let somebody else fit on the same workers at the same time, and perhaps be killed soon after."""
+    killed = rng.random() < 0.5
+    other = scene.start(killed=killed)
+    if killed:
+        assert other.says("up"), "the other user did not come"
+        time.sleep(rng.uniform(0.0, 0.5))
+        send_signal(other.pid, signal.SIGKILL)
+
+
 def _kill_scheduler(scene: Scene, rng: random.Random) -> None:
     assert scene.cluster.scheduler.pid is not None
     os.kill(scene.cluster.scheduler.pid, signal.SIGKILL)
 
 
 def _sleep_scheduler(scene: Scene, rng: random.Random) -> None:
-    """Let the scheduler stand still for longer than a worker may be silent."""
+    """Let the scheduler stand still for longer than a worker may be silent, and up to half as long as it may itself."""
     pid = scene.cluster.scheduler.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    timer = threading.Timer(rng.uniform(4.0, 13.0), _signal, (pid, signal.SIGCONT))
+    # As often from 5 to 10 s as from 30 to 60.
+    timer = threading.Timer(5.0 * 12.0 ** rng.random(), send_signal, (pid, signal.SIGCONT))
     timer.start()
     scene.undo.append(timer.join)
 
@@ -181,79 +163,52 @@ async def _adapt(dask_scheduler: Any) -> None:
         await dask_scheduler.retire_workers(workers=workers, stimulus_id="chaos")
 
 
-# ---- the wire
-
-
-def _strangers(scene: Scene, words: list[bytes]) -> None:
-    """Connect to every data port, say something, and stay."""
-    addresses = scene.observer.run_on_scheduler(_data_addresses)
-    assert addresses, "no rank listens"
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        for said in words:
-            with contextlib.suppress(OSError):
-                stranger = socket.create_connection((host, int(port)), timeout=2.0)
-                scene.undo.append(stranger.close)
-                stranger.sendall(said)
-
-
-def _data_addresses(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return [a for plugin in plugins for job in plugin.registry.jobs.values() for a in job.addresses.values()]
-
-
-def _half_open(scene: Scene, rng: random.Random) -> None:
-    _strangers(scene, [b"", b"\x00"])
-
-
-def _garbage(scene: Scene, rng: random.Random) -> None:
-    _strangers(scene, [rng.randbytes(rng.choice([1, 64, 100_000])), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096])
-
-
-# ---- the machine
-
-
-def _fill_shared_memory(scene: Scene, rng: random.Random) -> None:
-    """Let the system refuse every file of more than 64 KiB, as a /dev/shm without room does."""
-    scene.observer.run(_limit_files, 65_536)
-    scene.undo.append(lambda: scene.observer.run(_limit_files, -1))
-
-
-def _limit_files(size: int) -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-def _shift_clock(scene: Scene, rng: random.Random) -> None:
-    """Put the wall clock of a rank's process up to a day ahead or back."""
-    ahead_s = rng.uniform(0.0, 86_400.0) * rng.choice([-1.0, 1.0])
-    scene.observer.run(gang_programs.move_clock, ahead_s, workers=[scene.victim.worker])
-    pid = scene.victim.pid
-    # The timers of tornado, and so Dask's own heartbeats, may rest for a day: the worker is good for nothing else.
-    scene.undo.append(lambda: _signal(pid, signal.SIGKILL))
-
-
 _LOST = frozenset({"WorkerLostError"})
-_MODEL = frozenset({"model"})
+_LATE = frozenset({"GangTimeoutError"})
+_STEPS = STEPS[:-1]
 
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("SIGKILL", _kill, STEPS, _LOST),
-        Fault("SIGSTOP", _stop, (*_RUNNING, "after"), frozenset({"GangTimeoutError"})),
-        Fault("retire", _retire, STEPS, _LOST),
-        Fault("worker restart", _restart_worker, STEPS, _LOST),
-        Fault("cluster restart", _restart_cluster, ("plan", *_RUNNING), _LOST | {"GangError", "ClusterError"}),
-        Fault("client SIGKILL", _kill_client, STEPS[:-1], outcomes=frozenset({"killed"})),
-        Fault("ctrl-C", _interrupt, STEPS[:-1], outcomes=frozenset({"interrupted"})),
-        Fault("scheduler SIGKILL", _kill_scheduler, STEPS[:-1], frozenset({"ClusterUnreachableError"})),
-        Fault("scheduler sleep", _sleep_scheduler, _RUNNING, outcomes=_MODEL),
-        Fault("half-open connection", _half_open, _CONNECTED, outcomes=_MODEL),
-        Fault("garbage on the data port", _garbage, _CONNECTED, outcomes=_MODEL),
-        Fault("full /dev/shm", _fill_shared_memory, ("plan",), outcomes=_MODEL),
-        Fault("delay", _delay, _RUNNING, outcomes=_MODEL),
-        Fault("wrong clock", _shift_clock, _RUNNING, outcomes=_MODEL),
-        Fault("downscaling", _downscale, ("queue", *_RUNNING), outcomes=_MODEL),
+        Fault("SIGKILL", _kill, STEPS, _LOST, survived=True, hits=VICTIM),
+        Fault("SIGSTOP", _stop, (*RUNNING, "after"), _LATE, survived=True, hits=VICTIM),
+        Fault("retire", _retire, STEPS, _LOST, survived=True, hits=VICTIM),
+        Fault("worker restart", _restart_worker, STEPS, _LOST, survived=True, hits=VICTIM),
+        Fault("cluster restart", _restart_cluster, ("plan", *RUNNING), _LOST | {"GangError", "ClusterError"}, hits=ALL),
+        Fault("client SIGKILL", _kill_client, _STEPS, outcomes=frozenset({"killed"})),
+        Fault("ctrl-C", _interrupt, _STEPS, outcomes=frozenset({"interrupted"})),
+        Fault("ctrl-C twice", _interrupt_twice, _STEPS, outcomes=frozenset({"interrupted", "killed"})),
+        Fault(
+            "client SIGSTOP",
+            _stop_client,
+            RUNNING,
+            frozenset({"GangError"}),
+            frozenset({"model", "error", "killed"}),
+            survived=True,
+            order={"lease_s": _LEASE_S},
+        ),
+        Fault("scheduler SIGKILL", _kill_scheduler, _STEPS, frozenset({"ClusterUnreachableError"}), hits=ALL),
+        Fault("scheduler sleep", _sleep_scheduler, _STEPS, outcomes=MODEL),
+        Fault("half-open connection", half_open, CONNECTED, outcomes=MODEL),
+        Fault("garbage on the data port", garbage, CONNECTED, outcomes=MODEL),
+        Fault(
+            "partition",
+            partition,
+            CONNECTED[1:],
+            _LATE,
+            survived=True,
+            passes=True,  # sums of few ranks need not use every connection
+            order={"transport": "tcp", "timeout_s": _PEER_S},
+        ),
+        Fault("full /dev/shm", fill_shared_memory, ("plan", *RUNNING), outcomes=MODEL),
+        Fault("EMFILE", exhaust_files, RUNNING, frozenset({"ClusterError"}), passes=True),
+        Fault("ENOSPC", fill_disk, CONNECTED, outcomes=MODEL, order={"checkpoint": True}),
+        Fault("delay", _delay, RUNNING, outcomes=MODEL),
+        Fault("late rank", _come_late, RUNNING, outcomes=MODEL),
+        Fault("paused worker", pause_worker, ("plan", "queue", *RUNNING), outcomes=MODEL),
+        Fault("held interpreter", hold_interpreter, RUNNING, _LATE, survived=True, passes=True),
+        Fault("second user", _second_user, STEPS, outcomes=MODEL),
+        Fault("wrong clock", shift_clock, RUNNING, outcomes=MODEL, hits=VICTIM),
+        Fault("downscaling", _downscale, ("queue", *RUNNING), outcomes=MODEL),
     )
 }

@@ -7,6 +7,7 @@ meant for, whatever the machine is busy with, and a process that is killed while
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = ["GatedPack", "GatedProgram", "Gates", "Visit", "gated_block"]
 # Longer than it takes to inject any fault: a gate that stays shut must not look like a rank that hangs.
 _HOLD_S = 10.0
 _STEP_S = 0.005
+_OVER = (Status.closed, Status.failed)
 # Rank 0 has trained for a while when it publishes for the second time.
 _EPOCH_END = 2
 
@@ -71,14 +73,19 @@ class Gates:
     def reach(self, step: str, number: int) -> None:
         """Leave a line, and wait if the step is held."""
         # Ranks run in threads that Dask does not know, so `get_worker` finds nothing there.
-        worker = next(worker for worker in Worker._instances if worker.status == Status.running)
+        worker = next(worker for worker in Worker._instances if worker.status not in _OVER)
         line = f"{number} {time.monotonic()} {os.getpid()} {worker.address}\n"
-        with Path(self.folder, step).open("a") as file:
-            file.write(line)
+        deadline = time.monotonic() + _HOLD_S
+        while not _append(Path(self.folder, step), line):
+            assert time.monotonic() < deadline, "a rank could not write down where it is"
+            time.sleep(_STEP_S)
         if step == self.held or (step == "load" and self.held == "rendezvous" and number == self.late):
             deadline = time.monotonic() + _HOLD_S
             opened = Path(self.folder, "open")
             while not opened.exists() and time.monotonic() < deadline:
+                time.sleep(_STEP_S)
+            late = Path(self.folder, f"late-{number}")
+            while late.exists() and time.monotonic() < deadline:
                 time.sleep(_STEP_S)
 
     def open(self) -> None:
@@ -92,6 +99,18 @@ class Gates:
             return []
         fields = [line.split() for line in path.read_text().splitlines()]
         return [Visit(int(number), float(at), int(pid), worker) for number, at, pid, worker in fields]
+
+
+def _append(path: Path, line: str) -> bool:
+    """Append a line to a file; false if this process may open no more files for now."""
+    try:
+        with path.open("a") as file:
+            file.write(line)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        return False
+    return True
 
 
 @dataclass(frozen=True)

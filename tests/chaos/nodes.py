@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -28,6 +29,7 @@ import dsgd.runtime.worker.member
 from chaos.gates import GatedPack, GatedProgram, Gates, gated_block
 from dsgd import SGDClassifier
 from dsgd.errors import DsgdError
+from dsgd.runtime import Checkpoint, Timeouts
 
 __all__ = ["FitOrder", "run_adaptive", "run_client", "run_scheduler", "run_workers"]
 
@@ -98,10 +100,14 @@ class FitOrder:
         What the rows are passed as.
     max_iter : int
         Epochs.
-    hung_after_s, timeout_s : float
-        See `run_on_cluster`.
+    hung_after_s, timeout_s, lease_s : float
+        See `Timeouts`.
     policy : {"raise", "restart", "shrink"}
         What the fit does when a machine fails.
+    transport : str
+        How ranks exchange.
+    checkpoint : bool
+        Whether the fit writes checkpoints, several a second, into the folder of the gates.
     """
 
     gates: Gates
@@ -109,7 +115,10 @@ class FitOrder:
     max_iter: int
     hung_after_s: float = 3.0
     timeout_s: float = 300.0
+    lease_s: float = 60.0
     policy: str = "raise"
+    transport: str = "auto"
+    checkpoint: bool = False
 
 
 def rows(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -157,6 +166,7 @@ def run_client(say: Connection, address: str, order: FitOrder) -> None:
 
 
 def _estimator(order: FitOrder, client: Client) -> SGDClassifier:
+    folder = Path(order.gates.folder, "checkpoints")
     return SGDClassifier(
         loss="log_loss",
         alpha=1e-3,
@@ -165,6 +175,9 @@ def _estimator(order: FitOrder, client: Client) -> SGDClassifier:
         max_iter=order.max_iter,
         random_state=0,
         on_failure=order.policy,
+        transport=order.transport,
+        checkpoint=Checkpoint(folder, every_s=0.1) if order.checkpoint else None,
+        timeouts=Timeouts(peer=order.timeout_s, hung=order.hung_after_s, lease=order.lease_s),
         client=client,
     )
 
@@ -200,7 +213,7 @@ def _gate(order: FitOrder, say: Connection, watch: Callable[[Mapping[str, Any]],
             blocks,
             pack=GatedPack(pack, order.gates),
             on_event=listen,
-            **options | {"hung_after_s": order.hung_after_s, "timeout_s": order.timeout_s, "on_failure": order.policy},
+            **options,
         )
 
     dsgd.runtime.run_on_cluster = gated  # type: ignore[attr-defined]

@@ -13,10 +13,12 @@ from typing import Any
 
 from distributed import Client
 
-from chaos.faults import FAULTS, STEPS, Fault, Scene
+from chaos.faults import FAULTS
 from chaos.gates import Gates, Visit
 from chaos.harness import Cluster, Fit, Outcome
+from chaos.neighbour import Neighbour
 from chaos.nodes import FitOrder
+from chaos.scene import ALL, NONE, STEPS, Fault, Scene
 from gang_cluster import wait_until
 
 __all__ = ["POLICIES", "Scenario", "draw", "measure", "play"]
@@ -33,8 +35,8 @@ _EPOCHS = 50
 _LONG_S = 1.5
 # The first fit after a change of a kernel compiles it.
 _COMPILE_S = 240.0
-# Faults that a fit survives with on_failure set.
-_SURVIVED = ("SIGKILL", "SIGSTOP", "retire", "worker restart")
+# The scheduler may stand still for most of it.
+_OUTCOME_S = 150.0
 
 
 @dataclass(frozen=True)
@@ -101,27 +103,38 @@ def measure(cluster: Cluster) -> None:
     cluster.epoch_s = outcome.facts["train_s"] / _EPOCHS
 
 
-def play(cluster: Cluster, scenario: Scenario) -> dict[str, Any]:
-    """Play a scenario, check how it ended and what it left, and return a row of what was measured.
+def play(cluster: Cluster, scenario: Scenario, **facts: Any) -> dict[str, Any]:
+    """Play a scenario, check how it ended and what it left, and return a row of `facts` and what was measured.
 
     Raises
     ------
     AssertionError
         A fit ended as it must not, something was left, or the cluster does not train any more.
     """
+    row: dict[str, Any] = {**asdict(scenario), **facts, "commit": os.environ.get("CHAOS_COMMIT", "")}
+    complaint = "wrong end"
     try:
         with tempfile.TemporaryDirectory() as folder, cluster.observer() as observer:
-            row = _Play(cluster, scenario, observer, Path(folder)).run()
+            neighbour = Neighbour(observer)
+            performance = _Play(cluster, scenario, observer, Path(folder))
+            row |= performance.run()
+            if FAULTS[scenario.fault].hits != ALL:
+                complaint = "harmed"
+                losses = neighbour.losses(performance.hit)
+                assert not losses, f"another user was harmed: {losses}"
+            neighbour.leave()
+            complaint = "left behind"
             if scenario.fault != "scheduler SIGKILL":
                 cluster.heal(observer)
                 cluster.check_clean(observer)
+                complaint = "wrong end"
                 _check_after(cluster, observer)
         if scenario.fault == "scheduler SIGKILL":
             cluster.restart()
             with cluster.observer() as observer:
                 _check_after(cluster, observer)
     except BaseException as failure:
-        _note({**asdict(scenario), "passed": False, "failure": f"{type(failure).__name__}: {failure}"})
+        _note({**row, "passed": False, "complaint": complaint, "failure": f"{type(failure).__name__}: {failure}"})
         raise
     _note({**row, "passed": True})
     return row
@@ -160,6 +173,9 @@ class _Play:
         self.fault: Fault = FAULTS[scenario.fault]
         self.rng = random.Random(scenario.seed)
         self.fits: list[Fit] = []
+        self._bystanders: list[Fit] = []
+        self._killed: list[Fit] = []
+        self.hit: set[str] = set()
 
     def run(self) -> dict[str, Any]:
         scenario = self.scenario
@@ -169,25 +185,29 @@ class _Play:
                 assert occupier.reaches("first round", self.cluster.n_ranks), "the occupier does not train"
             target = self._fit("target", scenario.step, kind=scenario.kind)
             victim = self._await_step(target, occupier)
+            self.hit = set() if self.fault.hits == NONE else {victim.worker}
             others = [self._fit(f"other{k}", "", kind="delayed") for k in range(1, scenario.n_fits)]
+            assert all(other.says("up") for other in others), "another client did not come"
+            self._bystanders += [fit for fit in (occupier, *others) if fit is not None]
             if scenario.step not in ("plan", "after"):
                 waited = all(other.says("queued") for other in others)
                 # Nothing holds a fit in the middle of its training: on a busy machine it may be over by now.
                 assert waited or target.has_ended(), "another fit did not wait its turn"
-            scene = Scene(self.cluster, self.observer, target, victim)
+            scene = Scene(self.cluster, self.observer, target, victim, scenario.step, self._second_user)
             begin = time.monotonic()
             self.fault.inject(scene, self.rng)
             for fit in self.fits:
                 fit.gates.open()
-            outcome = target.outcome()
+            outcome = target.outcome(_OUTCOME_S)
             complaints = [self._judge(outcome, begin)]
-            if self.fault.outcomes == {"killed"}:
+            if outcome.kind == "killed":
                 wait_until(lambda: self.observer.run_on_scheduler(_jobs_of_dead_clients))
                 outcome = replace(outcome, at_s=time.monotonic())
-            bystanders = [fit for fit in (occupier, *others) if fit is not None]
             if not self.fault.is_harmless:
                 scene.end()
-            complaints += [self._judge_bystander(fit.outcome()) for fit in bystanders]
+            complaints += [self._judge_bystander(fit.outcome(_OUTCOME_S)) for fit in self._bystanders]
+            for fit in self._killed:
+                fit.outcome(_OUTCOME_S)
             scene.end()
             assert not any(complaints), "; ".join(filter(None, complaints))
         finally:
@@ -202,6 +222,11 @@ class _Play:
             "resumed_s": min(resumed, default=None) if outcome.kind == "model" else None,
         }
 
+    def _second_user(self, *, killed: bool) -> Fit:
+        fit = self._fit("second user", "", kind="numpy")
+        (self._killed if killed else self._bystanders).append(fit)
+        return fit
+
     def _fit(self, name: str, held: str, *, kind: str) -> Fit:
         folder = self.folder / name
         folder.mkdir()
@@ -215,6 +240,8 @@ class _Play:
             hung_after_s=HUNG_AFTER_S,
             policy=self.scenario.policy if name == "target" else "raise",
         )
+        if name == "target":
+            order = replace(order, **self.fault.order)
         fit = Fit(self.cluster, order)
         self.fits.append(fit)
         return fit
@@ -248,13 +275,13 @@ class _Play:
     def _judge(self, outcome: Outcome, begin: float) -> str | None:
         """Return what is wrong with how the fit ended, or None."""
         fault, step = self.fault, self.scenario.step
-        survives = self.scenario.policy != "raise" and fault.name in _SURVIVED and step not in ("plan", "queue")
+        survives = self.scenario.policy != "raise" and fault.survived and step not in ("plan", "queue")
         if outcome.kind == "model":
-            fine = survives or fault.is_harmless or step in ("plan", "queue", "collect", "after")
+            fine = survives or fault.is_harmless or fault.passes or step in ("plan", "queue", "collect", "after")
             # On a machine that was busy elsewhere the fit may have been over when the fault came.
             fine = fine or outcome.at_s < begin
             return _judge_model(outcome, self.cluster, "the fit") if fine else f"the fit went on: {outcome}"
-        if survives:
+        if survives and outcome.kind == "error":
             return f"the fit did not survive: {outcome.name} {outcome.text}"
         if outcome.kind not in fault.outcomes:
             return f"the fit ended otherwise than it should: {outcome}"
@@ -272,7 +299,9 @@ class _Play:
         """Return what is wrong with a fit that was not hit itself but shares the cluster, or None."""
         if outcome.kind == "model":
             return _judge_model(outcome, self.cluster, "another fit")
-        if outcome.kind == "error" and outcome.name in self.fault.errors:
+        # By now it may have the worker that was hit, which goes for good when the fault is over.
+        allowed = self.fault.errors | ({"WorkerLostError"} if self.fault.hits != NONE else set())
+        if outcome.kind == "error" and outcome.name in allowed:
             return None
         return f"another fit ended otherwise than it should: {outcome}"
 

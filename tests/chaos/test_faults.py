@@ -11,6 +11,7 @@ from chaos.gates import Gates
 from chaos.harness import fork
 from chaos.nodes import run_adaptive
 from chaos.scenarios import Scenario, draw
+from chaos.table import newest, summary
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -31,8 +32,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
         Scenario("full /dev/shm", "plan"),
         Scenario("delay", "training"),
         Scenario("wrong clock", "load"),
+        Scenario("EMFILE", "load"),
+        Scenario("ctrl-C twice", "first round"),
         Scenario("downscaling", "collect"),
         Scenario("SIGKILL", "after"),
+        Scenario("partition", "training", policy="restart", seed=1),
         Scenario("scheduler SIGKILL", "training"),
     ],
     ids=lambda scenario: f"{scenario.fault} at {scenario.step}, {scenario.policy}",
@@ -58,6 +62,21 @@ def test_an_adaptive_cluster_spares_the_workers_of_a_fit(stage: Callable[[Scenar
         process.kill()
         process.join()
         pipe.close()
+
+
+def test_the_table_of_a_soak_counts_each_run_once() -> None:
+    """A run that was played again counts as it ended last, and it is not forgotten that it had failed before."""
+    rows = [
+        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "complaint": "left behind", "outcome": "model"},
+        {"seed_of_soak": 0, "number": 1, "fault": "SIGKILL", "outcome": "error", "seconds": 0.5},
+        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "outcome": "model", "seconds": 0.25},
+        {"seed_of_soak": 1, "number": 0, "fault": "ctrl-C", "complaint": "harmed", "outcome": "interrupted"},
+    ]
+    found = summary(newest(rows))
+    assert (found["SIGKILL"]["runs"], found["SIGKILL"]["model"], found["SIGKILL"]["error"]) == (2, 1, 1)
+    assert (found["SIGKILL"]["worst_s"], found["SIGKILL"]["left behind"]) == (0.5, 0)
+    assert found["SIGKILL"]["ever failed"] == found["ctrl-C"]["ever failed"] == 1
+    assert (found["ctrl-C"]["harmed"], found["ctrl-C"]["worst_s"]) == (1, None)
 
 
 def test_a_scenario_can_be_replayed() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.scenarios import Scenario, draw
+from chaos.scenarios import draw
 
 _RUNS = int(os.environ.get("SOAK_RUNS", "1"))
 _SEED = int(os.environ.get("SOAK_SEED", "0"))
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 
 @pytest.mark.parametrize("number", range(_FIRST, _FIRST + _RUNS))
-def test_soak(stage: Callable[[Scenario], None], number: int) -> None:
+def test_soak(stage: Callable[..., None], number: int) -> None:
     """Whatever is drawn, the fit ends as it must, nothing is left, and the cluster trains on."""
     print(f"SOAK_SEED={_SEED} SOAK_FIRST={number} SOAK_RUNS=1")  # noqa: T201
-    stage(draw(_SEED, number))
+    stage(draw(_SEED, number), seed_of_soak=_SEED, number=number)

@@ -22,7 +22,7 @@ from dsgd.comm.sockets import listener as listener_module
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.listener import Listener, split_address
 from dsgd.comm.sockets.mesh import FULL_MESH, first_peers
-from dsgd.comm.wires import shm
+from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from gangs import TOKEN, connect_tcp, connect_with, gang, raise_first, run_ranks
 
@@ -184,6 +184,24 @@ def test_a_process_without_room_for_its_connections_says_what_to_raise() -> None
         found = connect_tcp(2, connect_timeout_s=5.0)
     assert all(isinstance(error, ClusterError) for error in found)
     assert "Raise the limit of open files" in str(found[0])
+
+
+@needs_proc
+@pytest.mark.parametrize("wire", [tcp, shm], ids=["tcp", "shm"])
+@pytest.mark.parametrize("n_more", range(0, 13, 2))
+def test_wherever_the_limit_of_open_files_is_met_the_error_says_so(wire: Any, n_more: int) -> None:
+    """However few files a process may open, its ranks are told of the limit, and no rank of another error."""
+    with Listener() as one, Listener() as two:
+        listeners, settings = (one, two), {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 5.0}
+        addresses = [listener.address for listener in listeners]
+
+        def connect(rank: int) -> Any:
+            return wire.connect(listeners[rank], rank, addresses, **settings)
+
+        with open_files(n_more):
+            found = run_ranks([lambda rank=rank: connect(rank) for rank in range(2)])
+    assert any(isinstance(error, ClusterError) and "Raise the limit" in str(error) for error in found), found
+    assert all(isinstance(error, (ClusterError, AbortedError, GangTimeoutError)) for error in found), found
 
 
 @needs_proc

@@ -5,8 +5,18 @@ from __future__ import annotations
 import threading
 
 import pytest
+from distributed.comm.core import CommClosedError
 
-from dsgd.errors import AbortedError, GangError, GangTimeoutError, InvalidDataError, RankError, WorkerLostError
+from dsgd.errors import (
+    AbortedError,
+    ClusterUnreachableError,
+    GangError,
+    GangTimeoutError,
+    InvalidDataError,
+    RankError,
+    WorkerLostError,
+)
+from dsgd.runtime.gang.versions import code_allowed
 from dsgd.runtime.worker.failures import as_error, describe
 from gang_programs import OddError
 
@@ -27,6 +37,13 @@ def test_other_peoples_errors_are_named_and_chained() -> None:
     assert (error.rank, error.worker, error.host) == (3, "tcp://h:1", "h")
     assert "KeyError: 'x'" in error.cause
     assert isinstance(error.__cause__, KeyError)
+
+
+def test_a_peer_that_is_not_heard_of_is_a_failure_of_a_machine() -> None:
+    """A missed deadline of a rank is told apart from errors of its program, which would only be raised again."""
+    assert describe(GangTimeoutError("late"), aborted=False)["kind"] == "unheard"
+    assert describe(InvalidDataError("bad row"), aborted=False)["kind"] == "raised"
+    assert describe(GangTimeoutError("late"), aborted=True)["kind"] == "aborted"
 
 
 @pytest.mark.parametrize("error", [InvalidDataError("bad row"), GangTimeoutError("late")])
@@ -70,3 +87,9 @@ def test_losses_and_stops_have_errors_of_their_own() -> None:
     stopped = as_error({"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": "restarted", "pickled": b""})
     assert type(stopped) is GangError
     assert "restarted" in str(stopped)
+
+
+def test_a_scheduler_that_goes_while_versions_are_compared_is_unreachable() -> None:
+    """The connection that breaks before a job begins is told in the words of this library, as one that breaks later."""
+    with pytest.raises(ClusterUnreachableError, match="does not answer any more"), code_allowed():
+        raise CommClosedError("connection reset by peer")

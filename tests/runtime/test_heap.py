@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -63,3 +64,32 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     with heap.keep_freed_memory():
         assert not heap._users
+
+
+class _Library:
+    """A C library that only notes the thresholds it is given."""
+
+    def __init__(self) -> None:
+        self.thresholds: dict[int, int] = {}
+
+    def mallopt(self, parameter: int, n_bytes: int) -> int:
+        self.thresholds[parameter] = n_bytes
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        return 1
+
+
+def test_what_is_kept_is_a_share_of_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However ranks that share a process begin and end, no threshold is above the share of any that runs."""
+    library = _Library()
+    monkeypatch.setattr(heap, "_libc", lambda: library)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    limits = [None, 2**28, 2**40, 2**24]
+    with contextlib.ExitStack() as outer:
+        for n, limit in enumerate(limits):
+            outer.enter_context(heap.keep_freed_memory(limit))
+            least = min((heap.KEPT_SHARE * other for other in limits[: n + 1] if other), default=2**30)
+            assert max(library.thresholds.values()) == min(2**30, int(least))
+    assert library.thresholds == {-1: 65536, -3: 128 * 1024}
+    assert not heap._users

@@ -21,7 +21,7 @@ from dsgd.comm.sockets.link import Link, measure_latency
 from dsgd.comm.sockets.listener import Wrap, split_address
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, ProtocolError
 
-__all__ = ["Connector", "CrossedError", "Deadline", "Detour", "check_room"]
+__all__ = ["Connector", "CrossedError", "Deadline", "Detour", "check_room", "explained_file_limit"]
 
 _LOOK_UP_S: Final = 0.1
 _CONNECT_SLICE_S: Final = 2.0
@@ -250,6 +250,17 @@ def check_room(rank: int, n_links: int) -> None:
     if limit != resource.RLIM_INFINITY and n_open + n_links + _SPARE_FILES > limit:
         problem = f"rank {rank} is about to open {n_links} connections, and its process has {n_open} files open"
         raise ClusterError(no_room(f"{problem} of the {limit} that it may"))
+
+
+@contextmanager
+def explained_file_limit(rank: int) -> Iterator[None]:
+    """Raise `ClusterError` in place of the error of a system that opens no more files for this process."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise ClusterError(no_room(f"rank {rank} cannot connect: {error.strerror}")) from error
 
 
 def no_room(problem: str) -> str:

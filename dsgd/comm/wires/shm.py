@@ -39,6 +39,7 @@ from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.segment import host_identity
 from dsgd.comm.memory.streams import DONE
 from dsgd.comm.memory.window import Window
+from dsgd.comm.sockets.connector import explained_file_limit
 from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
@@ -271,7 +272,8 @@ def connect(
 
     mesh = entrance.join()
     try:
-        found = share(mesh.links)
+        with explained_file_limit(rank):
+            found = share(mesh.links)
         hosts = found.hosts if mesh.is_complete else tell_hosts(mesh.links, rank, len(addresses), identity)
     except BaseException:
         mesh.close()

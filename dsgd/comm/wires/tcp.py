@@ -20,14 +20,14 @@ import errno
 import select
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
-from dsgd.comm.sockets.connector import Detour
+from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
     Link,
@@ -290,7 +290,7 @@ class Entrance:
     _: KW_ONLY
     job_id: bytes | str
     epoch: int
-    token: bytes
+    token: bytes = field(repr=False)
     config: bytes = b""
     ledger: RankLedger | None = None
     abort: AbortFlag | None = None
@@ -316,8 +316,9 @@ class Entrance:
         size = len(self.addresses)
         first = first_peers(self.rank, size) if self.first is None else self.first
         settings = self.flag, self.connect_timeout_s, self.wrap, self.detour, first
-        mesh = Mesh(self.listener, self.addresses, self.credentials, *settings)
-        mesh.join()
+        with explained_file_limit(self.rank):
+            mesh = Mesh(self.listener, self.addresses, self.credentials, *settings)
+            mesh.join()
         return mesh
 
     def transport(self, mesh: Mesh, settle: Callable[[Link], Link] = lambda link: link) -> TCPTransport:

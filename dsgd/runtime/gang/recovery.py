@@ -36,12 +36,13 @@ from dsgd.runtime.worker.member import kept_blocks, request_pause
 
 __all__ = ["Limits", "Recovery"]
 
-_OF_MACHINES: Final = ("lost", "hung", "aborted", "lapsed", "late")
+_OF_MACHINES: Final = ("lost", "hung", "aborted", "unheard", "lapsed", "late")
 #: Texts for the rank that a failure of a machine names.
 _WHAT: Final = {
     "lost": "was lost",
     "hung": "hangs",
     "aborted": "could not reach its peers",
+    "unheard": "waited for a peer in vain",
     "late": "did not start",
 }
 _ASK_S: Final = 2.0

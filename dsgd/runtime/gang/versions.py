@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from dsgd.errors import ClusterError, VersionMismatchError
+from distributed.comm.core import CommClosedError
+
+from dsgd.errors import ClusterError, ClusterUnreachableError, VersionMismatchError
 from dsgd.runtime.versions import local_versions
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def check_versions(client: Client) -> frozenset[str]:
         Some process has no dsgd, or another version of dsgd, Python or numpy; names all of them.
     ClusterError
         The cluster takes no code from clients.
+    ClusterUnreachableError
+        The connection to the scheduler broke.
     """
     probe, _ = _make_probes()
     wanted = local_versions()
@@ -96,10 +100,14 @@ def code_allowed() -> Iterator[None]:
     ------
     ClusterError
         The scheduler or a worker blocks a call that starts a job.
+    ClusterUnreachableError
+        The connection to the scheduler broke, or broke before.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error, CommClosedError):
+            raise ClusterUnreachableError(f"the scheduler does not answer any more: {error}.") from error
         # Not always a ValueError: on its way from a worker through the scheduler it loses its type.
         blocked = _BLOCKED.search(str(error))
         if blocked is None:

@@ -39,7 +39,7 @@ class Job:
 
     job_id: str
     epoch: int
-    token: bytes
+    token: bytes = field(repr=False)
     client: str
     members: tuple[Member, ...]
     hung_after_s: float = float("inf")

@@ -302,9 +302,9 @@ class Registry:
         member : int
             The member.
         failure : mapping or None
-            ``kind`` (``"raised"``, or ``"aborted"`` when it stopped because of something elsewhere), ``text``,
-            ``pickled``, the exception as bytes, which are passed on unread, and ``rank``, the rank that failed if it is
-            not the first of the member.
+            ``kind`` (``"raised"``, ``"unheard"`` when it waited for a peer in vain, or ``"aborted"`` when it stopped
+            because of something elsewhere), ``text``, ``pickled``, the exception as bytes, which are passed on unread,
+            and ``rank``, the rank that failed if it is not the first of the member.
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or member in job.ended:

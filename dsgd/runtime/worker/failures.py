@@ -36,11 +36,15 @@ def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kind``, ``text`` (the traceback) and ``pickled`` (the exception; empty if it does not survive pickling).
+        ``kind`` (``"aborted"``; ``"unheard"`` when a peer was waited for in vain; else ``"raised"``), ``text`` (the
+        traceback) and ``pickled`` (the exception; empty if it does not survive pickling, or is only an echo).
     """
-    kind = "aborted" if aborted or isinstance(error, AbortedError) else "raised"
+    if aborted or isinstance(error, AbortedError):
+        kind = "aborted"
+    else:
+        kind = "unheard" if isinstance(error, GangTimeoutError) else "raised"
     text = "".join(traceback.format_exception(error))
-    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": pickled_error(error) if kind == "raised" else b""}
+    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": b"" if kind == "aborted" else pickled_error(error)}
 
 
 def as_error(record: Mapping[str, Any]) -> BaseException:

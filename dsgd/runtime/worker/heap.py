@@ -5,7 +5,8 @@ Problem: Dask starts its workers with a C library that returns memory to the sys
 sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM.
 
 Only glibc has these thresholds, and adapts them by itself unless one is set; so this has an effect only if the
-environment sets one. They apply to the whole process, so users are counted: the last one restores them.
+environment sets one. They apply to the whole process, so users are counted: the lowest limit of all applies, and the
+last one restores them. What is kept is missing to others who share the worker: it is at most a share of its memory.
 
 Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
 """
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["KEPT_SHARE", "keep_freed_memory"]
 
 # Parameters of mallopt: how much may be free at the end of a heap, and from which size on memory has pages of its own.
 _TRIM_THRESHOLD: Final = -1
@@ -29,30 +30,46 @@ _VARIABLES: Final = {_TRIM_THRESHOLD: "MALLOC_TRIM_THRESHOLD_", _MMAP_THRESHOLD:
 _DEFAULT_BYTES: Final = 128 * 1024
 # The most that glibc takes for the second one: half of the heap of a thread.
 _KEPT: Final = {_TRIM_THRESHOLD: 2**30, _MMAP_THRESHOLD: 2**25}
+#: The share of the memory of a worker that may be kept, although it is free.
+KEPT_SHARE: Final = 1 / 16
 
 _lock: Final = threading.Lock()
-_users: Final[list[None]] = []
+_users: Final[list[int]] = []  # the limits of all callers inside `keep_freed_memory`
 
 
 @contextlib.contextmanager
-def keep_freed_memory() -> Iterator[None]:
-    """Let the process keep freed memory in a ``with`` block, as it would without the setting of the environment."""
+def keep_freed_memory(memory_limit: int | None = None) -> Iterator[None]:
+    """Let the process keep freed memory in a ``with`` block, as it would without the setting of the environment.
+
+    Parameters
+    ----------
+    memory_limit : int or None, default None
+        Bytes that the worker may use. A sixteenth of them is kept at most; without a limit, as with one of 16 GiB and
+        more, one GiB.
+    """
     libc = _libc()
     if libc is None or not any(name in os.environ for name in _VARIABLES.values()):
         yield
         return
+    most = int(KEPT_SHARE * memory_limit) if memory_limit else max(_KEPT.values())
     with _lock:
-        if not _users:
-            _set(libc, _KEPT)
-        _users.append(None)
+        _users.append(most)
+        _set(libc, _kept_bytes())
     try:
         yield
     finally:
         with _lock:
-            _users.pop()
-            if not _users:
+            _users.remove(most)
+            if _users:
+                _set(libc, _kept_bytes())
+            else:
                 _set(libc, {parameter: _stated_bytes(name) for parameter, name in _VARIABLES.items()})
                 libc.malloc_trim(0)
+
+
+def _kept_bytes() -> dict[int, int]:
+    """Return the thresholds that keep no more than the user with the lowest limit may."""
+    return {parameter: min(n_bytes, *_users) for parameter, n_bytes in _KEPT.items()}
 
 
 def _stated_bytes(name: str) -> int:

@@ -298,7 +298,8 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        with stage("train"), keep_freed_memory(), slow_timers([self._worker]):
+        limit = self._worker.memory_manager.memory_limit
+        with stage("train"), keep_freed_memory(limit), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING

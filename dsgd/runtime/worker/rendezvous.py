@@ -19,6 +19,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask.system import CPU_COUNT
@@ -26,7 +27,7 @@ from distributed.comm import get_address_host
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import job_code
-from dsgd.comm.sockets.connector import Detour
+from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
@@ -194,10 +195,15 @@ class MemberContext:
             return None
         security = self.worker.security
 
-        def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+        # Dask makes a context for each call, and reads the certificates from disk for that.
+        @cache
+        def context(server_side: bool) -> ssl.SSLContext:
             settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
-            context: ssl.SSLContext = settings["ssl_context"]
-            return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+            made: ssl.SSLContext = settings["ssl_context"]
+            return made
+
+        def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+            return context(server_side).wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
         return wrap
 
@@ -269,7 +275,7 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
         open as many files as its connections need.
     """
     relays, member = context.job.relays, context.credentials.member
-    with open_listener(context.worker, context.wires) as listener:
+    with explained_file_limit(member), open_listener(context.worker, context.wires) as listener:
         relays.open_door(member, listener.address)
         try:
             transport = _connect(context, listener, _wait_for_all(context, listener, link), ledger)

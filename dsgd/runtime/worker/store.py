@@ -72,7 +72,7 @@ class JobState:
 
     job_id: str
     epoch: int
-    token: bytes
+    token: bytes = field(repr=False)
     abort: AbortFlag = field(default_factory=AbortFlag)
     task_key: Any = None
     relays: Switchboard = field(default_factory=Switchboard)
