@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 from distributed import LocalCluster
 
 from dsgd.study import DataSource
+from dsgd.study.frame.data import checksum_of, load_data
 from dsgd.study.strategies import StrategyStudy, run_strategy_study
 from dsgd.sync import SCAFFOLD
 from gang_cluster import start_cluster
@@ -57,3 +60,20 @@ def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, 
     simulated = objectives(study, tmp_path / "simulated")
     real = objectives(replace(study, network=None), tmp_path / "real", scheduler=cluster.scheduler_address)
     assert real == simulated
+
+
+def test_data_have_equal_checksums_only_if_they_are_equal() -> None:
+    """A value, a label, the type, the shape or the place of a sparse entry tell data apart; copies are equal."""
+    rows = np.arange(12.0).reshape(4, 3)
+    sparse = sp.csr_array(rows)
+    others = [
+        rows + np.eye(4, 3) * 1e-15, rows.astype(np.float32), rows.reshape(3, 4), rows[:, ::-1], sparse,
+        sp.csr_array(np.roll(rows, 1, axis=1)), np.array(["a", "b"], dtype=object), np.array(["a", "c"], dtype=object),
+    ]  # fmt: skip
+    found = [checksum_of(rows), *map(checksum_of, others)]
+    assert len(set(found)) == len(found)
+    assert checksum_of(rows) == checksum_of(np.asfortranarray(rows)) == checksum_of(rows.copy())
+    assert checksum_of(sparse) == checksum_of(sparse.copy())
+    source = DataSource("ijcnn1-like", 200, 100)
+    one, same, other = load_data(source, "float64"), load_data(source, "float64"), load_data(source, "float32")
+    assert one.describe()["checksum"] == same.checksum != other.checksum

@@ -13,7 +13,7 @@ from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
-from dsgd.study.frame.data import file_names
+from dsgd.study.frame.data import checksum_of, file_names
 from dsgd.study.frame.measure import majority_accuracy, point, spent
 from dsgd.study.frame.missing import MissingData, sizes_of
 from dsgd.study.frame.rows import Row, StudyRun
@@ -132,12 +132,14 @@ def _left(study: DnnStudy, record: Record) -> MissingData | None:
 def _measure(client: Client | None, images: Images, runs: Sequence[DnnRun]) -> Iterator[Row]:
     """Train on one number of ranks; yield the contents of the rows."""
     warm = set()
+    checksum = checksum_of(images.X, images.y, images.X_test, images.y_test)
+    described = {"source": images.source, "checksum": checksum, "shape": list(images.X.shape[1:])}
     for spec in runs:
         if client is not None and spec.model not in warm:
             # Timings exclude loading torch and compiled code on the workers.
             _fit(client, images, spec, 1, 4 * spec.ranks * spec.study.batch)
             warm.add(spec.model)
-        yield {"source": images.source, "shape": list(images.X.shape[1:])} | _train(client, images, spec)
+        yield described | _train(client, images, spec)
 
 
 def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:

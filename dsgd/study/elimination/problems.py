@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from dsgd.datasets import load
 from dsgd.errors import InvalidParameterError
-from dsgd.study.frame.data import density, file_names
+from dsgd.study.frame.data import checksum_of, density, file_names
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
 __all__ = ["PROBLEMS", "Problem", "ProblemData", "find_problem", "load_problem"]
@@ -101,6 +101,7 @@ class ProblemData:
         return {
             "text": self.problem.text,
             "source": self.source,
+            "checksum": checksum_of(self.X, self.y),
             "features": int(self.X.shape[1]),
             "classes": len(np.unique(self.y)),
             "density": density(self.X),

@@ -33,6 +33,7 @@ def elimination_data_table(summary: EliminationSummary) -> Table:
         "support vectors": lambda row: f"{row['n_support'] / row['rows']:.0%}",
         "of them free": lambda row: f"{row['n_free'] / max(1, row['n_support']):.0%}",
         "source": lambda row: row["source"],
+        "checksum": lambda row: row.get("checksum", "-"),
     }
     note = "Support vectors as a share of the rows; free: below C."
     return Table.of("Problems", first.values(), columns, note, n_text=2)

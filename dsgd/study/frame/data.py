@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,7 @@ __all__ = [
     "DTYPES",
     "DataSource",
     "StudyData",
+    "checksum_of",
     "density",
     "file_names",
     "load_data",
@@ -94,15 +97,32 @@ class StudyData:
     y_test: AnyArray = field(repr=False)
     bayes_accuracy: float | None = None
 
+    @cached_property
+    def checksum(self) -> str:
+        """That of all rows and labels, see `checksum_of`."""
+        return checksum_of(self.X, self.y, self.X_test, self.y_test)
+
     def describe(self) -> dict[str, Any]:
         """Return the columns of a row that describe the data."""
         return {
             "source": self.source,
+            "checksum": self.checksum,
             "features": int(self.X.shape[1]),
             "density": density(self.X),
             "majority_accuracy": majority_accuracy(self.y, self.y_test),
             "bayes_accuracy": self.bayes_accuracy,
         }
+
+
+def checksum_of(*parts: Any) -> str:
+    """Return 16 hexadecimal digits that arrays and CSR matrices of another type, shape or content hardly have."""
+    code = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        arrays = (part.data, part.indices, part.indptr) if hasattr(part, "indptr") else (part,)
+        for array in map(np.ascontiguousarray, arrays):
+            code.update(f"{part.shape} {array.dtype.str}".encode())
+            code.update(array.view(np.uint8).reshape(-1) if array.dtype != object else repr(array.tolist()).encode())
+    return code.hexdigest()
 
 
 def density(X: Any) -> float:

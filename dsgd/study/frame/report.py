@@ -20,13 +20,14 @@ _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "features": lambda row: f"{row['features']:,}",
     "non-zero": lambda row: f"{row['density']:.1%}",
     "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
+    "checksum": lambda row: row.get("checksum", "-"),
     "best possible": lambda row: "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
 }
 
 
 def data_table(rows: Iterable[Row], *more: str, note: str = "") -> Table:
-    """Return what was trained on: name, source and rows of each set, and `more` columns."""
-    columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more)}
+    """Return what was trained on: name, source, rows and checksum of each set, and `more` columns."""
+    columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more, "checksum")}
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["dataset"], row)
