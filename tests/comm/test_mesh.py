@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -202,6 +203,18 @@ def test_wherever_the_limit_of_open_files_is_met_the_error_says_so(wire: Any, n_
             found = run_ranks([lambda rank=rank: connect(rank) for rank in range(2)])
     assert any(isinstance(error, ClusterError) and "Raise the limit" in str(error) for error in found), found
     assert all(isinstance(error, (ClusterError, AbortedError, GangTimeoutError)) for error in found), found
+
+
+def test_a_rank_that_cannot_read_what_names_its_host_tells_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two ranks that reach the limit together, one may meet it before it dials anybody."""
+
+    def full() -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("dsgd.comm.wires.shm.host_identity", full)
+    settings = {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 5.0}
+    with Listener() as one, Listener() as two, pytest.raises(ClusterError, match="Raise the limit"):
+        shm.connect(one, 0, [one.address, two.address], **settings)
 
 
 @needs_proc

@@ -252,10 +252,12 @@ def connect(
     greeting = b"shm %s %d " % (wait.encode(), window)
     entrance = Entrance(listener, rank, addresses, greeting, first=everybody if window else None, **options)
     credentials, spins = entrance.credentials, wait == "spin"
-    identity = host_identity() if identity is None else identity
-    # Loaded or compiled now, and not while a peer waits for the first frame.
-    with listener.attended(entrance.wrap, credentials.job, credentials.epoch):
-        pump(None, None)
+    # What is read from disk needs a file, too.
+    with explained_file_limit(rank):
+        identity = host_identity() if identity is None else identity
+        # Loaded or compiled now, and not while a peer waits for the first frame.
+        with listener.attended(entrance.wrap, credentials.job, credentials.epoch):
+            pump(None, None)
 
     def share(links: dict[int, Link]) -> Neighbourhood:
         found = join_neighbours(
