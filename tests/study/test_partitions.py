@@ -72,6 +72,7 @@ def test_data_have_equal_checksums_only_if_they_are_equal() -> None:
     ]  # fmt: skip
     found = [checksum_of(rows), *map(checksum_of, others)]
     assert len(set(found)) == len(found)
+    assert checksum_of(np.zeros((0, 3))) != checksum_of(np.zeros((3, 0)))
     assert checksum_of(rows) == checksum_of(np.asfortranarray(rows)) == checksum_of(rows.copy())
     assert checksum_of(sparse) == checksum_of(sparse.copy())
     source = DataSource("ijcnn1-like", 200, 100)

@@ -121,7 +121,7 @@ def checksum_of(*parts: Any) -> str:
         arrays = (part.data, part.indices, part.indptr) if hasattr(part, "indptr") else (part,)
         for array in map(np.ascontiguousarray, arrays):
             code.update(f"{part.shape} {array.dtype.str}".encode())
-            code.update(array.data.cast("B") if array.dtype != object else repr(array.tolist()).encode())
+            code.update(array.reshape(-1).view(np.uint8).data if array.dtype != object else repr(array.tolist()).encode())
     return code.hexdigest()
 
 
