@@ -121,7 +121,8 @@ def checksum_of(*parts: Any) -> str:
         arrays = (part.data, part.indices, part.indptr) if hasattr(part, "indptr") else (part,)
         for array in map(np.ascontiguousarray, arrays):
             code.update(f"{part.shape} {array.dtype.str}".encode())
-            code.update(array.reshape(-1).view(np.uint8).data if array.dtype != object else repr(array.tolist()).encode())
+            is_object = array.dtype == object
+            code.update(repr(array.tolist()).encode() if is_object else array.reshape(-1).view(np.uint8).data)
     return code.hexdigest()
 
 
