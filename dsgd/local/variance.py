@@ -80,10 +80,6 @@ class ReductionState:
         """Return what belongs to the rows, by name."""
         return {OF_ROWS + "mark": self.mark, OF_ROWS + "slopes": self.slopes, OF_ROWS + "mean": self.mean}
 
-    def choice(self) -> tuple[WordVector, np.uint64, float]:
-        """Return what kernels choose rows by: scratch, the name of the stream, and whether to draw."""
-        return self.rows, self.key, self.refresh
-
     def add_mean(self, gradient: FloatVector) -> None:
         """Make of the mean change of slopes the direction of a step, in place, and move the mean along."""
         if self.refresh > 0.0:
