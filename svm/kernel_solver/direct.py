@@ -28,11 +28,11 @@ from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["fits_directly", "solve_directly"]
+__all__ = ["LARGEST_DIRECT", "fits_directly", "solve_directly"]
 
 #: Largest number of variables of such a problem: all rows of so many take 32 megabytes. A start with known sums needs
 #: few rows in blocks, but here the rows of all samples with coefficients.
-_LARGEST, _LARGEST_KNOWN = 2048, 512
+LARGEST_DIRECT, _LARGEST_KNOWN = 2048, 512
 
 #: Members that a round adds, at least, and in units of those there are. Fewer are more rounds, more are more rows that
 #: never move. Rows may take at least as long as the rest of the round, in units of `KernelMatrix.value_cost`.
@@ -51,7 +51,7 @@ def fits_directly(dual: Dual, matrix: KernelMatrix, elimination: Elimination) ->
     """Return whether `solve_directly` suits a problem: small, all on this rank, and without immediate elimination."""
     is_idle = elimination.mode == "none" or elimination.waits_for_pressure
     is_here = matrix.peers.is_alone and len(matrix.active) == matrix.n
-    is_small = dual.y.size <= (_LARGEST if dual.u is None else min(_LARGEST, _LARGEST_KNOWN))
+    is_small = dual.y.size <= (LARGEST_DIRECT if dual.u is None else min(LARGEST_DIRECT, _LARGEST_KNOWN))
     return is_idle and is_here and is_small and bool(matrix.dtype == np.float64)
 
 

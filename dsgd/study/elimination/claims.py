@@ -15,6 +15,7 @@ from dsgd.study.frame.summary import Stat
 from dsgd.study.frame.verdict import Interval, Margin, exact, ratio, were_busy
 from dsgd.study.published.elimination import OVER_SEQUENTIAL, SAVED, SAVED_ON_RANKS, as_whole_percent
 from dsgd.study.published.library import FEWER_VALUES, NEVER_SLOWER, OPTIMUM
+from dsgd.svm.kernel_solver.direct import LARGEST_DIRECT
 
 __all__ = ["check_elimination_claims"]
 
@@ -99,6 +100,11 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
     needed = base.median("kernel_evaluations") / (samples * samples)
     if base.rows[0]["classes"] > 2:
         return note + " Every pair of classes is a small problem of its own, whose kernel matrix fits the cache."
+    if base.rows[0]["method"] == "none" and samples <= LARGEST_DIRECT:
+        return note + (
+            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless elimination is"
+            " asked for: there is nothing to save."
+        )
     if base.median("cache_share") > 0.9:
         note += f" {base.median('cache_share'):.0%} of the values came from the cache anyway."
     if support > 0.4:

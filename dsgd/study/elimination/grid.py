@@ -200,12 +200,12 @@ def demo_elimination_study() -> EliminationStudy:
         "clean": 5_000,
         "noisy": 5_000,
         "checkerboard": 8_000,
-        "free-svs": 1_500,
+        "free-svs": 3_000,
         "a9a": 5_000,
         "w8a": 5_000,
         "ijcnn1": 8_000,
         "covtype": 4_000,
-        "mnist": 2_000,
+        "mnist": 4_000,
         "usps": 2_500,
     }
     return EliminationStudy(
