@@ -102,8 +102,8 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
         return note + " Every pair of classes is a small problem of its own, whose kernel matrix fits the cache."
     if base.rows[0]["method"] == "none" and samples <= LARGEST_DIRECT:
         return note + (
-            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless elimination is"
-            " asked for: there is nothing to save."
+            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless asked to"
+            " eliminate: there is nothing to save."
         )
     if base.median("cache_share") > 0.9:
         note += f" {base.median('cache_share'):.0%} of the values came from the cache anyway."
