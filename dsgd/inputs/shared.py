@@ -213,7 +213,7 @@ def _mapped(
     """Return the block that lies in a segment."""
     segment = Segment.open(name, size)
     segment.close()
-    found = {each: place.array(segment) for each, place in places.items()} | sent
+    found = {**{each: place.array(segment) for each, place in places.items()}, **sent}
     X = found["X"]
     if form is not None:
         kind, width = form
