@@ -63,7 +63,7 @@ from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVect
 __all__ = ["AHEAD", "choose_rows", "gradient_drawn", "run_drawn"]
 
 #: Rows that are drawn together.
-AHEAD = 16
+AHEAD = 32
 #: Entries of a row that are asked for ahead, in lines of 64 bytes; those behind follow by themselves.
 _LINES = 4
 
