@@ -34,7 +34,7 @@ __all__ = ["Nystroem"]
 _LEAST = 1e-12
 
 
-class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The Nystroem method; equal to scikit-learn's to rounding, with the same `random_state`.
 
     Parameters

@@ -17,7 +17,7 @@ from dsgd.validation import check_choice, check_number
 __all__ = ["RandomFeatures"]
 
 
-class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random Fourier features: ``sqrt(2 / M) cos(x W + b)``, whose inner products are a kernel, on average.
 
     The error of a kernel value is of the order of ``1 / sqrt(M)``. With the same `random_state` frequencies and offsets
