@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local.features import FREQUENCIES, CosineMap, draw_map
+from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import check_choice, check_number
 
@@ -94,14 +95,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         del y
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
-        name = type(self).__name__
-        check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
-        check_number(f"{name}(gamma=...)", self.gamma, low=0.0, open_low=True)
-        check_choice(f"{name}(kernel=...)", self.kernel, tuple(FREQUENCIES))
-        if self.orthogonal and self.kernel != "rbf":
-            raise InvalidParameterError(
-                f"{name}(orthogonal=True) keeps kernel='rbf' unbiased, and no other. Got kernel={self.kernel!r}."
-            )
+        self.check()
         drawn = draw_map(
             self.kernel,
             float(self.gamma),
@@ -114,6 +108,43 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.random_weights_, self.random_offset_ = drawn.frequencies, drawn.offsets
         self._n_features_out = drawn.n_components
         return self
+
+    def check(self) -> None:
+        """Raise if a parameter is outside its domain.
+
+        Raises
+        ------
+        InvalidParameterError
+            Names it.
+        """
+        name = type(self).__name__
+        check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
+        check_number(f"{name}(gamma=...)", self.gamma, low=0.0, open_low=True)
+        check_choice(f"{name}(kernel=...)", self.kernel, tuple(FREQUENCIES))
+        if self.orthogonal and self.kernel != "rbf":
+            raise InvalidParameterError(
+                f"{name}(orthogonal=True) keeps kernel='rbf' unbiased, and no other. Got kernel={self.kernel!r}."
+            )
+
+    def as_map(self, seed: int) -> RandomMap:
+        """Return what an estimator makes its features from.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draws where `random_state` is None.
+
+        Raises
+        ------
+        InvalidParameterError
+            A parameter is outside its domain, or `random_state` is a stream, which other ranks do not have.
+        """
+        self.check()
+        given = self.random_state
+        if given is not None:
+            check_number(f"{type(self).__name__}(random_state=...) inside an estimator", given, low=0, integer=True)
+            seed = int(given)
+        return RandomMap(self.kernel, float(self.gamma), int(self.n_components), bool(self.orthogonal), seed)
 
     def transform(self, X: Any) -> AnyArray:
         """Return the features of rows.
@@ -134,7 +165,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             self.random_weights_.astype(X.dtype, copy=False), self.random_offset_.astype(X.dtype, copy=False)
         )
         out = np.empty((X.shape[0], drawn.n_components), X.dtype)
-        drawn.write(X, out)
+        parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X, None, None)
+        drawn.write(*parts, out)
         return out
 
     def __sklearn_tags__(self) -> Any:

@@ -13,6 +13,7 @@ from dsgd.local.base import (
 )
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
+from dsgd.local.features import RandomMap
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
@@ -43,6 +44,7 @@ __all__ = [
     "Importance",
     "Momentum",
     "Objective",
+    "RandomMap",
     "Residency",
     "SGDState",
     "Shard",

@@ -23,15 +23,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import scipy.sparse as sp
 
 from dsgd.kernels.features import project_sparse
-from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.local.order import epoch_order, spans
+from dsgd.local.shard import Shard
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["FREQUENCIES", "CosineMap", "blocks_of", "draw_map"]
+__all__ = ["FREQUENCIES", "CosineMap", "FeatureBlocks", "RandomMap", "blocks_of", "draw_map"]
 
 # Of the transformed rows: about what a core's second cache holds.
 _BLOCK_BYTES: Final = 1 << 20
@@ -72,27 +74,127 @@ class CosineMap:
         """Features of a row."""
         return int(self.offsets.shape[0])
 
-    def write(self, X: Any, out: FloatMatrix) -> None:
+    def write(
+        self, values: FloatMatrix | FloatVector, indices: AnyArray | None, indptr: AnyArray | None, out: FloatMatrix
+    ) -> None:
         """Write the features of rows, a block at a time: no more memory is needed than the features take.
 
         Parameters
         ----------
-        X : array or CSR matrix, shape (n_rows, n_features)
-            Rows, in the dtype of the frequencies.
+        values : array, shape (n_rows, n_features) or (nnz,)
+            Dense rows or entries, in the dtype of the frequencies.
+        indices : array of int, shape (nnz,), or None
+            Columns of entries; None for dense rows.
+        indptr : array of int, shape (n_rows + 1,), or None
+            Row starts, of which the first need not be zero; None for dense rows.
         out : array, shape (n_rows, n_components)
             Overwritten; C-contiguous, in the same dtype.
         """
         scale = out.dtype.type(math.sqrt(2.0 / self.n_components))
         for rows in blocks_of(out.shape[0], out.shape[1] * out.itemsize):
             part = out[rows]
-            if sp.issparse(X):
-                # Row starts of the block, entries of the whole matrix: nothing is copied.
-                project_sparse(X.data, X.indices, X.indptr[rows.start : rows.stop + 1], self.frequencies, part)
+            if indptr is None:
+                np.dot(values[rows], self.frequencies, out=part)
             else:
-                np.dot(X[rows], self.frequencies, out=part)
+                # Row starts of the block, entries of all rows: nothing is copied.
+                project_sparse(values, indices, indptr[rows.start : rows.stop + 1], self.frequencies, part)
             part += self.offsets
             np.cos(part, out=part)
             part *= scale
+
+
+@dataclass(frozen=True)
+class RandomMap:
+    """What a map is drawn from: whoever has it draws the same map, so that none is sent.
+
+    Parameters
+    ----------
+    kernel, gamma, n_components, orthogonal
+        See `draw_map`.
+    seed : int
+        Of the draws.
+    """
+
+    kernel: str
+    gamma: float
+    n_components: int
+    orthogonal: bool
+    seed: int
+
+    def drawn(self, n_features: int, dtype: Any) -> CosineMap:
+        """Return the map for rows of so many columns; threads of a process share it."""
+        return _drawn(self, n_features, np.dtype(dtype).name)
+
+
+@lru_cache(maxsize=4)
+def _drawn(given: RandomMap, n_features: int, dtype: str) -> CosineMap:
+    return draw_map(
+        given.kernel,
+        given.gamma,
+        n_features,
+        given.n_components,
+        np.random.RandomState(given.seed),
+        orthogonal=given.orthogonal,
+        dtype=dtype,
+    )
+
+
+class FeatureBlocks:
+    """Blocks of rows of a shard as dense rows of features, in memory that is used again and again.
+
+    Parameters
+    ----------
+    drawn : CosineMap
+        The map.
+    """
+
+    def __init__(self, drawn: CosineMap) -> None:
+        self._map = drawn
+        size = drawn.frequencies.itemsize
+        n_rows = max(1, _BLOCK_BYTES // (size * drawn.n_components))
+        self._values = np.empty((n_rows, drawn.n_components), drawn.frequencies.dtype)
+        self._targets, self._weights = np.empty((2, n_rows), drawn.frequencies.dtype)
+        #: Where a gradient of a block goes, before it is added to that of others.
+        self.gradient: FloatVector = np.zeros(0, drawn.frequencies.dtype)
+
+    def over(self, shard: Shard, order: IntMatrix | None, start: int, stop: int) -> Iterator[tuple[Shard, IntMatrix]]:
+        """Yield the rows at the places start..stop, a block at a time, and the order in which a block is walked.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows.
+        order : array of int64, shape (2, n_blocks + 1), or None
+            Which rows are at which places; None where they are the same.
+        start, stop : int
+            Places.
+        """
+        n_most, filled = self._values.shape[0], 0
+        for first, last in [(start, stop)] if order is None else spans(order, start, stop):
+            while first < last:
+                until = min(last, first + n_most - filled)
+                self._fill(shard, first, until, filled)
+                filled, first = filled + until - first, until
+                if filled == n_most:
+                    yield self._block(filled)
+                    filled = 0
+        if filled:
+            yield self._block(filled)
+
+    def none_of(self, shard: Shard) -> tuple[Shard, IntMatrix]:
+        """Return a block without rows, after the first row, if there is one, has loaded what makes features."""
+        self._fill(shard, 0, min(1, shard.n_rows), 0)
+        return self._block(0)
+
+    def _fill(self, shard: Shard, first: int, last: int, at: int) -> None:
+        part, end = shard.rows(first, last), at + last - first
+        self._map.write(part.values, part.indices, part.indptr, self._values[at:end])
+        self._targets[at:end] = part.targets
+        self._weights[at:end] = part.weights
+
+    def _block(self, n: int) -> tuple[Shard, IntMatrix]:
+        block = Shard(self._values[:n], None, None, self._targets[:n], self._weights[:n], self._map.n_components)
+        return block, epoch_order(n, None, 0)
 
 
 def draw_map(

@@ -21,6 +21,7 @@ from sklearn.datasets import make_classification, make_regression
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
+from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import SAGA, SVRG
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
@@ -74,10 +75,16 @@ def test_processes_equal_threads_bitwise(client, data, strategy):
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"sampling": "importance"}, {"optimizer": SAGA()}, {"optimizer": SVRG(), "sync": MinibatchSGD(20)}]
+    "chosen",
+    [
+        {"sampling": "importance"},
+        {"optimizer": SAGA()},
+        {"optimizer": SVRG(), "sync": MinibatchSGD(20)},
+        {"features": RandomFeatures(64, gamma=0.1)},
+    ],
 )
-def test_what_is_remembered_of_rows_is_the_same_in_processes(client, data, chosen):
-    """Drawn rows and reduced variance, whose draws and memory are a rank's own, give the bits of two threads."""
+def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, chosen):
+    """Drawn rows, reduced variance and random features, which every rank has by itself, give the bits of threads."""
     X, y = data
     options = {**OPTIONS, "loss": "log_loss", "max_iter": 3, "sync": LocalSGD(50), **chosen}
     on_cluster = SGDClassifier(**options, client=client).fit(X, y)
