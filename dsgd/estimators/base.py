@@ -383,23 +383,9 @@ class AbstractSGD(AbstractLinearEstimator):
             validation_fraction=float(self.validation_fraction) if early else 0.0,
             out_of_core=self.out_of_core,
         )
-        # A reduction has steps of its own.
-        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
         self._random_map = self._map_of(start, seed)
         # Features of sparse rows are dense.
         by_column, width = sparse and not self._random_map, self._random_map.n_components if self._random_map else d
-        optimizer = SGD(
-            objective=objective,
-            schedule="constant" if reduction else self.learning_rate,
-            eta0=1.0 if reduction else float(self.eta0),
-            power_t=float(self.power_t),
-            average=int(self.average),
-            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
-            sampling=resolve_sampling(self.sampling),
-            seed=seed,
-            reduction=reduction,
-            features=self._random_map,
-        )
 
         def flat(coef: Any, intercept: Any) -> FloatVector:
             return pack(coef, intercept, sparse=by_column, dtype=dtype)
@@ -408,7 +394,7 @@ class AbstractSGD(AbstractLinearEstimator):
         coef = _initial(start.coef, (k, width), "coef_init", dtype)
         intercept = _initial(start.intercept, (k,), "intercept_init", dtype)
         job = TrainJob(
-            optimizer=optimizer,
+            optimizer=self._optimizer(objective, seed),
             strategy=resolve(self.sync),
             initial=flat(coef, intercept),
             max_iter=1 if start.is_part else self.max_iter,
@@ -429,6 +415,23 @@ class AbstractSGD(AbstractLinearEstimator):
         configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": by_column})
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
         return packer, replace(job, leaves=configuration, epochs_before=epochs_before)
+
+    def _optimizer(self, objective: Objective, seed: int) -> SGD:
+        """Return what takes the steps."""
+        # A reduction has steps of its own.
+        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
+        return SGD(
+            objective=objective,
+            schedule="constant" if reduction else self.learning_rate,
+            eta0=1.0 if reduction else float(self.eta0),
+            power_t=float(self.power_t),
+            average=int(self.average),
+            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
+            sampling=resolve_sampling(self.sampling),
+            seed=seed,
+            reduction=reduction,
+            features=self._random_map,
+        )
 
     def _map_of(self, start: _Start, seed: int) -> RandomMap | None:
         """Return what the model is linear in; one that goes on with coefficients goes on with their features."""

@@ -47,6 +47,8 @@ class SGDState(AbstractState):
         The norms by which rows are drawn, if they are.
     reduction : ReductionState or None
         What a method that reduces the variance of steps remembers of rows.
+    features : FeatureBlocks or None
+        Memory for random features of a block of rows, where the model is linear in these.
     """
 
     counters: FloatVector
