@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.local import RandomMap
-from dsgd.local.features import blocks_of
+from dsgd.local.features import blocks_of, entries_of
 from dsgd.types import AnyArray
 
 __all__ = ["AbstractLinearEstimator"]
@@ -53,15 +53,14 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
         """Return the same for a model that is linear in random features, which are made block by block."""
         drawn = given.drawn(int(self.n_features_in_), X.dtype)
         coef = (self.coef_.toarray() if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)).T
-        scores = np.empty((X.shape[0], coef.shape[1]), np.result_type(coef, X))
+        scores: AnyArray = np.empty((X.shape[0], coef.shape[1]), np.result_type(coef, X))
         for rows in blocks_of(X.shape[0], drawn.n_components * X.dtype.itemsize):
             part = X[rows]
             features = np.empty((part.shape[0], drawn.n_components), X.dtype)
-            drawn.write(
-                *((part.data, part.indices, part.indptr) if sp.issparse(part) else (part, None, None)), features
-            )
+            drawn.write(*entries_of(part), features)
             scores[rows] = features @ coef
-        return scores + self.intercept_
+        scores += self.intercept_
+        return scores
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map
+from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import check_choice, check_number
 
@@ -165,8 +164,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             self.random_weights_.astype(X.dtype, copy=False), self.random_offset_.astype(X.dtype, copy=False)
         )
         out = np.empty((X.shape[0], drawn.n_components), X.dtype)
-        parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X, None, None)
-        drawn.write(*parts, out)
+        drawn.write(*entries_of(X), out)
         return out
 
     def __sklearn_tags__(self) -> Any:

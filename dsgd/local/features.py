@@ -27,16 +27,22 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+import scipy.sparse as sp
 
 from dsgd.kernels.features import project_sparse
 from dsgd.local.order import epoch_order, spans
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["FREQUENCIES", "CosineMap", "FeatureBlocks", "RandomMap", "blocks_of", "draw_map"]
+__all__ = ["FREQUENCIES", "CosineMap", "FeatureBlocks", "RandomMap", "blocks_of", "draw_map", "entries_of"]
 
 # Of the transformed rows: about what a core's second cache holds.
 _BLOCK_BYTES: Final = 1 << 20
+
+
+def entries_of(X: Any) -> tuple[Any, Any, Any]:
+    """Return what `CosineMap.write` reads of an array or a CSR matrix: values, indices and indptr, or None."""
+    return (X.data, X.indices, X.indptr) if sp.issparse(X) else (X, None, None)
 
 
 def blocks_of(n_rows: int, row_bytes: int) -> Iterator[slice]:
