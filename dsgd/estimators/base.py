@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
@@ -437,8 +437,15 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return what the model is linear in; one that goes on with coefficients goes on with their features."""
         if self.features is None:
             return None
-        goes_on = self._random_map is not None and (start.coef is not None or not start.is_first)
-        return self._random_map if goes_on else self.features.as_map(seed)
+        kept = self._random_map
+        if kept is None or (start.coef is None and start.is_first):
+            return self.features.as_map(seed)
+        if self.features.as_map(kept.seed) != kept:
+            raise InvalidParameterError(
+                f"{type(self).__name__}(features={self.features!r}) is not what the coefficients belong to, with which "
+                f"training would go on: {kept!r}. Set it back, or fit without warm_start and coef_init."
+            )
+        return kept
 
     def _map_bytes(self) -> int:
         """Return the memory of the frequencies of features, while they are drawn in float64."""

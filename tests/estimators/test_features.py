@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -109,6 +110,28 @@ def test_training_goes_on_with_its_features(tmp_path: Path) -> None:
     assert parts.decision_function(X).tobytes() == whole.decision_function(X).tobytes()
     warm = SGDClassifier(**{**fit, "random_state": None}, warm_start=True).fit(X, y)
     assert warm.fit(X, y).score(X, y) > 0.97
+
+
+def test_other_features_do_not_continue_a_model() -> None:
+    """Where features were changed, neither partial_fit nor a warm start goes on; a new fit begins with them."""
+    X, y = circles(200)
+    model = SGDClassifier(**FIT, features=RandomFeatures(30, gamma=2.0), warm_start=True).fit(X, y)
+    for change in ({"features__gamma": 1.0}, {"features__n_components": 20}, {"features__random_state": 5}):
+        changed = pickle.loads(pickle.dumps(model)).set_params(**change)
+        for train in (changed.fit, changed.partial_fit):
+            with pytest.raises(InvalidParameterError, match=r"features.*coefficients"):
+                train(X, y)
+        assert changed.set_params(warm_start=False).fit(X, y).coef_.shape[1] in (20, 30)
+
+
+def test_features_cost_virtual_seconds_and_dask_arrays_are_predicted_lazily() -> None:
+    """A simulated rank computes longer for more features; blocks of a dask array have the predictions of its rows."""
+    X, y = circles(200)
+    fit = {**FIT, "sync": 20, "client": SimulatedCluster(2, "10GbE")}
+    few, many = (SGDClassifier(**fit, features=RandomFeatures(n, gamma=2.0)).fit(X, y) for n in (10, 2_000))
+    assert many.ledger_.totals()["compute_s"] > 5 * few.ledger_.totals()["compute_s"]
+    lazy = many.predict(da.from_array(X, chunks=(64, 2)))
+    assert np.array_equal(lazy.compute(scheduler="sync"), many.predict(X))
 
 
 def test_scikit_learn_predicts_with_a_pipeline() -> None:
