@@ -15,6 +15,8 @@ PIP_INSTALL := -m pip install $(PIP_QUIETLY)
 # numba kernels that pip does not remove make a leftover folder, which then hides the editable package.
 WHEEL_VENV := build/wheel-venv
 WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
+# What gangs use of Dask beyond its documented interface is tried with the oldest versions that pyproject.toml allows.
+OLDEST_VENV := build/oldest-venv
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
 SOAK_RUNS ?= 200
@@ -23,7 +25,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
+.PHONY: help demo claims test test-oldest golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -40,6 +42,12 @@ claims: $(STAMPS)/test ## measure every published figure, in some minutes; a pag
 # Two processes: one runs the tests that start clusters, the other all the rest.
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+# Kernels that another Numba has compiled lie apart: the two would take turns replacing each other's. Old versions warn
+# of what newer ones of their own requirements deprecate.
+test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported
+	NUMBA_CACHE_DIR=$(CURDIR)/build/oldest-numba $(OLDEST_VENV)/bin/python -m pytest \
+		-W ignore::DeprecationWarning tests/runtime tests/chaos tests/jobs $(PYTEST_ARGS)
 
 golden: $(STAMPS)/test ## write the golden trajectories anew, from their twins in plain numpy, into tests/golden/
 	cd tests && $(abspath $(BIN))/python golden_members.py
@@ -107,6 +115,15 @@ $(STAMPS)/demo: pyproject.toml $(STAMPS)/pip
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/pip
 	$(BIN)/python $(PIP_INSTALL) -e ".[dataframe,study]" --group test
+	@touch $@
+
+$(OLDEST_VENV)/pyvenv.cfg: | $(STAMPS)/pip
+	$(PYTHON) -m venv $(OLDEST_VENV)
+
+$(STAMPS)/oldest: pyproject.toml .ci/oldest.py $(OLDEST_VENV)/pyvenv.cfg
+	$(BIN)/python .ci/oldest.py > build/oldest.txt
+	$(OLDEST_VENV)/bin/python $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(OLDEST_VENV)/bin/python $(PIP_INSTALL) -e ".[dataframe,study]" --group test -c build/oldest.txt
 	@touch $@
 
 $(STAMPS)/lint: pyproject.toml $(STAMPS)/pip

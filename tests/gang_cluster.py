@@ -83,17 +83,8 @@ def signal_rank(client: Client, rank: int, number: signal.Signals = signal.SIGKI
 def put_blocks(client: Client, n_blocks: int, n_rows: int = 4) -> list[Future]:
     """Put blocks on the cluster; all values of block k are k."""
     blocks = [(np.full((n_rows, 3), float(k)), np.zeros(n_rows), None) for k in range(n_blocks)]
-    return [client.scatter(block, hash=False) for block in map(_boxed, blocks)]
-
-
-def _boxed(block: Any) -> Any:
-    return _Box(block)
-
-
-class _Box(tuple):  # type: ignore[type-arg]
-    """A tuple that scatter takes as one object."""
-
-    __slots__ = ()
+    # One by one, each in a list: scatter would take a tuple, or a list of all, apart.
+    return [client.scatter([block], hash=False)[0] for block in blocks]
 
 
 def wait_until(what: Callable[[], Any], timeout_s: float = 10.0) -> None:

@@ -100,7 +100,7 @@ def sees_all(rank: Rank, data: Sequence[Any]) -> bool:
 
 def believe(n_cores: int) -> None:
     """Let a worker believe that it may use so many cores."""
-    sys.modules["dsgd.runtime.worker.rendezvous"].CPU_COUNT = n_cores  # type: ignore[attr-defined]
+    sys.modules["dask.system"].CPU_COUNT = n_cores  # type: ignore[attr-defined]
 
 
 def add_long(rank: Rank, data: Any, n: int) -> float:

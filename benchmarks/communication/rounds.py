@@ -23,11 +23,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import dask.system
 import numpy as np
 from distributed import Client
 
 import dsgd.comm.wires.inproc
-import dsgd.runtime.worker.rendezvous
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
@@ -52,7 +52,7 @@ WIRES = {
 
 def believe(n_cores: int) -> None:
     """Let a worker process believe that it may use so many cores."""
-    dsgd.runtime.worker.rendezvous.CPU_COUNT = n_cores  # type: ignore[attr-defined]
+    dask.system.CPU_COUNT = n_cores
 
 
 @contextmanager

@@ -54,15 +54,14 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     ClusterUnreachableError
         No scheduler answers at the address.
     """
-    from distributed.system import MEMORY_LIMIT  # respects the limits of a container
-
     from dsgd.report.provenance import versions
+    from dsgd.runtime.dask_internals import memory_bytes
     from dsgd.runtime.pools import count_cores  # and this what taskset leaves
 
     facts: dict[str, dict[str, Any]] = {
         "versions": versions(_PACKAGES),
         "threads": {"cpus": count_cores(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
-        "machine": {"platform": platform.platform(), "memory_bytes": int(MEMORY_LIMIT)},
+        "machine": {"platform": platform.platform(), "memory_bytes": memory_bytes()},
         "wires": _wires(),
         "folders": _folders(),
     }

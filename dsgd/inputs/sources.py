@@ -169,7 +169,7 @@ def check_room(client: Client, X: Any, advice: str) -> None:
         return
     needed = X.size * (4 if X.dtype == np.float32 else 8)
     for is_last in (False, True):
-        workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] or 0 for worker in workers]
         used = sum(worker["metrics"].get("memory", 0) for worker in workers)
         if not all(limits):

@@ -10,17 +10,21 @@ from __future__ import annotations
 import logging
 import traceback
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from distributed import Client, get_worker, secede
+from distributed import get_worker, secede
 
 from dsgd.errors import ClusterUnreachableError, WorkerLostError
 from dsgd.jobs.sending import packed, unpacked
+from dsgd.runtime.dask_internals import ask_scheduler, event_loop, open_client_beside
 from dsgd.runtime.gang.client import call_scheduler
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.scheduler.detached import failed_with, rows_of
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import pickled_error, unpickled_error
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["FitOutcome", "describe_error", "error_of", "run_fit"]
 
@@ -60,14 +64,7 @@ def run_fit(fit_id: str, data: bytes, n_futures: int) -> FitOutcome:
     """
     worker = get_worker()
     secede()
-    with Client(
-        worker.scheduler.address,
-        loop=worker.loop,
-        security=worker.security,
-        set_as_default=False,
-        direct_to_workers=True,
-        name=f"dsgd-fit-{fit_id[:8]}",
-    ) as client:
+    with open_client_beside(worker, f"dsgd-fit-{fit_id[:8]}") as client:
         place = {"worker": worker.address, "host": worker.ip}
         try:
             return _Driver(client, fit_id, place).run(data, n_futures)
@@ -90,7 +87,7 @@ class _Driver:
         self._attempt = self._call("dsgd_fit_begin", driver=self._client.id, lease_s=self._lease_s, **self._place)
         if not self._attempt:
             return FitOutcome(b"", failed_with("stopped", "the fit was over before its driver began", **self._place))
-        lease = Lease(self._client.loop.asyncio_loop, self._renew, self._give_up, self._lease_s)
+        lease = Lease(event_loop(self._client), self._renew, self._give_up, self._lease_s)
         with lease.attended:
             lease.begin()
             outcome = self._fit(data, n_futures)
@@ -117,11 +114,12 @@ class _Driver:
     # ---- on the event loop of the worker
 
     async def _renew(self) -> None:
-        await self._client.scheduler.dsgd_fit_renew(fit_id=self._fit_id, attempt=self._attempt)
+        await ask_scheduler(self._client, "dsgd_fit_renew", fit_id=self._fit_id, attempt=self._attempt)
 
     async def _give_up(self, reason: str) -> None:
         failure = failed_with("stopped", reason, **self._place)
-        await self._client.scheduler.dsgd_fit_end(fit_id=self._fit_id, attempt=self._attempt, failure=failure)
+        attempt = {"fit_id": self._fit_id, "attempt": self._attempt}
+        await ask_scheduler(self._client, "dsgd_fit_end", **attempt, failure=failure)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

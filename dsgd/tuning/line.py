@@ -72,7 +72,11 @@ def client_lines(client: Any) -> list[str]:
         threads = [spec["options"].get("nthreads", 1) for spec in cluster.worker_spec.values()]
         call = f"n_workers={len(threads)}, threads_per_worker={max(threads, default=1)}"
     else:
-        call = repr(client.scheduler.address) if client.scheduler is not None else ""
+        # Not before there is a client: training in this process does not load Dask.
+        from dsgd.runtime.dask_internals import scheduler_address
+
+        address = scheduler_address(client)
+        call = repr(address) if address else ""
     return ["from dask.distributed import Client", f"client = Client({call})"]
 
 

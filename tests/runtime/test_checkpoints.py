@@ -221,6 +221,15 @@ def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path, monkeypatch: pyt
     assert read_newest(tmp_path, configuration).position == (2, 0)
 
 
+def test_a_checkpoint_holds_its_arrays_and_no_objects(tmp_path: Path) -> None:
+    """What is read are the arrays that were written, with any numpy; Python objects are refused before they are."""
+    _, configuration = saved(tmp_path, n=1)
+    write(Checkpoint(tmp_path), SavedState((9, 0), 2, configuration, {"value": np.ones(1)}))
+    assert list(read_newest(tmp_path, configuration).arrays) == ["value"]
+    with pytest.raises(CheckpointError, match="but name hold Python objects"):
+        write(Checkpoint(tmp_path), SavedState((9, 1), 2, configuration, {"name": np.array([None])}))
+
+
 def test_old_and_half_written_files_go(tmp_path: Path) -> None:
     """Only the given number of files stays, and the remains of a killed process are removed."""
     (tmp_path / ".checkpoint-00000000-00000000.dsgd.abcd").write_bytes(b"half")

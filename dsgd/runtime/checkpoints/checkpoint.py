@@ -364,7 +364,11 @@ def _encode(state: SavedState) -> bytes:
         }
     ).encode()
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **state.arrays)
+    objects = [name for name, array in state.arrays.items() if array.dtype.hasobject]
+    if objects:
+        raise CheckpointError(f"checkpoints hold numbers only, but {', '.join(objects)} hold Python objects.")
+    # Not allow_pickle=False: numpy before 2.1 saves an array of that name.
+    np.savez(buffer, **state.arrays)
     body = header + buffer.getvalue()
     return _PREFIX.pack(_MAGIC, _VERSION, len(header), hashlib.sha256(body).digest()) + body
 

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeVar
 
 from distributed import Client, LocalCluster, get_worker, worker_client
-from distributed.comm.core import CommClosedError
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
+from dsgd.runtime.dask_internals import QUIET_HEARTBEATS, ask_scheduler, event_loop, open_client, stop_loop
 from dsgd.stages import stage
 
 __all__ = [
@@ -37,13 +37,11 @@ T = TypeVar("T")
 _log = logging.getLogger("dsgd.runtime")
 
 #: Code that our own worker processes run first, so that none prints a needless traceback. A terminal sends ctrl-C to
-#: every process of the command, but only the client handles it and closes its workers in order. And a heartbeat in
-#: progress when they are closed loses its connection.
-QUIET_WORKER: Final = """\
-import logging, signal
+#: every process of the command, but only the client handles it and closes its workers in order.
+QUIET_WORKER: Final = f"""\
+import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-logging.getLogger("distributed.worker").addFilter(lambda record: "during heartbeat" not in record.msg)
-"""
+{QUIET_HEARTBEATS}"""
 
 
 def client_of(client: Any = None) -> Client | None:
@@ -127,7 +125,7 @@ class _OwnCluster:
         if held is not None and client is not None:
             held.close()
             # A client that lost its scheduler is already closed, but the thread of its event loop still runs.
-            client._loop_runner.stop()
+            stop_loop(client)
 
 
 _own_cluster: Final = _OwnCluster()
@@ -231,19 +229,13 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
     ClusterUnreachableError
         No scheduler answers there.
     """
-    client = Client.__new__(Client)
     try:
-        client.__init__(address, timeout=timeout_s, set_as_default=False)
+        return open_client(address, timeout_s)
     except (OSError, ValueError) as error:
-        # distributed 2026.8 leaves the thread of the event loop running when its constructor fails, and closing the
-        # client does not end it: the constructor is called by hand to have something to end it by.
-        if hasattr(client, "_loop_runner"):
-            client._loop_runner.stop()
         raise ClusterUnreachableError(
             f"no Dask scheduler answers at {address!r} within {timeout_s:g} s ({error}). "
             "Check the address, and that `dask scheduler` runs there."
         ) from error
-    return client
 
 
 def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
@@ -255,10 +247,10 @@ def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *ar
         It did not end within `timeout_s`, or the connection was lost.
     """
     # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
-    future = asyncio.run_coroutine_threadsafe(function(*args), client.loop.asyncio_loop)
+    future = asyncio.run_coroutine_threadsafe(function(*args), event_loop(client))
     try:
         return future.result(timeout_s)
-    except (CommClosedError, OSError, TimeoutError) as error:
+    except (OSError, TimeoutError) as error:
         raise ClusterUnreachableError(
             f"the scheduler of {client!r} does not answer any more: {error or type(error).__name__}."
         ) from error
@@ -270,7 +262,7 @@ def call_scheduler(client: Client, op: str, timeout_s: float, /, **arguments: An
     """Call a handler of the scheduler by its name, and wait up to `timeout_s` for its answer; see `guarded`."""
 
     async def call() -> Any:
-        return await getattr(client.scheduler, op)(**arguments)
+        return await ask_scheduler(client, op, **arguments)
 
     return guarded(client, call, timeout_s=timeout_s)
 

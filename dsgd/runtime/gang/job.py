@@ -14,6 +14,7 @@ from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
+from dsgd.runtime.dask_internals import servers_here
 from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import require_cluster
 from dsgd.runtime.gang.job_handle import JobHandle
@@ -27,7 +28,7 @@ from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
-from dsgd.runtime.worker.timers import servers_here, slow_timers
+from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import stage
 from dsgd.validation import check_number

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
 from dsgd.progress.callback import StopTraining
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.dask_internals import ask_scheduler, event_loop
 from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import MemberPlan, Plan
@@ -89,7 +90,7 @@ class JobHandle:
         self._members: list[tuple[str, str, int]] = []
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
-        self.lease = Lease(client.loop.asyncio_loop, self._renew_lease, self._give_up, self._lease_s)
+        self.lease = Lease(event_loop(client), self._renew_lease, self._give_up, self._lease_s)
 
     def credentials(self, member: int) -> MemberCredentials:
         """Return the credentials that a member shows in its messages."""
@@ -303,24 +304,28 @@ class JobHandle:
     # ---- on the event loop of the client
 
     async def _renew_lease(self) -> None:
-        await self.client.scheduler.dsgd_renew(job_id=self.job_id, token=self._token)
+        await ask_scheduler(self.client, "dsgd_renew", job_id=self.job_id, token=self._token)
 
     async def _give_up(self, reason: str) -> None:
         """Stop the ranks, wait for them briefly, close the job and release its tasks."""
-        scheduler, patience_s = self.client.scheduler, _LEAVE_CALL_S
+        patience_s = _LEAVE_CALL_S
+
+        def ask(op: str, **arguments: Any) -> Coroutine[Any, Any, Any]:
+            return ask_scheduler(self.client, op, job_id=self.job_id, **arguments)
+
         try:
             if self._admitted:
-                await asyncio.wait_for(scheduler.dsgd_abort(job_id=self.job_id, reason=reason), patience_s)
+                await asyncio.wait_for(ask("dsgd_abort", reason=reason), patience_s)
                 deadline = time.monotonic() + _LEAVE_S
                 # A hung rank does not react: waiting for it would only delay the user.
                 deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
                 seen, live = -2, [0]
                 while live and (remaining := deadline - time.monotonic()) > 0:
-                    watch = scheduler.dsgd_watch(job_id=self.job_id, seen=seen, wait_s=remaining)
+                    watch = ask("dsgd_watch", seen=seen, wait_s=remaining)
                     status = await asyncio.wait_for(watch, remaining + patience_s)
                     seen = status["version"]
                     live = [member for member in status["live"] if self._members[member][0] != deaf]
-                await asyncio.wait_for(scheduler.dsgd_close(job_id=self.job_id), patience_s)
+                await asyncio.wait_for(ask("dsgd_close"), patience_s)
         finally:
             await self._end_waits()
             self._release()
@@ -334,7 +339,7 @@ class JobHandle:
         if self._work is None:
             self._work = asyncio.ensure_future(make())
         if self._watch is None:
-            call = self.client.scheduler.dsgd_watch(job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S)
+            call = ask_scheduler(self.client, "dsgd_watch", job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S)
             self._watch = asyncio.ensure_future(call)
         await asyncio.wait(
             {self._work, self._watch}, timeout=_SLICE_S + self._call_s / 2, return_when=asyncio.FIRST_COMPLETED

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from distributed.comm.core import CommClosedError
+from distributed.comm import CommClosedError
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, VersionMismatchError
+from dsgd.runtime.dask_internals import blocked_call, make_scheduler_probe
 from dsgd.runtime.versions import local_versions
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _NEEDED: Final = {
 }
 #: For each client, the name of its scheduler, and the workers that have the right versions.
 _RIGHT: Final[WeakKeyDictionary[Client, tuple[str, frozenset[str]]]] = WeakKeyDictionary()
-# The text of distributed (core.py).
-_BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
 
 
 def check_versions(client: Client) -> frozenset[str]:
@@ -48,7 +46,7 @@ def check_versions(client: Client) -> frozenset[str]:
     ClusterUnreachableError
         The connection to the scheduler broke.
     """
-    probe, _ = _make_probes()
+    probe = _make_probe()
     wanted = local_versions()
     with code_allowed():
         there, problems = _look(client)
@@ -79,8 +77,7 @@ def check_scheduler(client: Client) -> frozenset[str]:
 
 def _look(client: Client) -> tuple[Mapping[str, Any], list[str]]:
     """Return what the scheduler says of itself, and what is wrong with its versions."""
-    _, look = _make_probes()
-    there: Mapping[str, Any] = client.run_on_scheduler(look)
+    there: Mapping[str, Any] = client.run_on_scheduler(make_scheduler_probe(_make_probe()))
     return there, _problems("scheduler", there["versions"], local_versions())
 
 
@@ -108,15 +105,14 @@ def code_allowed() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, CommClosedError):
             raise ClusterUnreachableError(f"the scheduler does not answer any more: {error}.") from error
-        # Not always a ValueError: on its way from a worker through the scheduler it loses its type.
-        blocked = _BLOCKED.search(str(error))
+        blocked = blocked_call(error)
         if blocked is None:
             raise
-        where = blocked["where"] if blocked["where"] in _NEEDED else "Worker"
+        where = blocked.where.lower()
         raise ClusterError(
-            f"the {where.lower()} blocks {blocked['call']!r} for its clients, but a job needs it: ranks find each "
+            f"the {where} blocks {blocked.call!r} for its clients, but a job needs it: ranks find each "
             "other through a plugin of the scheduler and of each worker. The administrator of the cluster must remove "
-            f"{_NEEDED[where]} from distributed.{where.lower()}.blocked-handlers. Without a cluster, "
+            f"{_NEEDED[blocked.where]} from distributed.{where}.blocked-handlers. Without a cluster, "
             "client=None trains on threads of this process."
         ) from error
 
@@ -128,8 +124,8 @@ def _problems(where: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -
     return [f"{where} has {', '.join(other)}"] if other else []
 
 
-def _make_probes() -> tuple[Callable[[], dict[str, str]], Callable[..., dict[str, Any]]]:
-    """Return two functions: for the versions of a process, and for those of the scheduler, its workers and plugins."""
+def _make_probe() -> Callable[[], dict[str, str]]:
+    """Return a function for the versions of the process in which it runs."""
 
     # A nested function is pickled by value, so it also runs where dsgd is not installed.
     def probe() -> dict[str, str]:
@@ -142,12 +138,4 @@ def _make_probes() -> tuple[Callable[[], dict[str, str]], Callable[..., dict[str
             return {"error": f"{type(error).__name__}: {error}"}
         return found
 
-    def look(dask_scheduler: Any) -> dict[str, Any]:
-        return {
-            "versions": probe(),
-            "id": dask_scheduler.id,
-            "workers": list(dask_scheduler.workers),
-            "plugins": [*dask_scheduler.plugins, *dask_scheduler.worker_plugins],
-        }
-
-    return probe, look
+    return probe

@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bokeh.layouts import column, row
 from bokeh.models import ColumnDataSource, Div, HoverTool, Legend, LegendItem, Range1d, Select
 from bokeh.plotting import figure
-from distributed.dashboard import scheduler as dask_dashboard
-from distributed.dashboard.components import add_periodic_callback
-from distributed.dashboard.components.scheduler import BOKEH_THEME, env
-from distributed.dashboard.core import BokehApplication
-from tornado.ioloop import IOLoop
 
 from dsgd.progress.event import count_text
+from dsgd.runtime.dask_internals import add_page, has_dashboard
 from dsgd.runtime.scheduler.job_history import JobView
 
 if TYPE_CHECKING:
@@ -78,31 +74,15 @@ def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -
     bool
         Whether there is a dashboard, and so a page.
     """
-    applications = [app for app in scheduler.http_application.applications if hasattr(app, "app_paths")]
-    if not applications:
+    if not has_dashboard(scheduler):
         return False
-    prefix = applications[0].prefix
-    if any(f"{prefix}{PAGE}" in app.app_paths for app in applications):
-        return True
-    variables = dask_dashboard.template_variables(scheduler)
-    # The list has all pages of this scheduler: each of them links to this one.
-    if PAGE.strip("/") not in variables["pages"]:
-        variables["pages"].append(PAGE.strip("/"))
 
-    def document(scheduler: Scheduler, extra: dict[str, Any], doc: Document) -> None:
+    def fill(doc: Document) -> Callable[[], None]:
         page = GangPage(lambda: registry_of(scheduler))
-        doc.title = "Dask: dsgd"
         doc.add_root(page.root)
-        doc.template = env.get_template("simple.html")
-        doc.template_variables.update(extra)
-        doc.theme = BOKEH_THEME
-        page.update()
-        add_periodic_callback(doc, page, _REDRAW_MS)
+        return page.update
 
-    page_application = BokehApplication({PAGE: document}, scheduler, prefix=prefix, template_variables=variables)
-    scheduler.http_application.add_application(page_application)
-    page_application.initialize(IOLoop.current())
-    page_application.start()
+    add_page(scheduler, PAGE, "Dask: dsgd", fill, _REDRAW_MS)
     return True
 
 

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from distributed import Scheduler
-
+from dsgd.runtime.dask_internals import published, unpublish
 from dsgd.runtime.scheduler.detached import DetachedFits, FitRecord, last_line, result_of
 from dsgd.runtime.scheduler.job_history import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from distributed import Scheduler
 
 __all__ = ["FitHandlers"]
 
@@ -45,7 +46,7 @@ class FitHandlers:
         self._ends: dict[str, asyncio.Event] = {}
         self.fits = DetachedFits(self._release, registry.stop_of, self._tell, self._clock, log)
 
-    def handlers(self) -> dict[str, Callable[..., Any]]:
+    def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the calls that clients and drivers may make, by name."""
         return {
             "dsgd_fit_announce": self.fits.announce,
@@ -107,7 +108,7 @@ class FitHandlers:
 
     def client_left(self, client: str) -> None:
         """Forget what a client had not finished to submit."""
-        self.fits.client_left(client, self._datasets().__contains__)
+        self.fits.client_left(client, published(self._scheduler).__contains__)
 
     @property
     def workers(self) -> set[str]:
@@ -116,16 +117,8 @@ class FitHandlers:
 
     # ---- inside
 
-    def _datasets(self) -> dict[Any, Any]:
-        datasets: dict[Any, Any] = self._scheduler.extensions["publish"].datasets
-        return datasets
-
     def _release(self, name: str) -> None:
-        """Unpublish a dataset, and leave no trace of the client in whose name Dask held its keys."""
-        self._datasets().pop(name, None)
-        # It is still there when somebody has unpublished the dataset by hand.
-        if f"published-{name}" in self._scheduler.clients:
-            self._scheduler.remove_client(f"published-{name}")
+        unpublish(self._scheduler, name)
 
     def _tell(self, fit_id: str) -> None:
         event = self._ends.pop(fit_id, None)

@@ -16,10 +16,21 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsgd.errors import VersionMismatchError
+from dsgd.runtime.dask_internals import (
+    departure,
+    forget_replicas,
+    has_dashboard,
+    pause_worker,
+    plugins_of,
+    remove_worker,
+    resume_worker,
+    serve,
+    state_of,
+    tell_worker,
+)
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.scheduler.fit_handlers import FitHandlers
 from dsgd.runtime.scheduler.metrics import expose, withdraw
@@ -29,7 +40,6 @@ from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-    from distributed.scheduler import WorkerState
 
 __all__ = ["LOG_TOPIC", "SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
 
@@ -38,11 +48,6 @@ LOG_TOPIC: Final = "dsgd"
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
-# Dask's names of the reasons why a worker leaves, if they say more than that its connection broke.
-_DEPARTURES: Final = {
-    "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
-    "check-worker-ttl": "was removed by Dask (no heartbeat within distributed.scheduler.worker-ttl)",
-}
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
 # How often the scheduler checks jobs and workers.
@@ -76,7 +81,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._heard: dict[str, float] = {}
         self._aside: dict[str, float] = {}
         self._vigil = Vigil()
-        before = scheduler.plugins.get(self.name)
+        before = plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
@@ -84,7 +89,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
             self._aside, self._vigil = before._aside, before._vigil
             before._next_tick.cancel()
         self._tick()
-        scheduler.handlers.update(
+        serve(
+            scheduler,
             {
                 "dsgd_survey": self.survey,
                 "dsgd_set_aside": self.set_aside,
@@ -97,18 +103,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_join": self.join,
                 "dsgd_missing": self.registry.missing,
                 "dsgd_finish": self.registry.finish,
-                **self.detached.handlers(),
-            }
+                **self.detached.calls(),
+            },
+            {MEMBER_EVENT: self.member_event, MEMBER_END: self.member_end, HEARTBEAT: self.heartbeat},
         )
         expose(self.registry, self.detached.fits)
-        if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
-            # It has a dashboard, so bokeh is loaded.
+        if has_dashboard(scheduler):
+            # So bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
 
             attach(scheduler, _registry_of)
-        scheduler.stream_handlers[MEMBER_EVENT] = self.member_event
-        scheduler.stream_handlers[MEMBER_END] = self.member_end
-        scheduler.stream_handlers[HEARTBEAT] = self.heartbeat
 
     # ---- asked by the client
 
@@ -121,7 +125,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         the first few.
         """
         for _ in range(_SETTLE_STEPS):
-            if all(ws.status != Status.init for ws in self.scheduler.workers.values()):
+            if all(state_of(ws) != "init" for ws in self.scheduler.workers.values()):
                 break
             await asyncio.sleep(_SETTLE_STEP_S)
         blocks = []
@@ -130,7 +134,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
             nbytes = max(task.nbytes, 0) if task is not None else 0
             blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
-        return {"workers": self._workers(Status.running), "paused": self._workers(Status.paused), "blocks": blocks}
+        return {"workers": self._workers("running"), "paused": self._workers("paused"), "blocks": blocks}
 
     def admit(
         self,
@@ -183,12 +187,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
         stimulus = f"dsgd-hung-{monotonic()}"
         for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
             if remove:
-                await self.scheduler.remove_worker(ws.address, stimulus_id=stimulus)
+                await remove_worker(self.scheduler, ws, stimulus)
                 continue
-            if ws.status == Status.running:
+            if state_of(ws) == "running":
                 self._aside[ws.address] = ws.last_seen
-                self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus)
-            self._give_up(ws, keys, stimulus)
+                pause_worker(self.scheduler, ws, stimulus)
+            forget_replicas(self.scheduler, ws, keys, stimulus)
 
     # ---- asked by the members
 
@@ -229,7 +233,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Stop the job of a worker that left."""
-        how = next((text for cause, text in _DEPARTURES.items() if stimulus_id.startswith(cause)), "left the cluster")
+        how = departure(stimulus_id)
         self._heard.pop(worker, None)
         self._aside.pop(worker, None)
         self.registry.worker_left(worker, how)
@@ -262,7 +266,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     # ---- inside
 
-    def _workers(self, status: Status) -> list[dict[str, Any]]:
+    def _workers(self, state: str) -> list[dict[str, Any]]:
         return [
             {
                 "address": ws.address,
@@ -274,7 +278,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "busy": ws.address in self.registry.leases,
             }
             for ws in self.scheduler.workers.values()
-            if ws.status == status
+            if state_of(ws) == state
         ]
 
     def _give_way(self, scheduler: Scheduler) -> None:
@@ -284,9 +288,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {LOADED_VERSION} loaded. "
                 "Install the same version everywhere, and restart what runs."
             )
-        others = [name for name in scheduler.plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]
-        for name in others:
-            other = scheduler.plugins[name]
+        plugins = plugins_of(scheduler)
+        for name in [name for name in plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]:
+            other = plugins[name]
             n_jobs, n_fits = len(other.registry.jobs), len(other.detached.fits.fits)
             if n_jobs or n_fits:
                 raise VersionMismatchError(
@@ -295,7 +299,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                     f"{n_fits} detached fit(s) run or wait to be fetched. Fit again when they are over, or use the "
                     "same version everywhere."
                 )
-            scheduler.plugins[name]._next_tick.cancel()
+            other._next_tick.cancel()
             scheduler.remove_plugin(name)
 
     def _tick(self) -> None:
@@ -325,28 +329,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def _take_back(self, worker: str) -> None:
         """Let Dask use a worker again after it was set aside."""
         if self._aside.pop(worker, None) is not None and worker in self.scheduler.workers:
-            self.scheduler.handle_worker_status_change(Status.running, worker, f"dsgd-heard-{monotonic()}")
-
-    def _give_up(self, ws: WorkerState, keys: Sequence[Any], stimulus: str) -> None:
-        """Forget that a worker holds some keys, as Dask does for all keys when a worker leaves."""
-        next_states: dict[Any, Any] = {}
-        held = [ts for ts in map(self.scheduler.tasks.get, keys) if ts is not None and ws in (ts.who_has or ())]
-        for ts in held:
-            self.scheduler.remove_replica(ts, ws)
-            if not ts.who_has:
-                next_states[ts.key] = "released" if ts.run_spec else "forgotten"
-        if held:
-            # The worker reads this when it wakes.
-            freed = {"op": "free-keys", "keys": [ts.key for ts in held], "stimulus_id": stimulus}
-            self.scheduler.worker_send(ws.address, freed)
-        self.scheduler.transitions(next_states, stimulus)
+            resume_worker(self.scheduler, self.scheduler.workers[worker], f"dsgd-heard-{monotonic()}")
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
-        if worker in self.scheduler.stream_comms:
-            if message["action"] == "open":
-                # Silence begins when heartbeats are asked for.
-                self._heard[worker] = monotonic()
-            self.scheduler.worker_send(worker, {"op": JOB_ORDER, **message})
+        if tell_worker(self.scheduler, worker, {"op": JOB_ORDER, **message}) and message["action"] == "open":
+            # Silence begins when heartbeats are asked for.
+            self._heard[worker] = monotonic()
 
     def _log(self, record: dict[str, Any]) -> None:
         self.scheduler.log_event(LOG_TOPIC, record)
@@ -376,5 +364,5 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
 
 def _registry_of(scheduler: Scheduler) -> Registry:
-    plugin: GangSchedulerPlugin = scheduler.plugins[SCHEDULER_PLUGIN]
+    plugin: GangSchedulerPlugin = plugins_of(scheduler)[SCHEDULER_PLUGIN]
     return plugin.registry

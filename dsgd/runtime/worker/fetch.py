@@ -19,10 +19,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from distributed.utils_comm import gather_from_workers
-
 from dsgd.comm.abort import AbortFlag
 from dsgd.errors import GangTimeoutError
+from dsgd.runtime.dask_internals import fetch_block
 from dsgd.runtime.memory import KEPT_SHARE
 from dsgd.runtime.worker.rendezvous import on_loop
 from dsgd.stages import stage
@@ -50,10 +49,18 @@ class HeldBlocks(Sequence[Any]):
         Read while waiting and between blocks.
     timeout_s : float
         Longest wait for a block.
+    memory_limit : int
+        That of the worker, 0 if it has none.
     """
 
     def __init__(
-        self, worker: Worker, keys: Sequence[Any], nbytes: Sequence[int], abort: AbortFlag, timeout_s: float
+        self,
+        worker: Worker,
+        keys: Sequence[Any],
+        nbytes: Sequence[int],
+        abort: AbortFlag,
+        timeout_s: float,
+        memory_limit: int = 0,
     ) -> None:
         self._worker = worker
         self._keys = tuple(keys)
@@ -61,8 +68,7 @@ class HeldBlocks(Sequence[Any]):
         self._abort = abort
         self._timeout_s = timeout_s
         self._kept: dict[int, Any] = {}
-        limit = worker.memory_manager.memory_limit
-        self._room = float("inf") if not limit else KEPT_SHARE * limit
+        self._room = KEPT_SHARE * memory_limit if memory_limit else float("inf")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -91,7 +97,9 @@ class HeldBlocks(Sequence[Any]):
         deadline = time.monotonic() + self._timeout_s
         while (remaining := deadline - time.monotonic()) > 0:
             problem = f"no worker is known to have block {key!r}"
-            found, travelled = on_loop(self._worker, _look_up(self._worker, key), remaining, problem, self._abort.check)
+            found, travelled = on_loop(
+                self._worker, fetch_block(self._worker, key), remaining, problem, self._abort.check
+            )
             if found:
                 if travelled and self._nbytes[index] <= self._room:
                     self._kept[index] = found[0]
@@ -102,15 +110,3 @@ class HeldBlocks(Sequence[Any]):
         raise GangTimeoutError(
             f"worker {self._worker.address} waited {self._timeout_s:g} s for block {key!r}, which no worker holds."
         )
-
-
-async def _look_up(worker: Worker, key: Any) -> tuple[list[Any], bool]:
-    """Return the block in a list, which is empty if no worker has it now, and whether it was transferred."""
-    if key in worker.data:
-        return [worker.data[key]], False
-    who_has = await worker.scheduler.who_has(keys=[key])
-    holders = [address for address in who_has[key] if address != worker.address]
-    if not holders:
-        return [], False
-    data, *_ = await gather_from_workers({key: holders}, rpc=worker.rpc, who=worker.address)
-    return list(data.values()), True

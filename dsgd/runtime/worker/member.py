@@ -298,7 +298,7 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        limit = self._worker.memory_manager.memory_limit
+        limit = self._task.place.worker.memory_limit
         with stage("train"), keep_freed_memory(limit), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
@@ -325,7 +325,8 @@ class _Member:
         stored, form = store_of(self._worker).packed, self._form()
         found = None if form is None else stored.find(form)
         if found is None:
-            blocks = HeldBlocks(self._worker, task.keys, place.block_nbytes, self._job.abort, orders.timeout_s)
+            limits = orders.timeout_s, place.worker.memory_limit
+            blocks = HeldBlocks(self._worker, task.keys, place.block_nbytes, self._job.abort, *limits)
             found = _shares(blocks, task.ranks, self._pack, self._cut)
             blocks.close()
             if form is not None:

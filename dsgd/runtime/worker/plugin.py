@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dsgd.errors import ClusterError
+from dsgd.runtime.dask_internals import serve, tell_scheduler
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER
 from dsgd.runtime.versions import LOADED_VERSION
 from dsgd.runtime.worker.relays import RelayHandlers
@@ -36,8 +37,7 @@ class GangWorkerPlugin(WorkerPlugin):
         self.store = JobStore()
         self._heart: asyncio.Task[None] | None = None
         self.relays = RelayHandlers(worker, self.store)
-        worker.stream_handlers[JOB_ORDER] = self.order
-        worker.handlers.update(self.relays.handlers())
+        serve(worker, self.relays.calls(), {JOB_ORDER: self.order})
 
     def teardown(self, worker: Worker) -> None:
         """Stop everything: the worker closes."""
@@ -63,7 +63,7 @@ class GangWorkerPlugin(WorkerPlugin):
 
     async def _beat(self, period_s: float) -> None:
         while len(self.store):
-            self.worker.batched_send({"op": HEARTBEAT})
+            tell_scheduler(self.worker, {"op": HEARTBEAT})
             await asyncio.sleep(period_s)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import DsgdError
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.dask_internals import ask_worker
 from dsgd.runtime.worker.store import JobStore
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class RelayHandlers:
         self._store = store
         self.refused: Counter[str] = Counter()
 
-    def handlers(self) -> dict[str, Callable[..., Coroutine[Any, Any, str]]]:
+    def calls(self) -> dict[str, Callable[..., Coroutine[Any, Any, str]]]:
         """Return what the worker's server calls, by name of the operation."""
         return {CONNECT: self.connect, MESSAGE: self.message}
 
@@ -129,8 +130,8 @@ async def open_relay(
     try:
         post = _post(worker, address, job, rank=peer, peer=credentials.member, came=True)
         board.start(credentials.member, peer, theirs, post)
-        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=credentials.member, address=worker.address)
-        refusal = await call
+        who = {"rank": peer, "peer": credentials.member, "address": worker.address}
+        refusal = await ask_worker(worker, address, CONNECT, **job, **who)
         if refusal:
             raise ConnectionRefusedError(f"worker {address} refuses: {refusal}")
     except BaseException:
@@ -145,7 +146,7 @@ def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer:
 
     async def post(position: int, data: bytes) -> None:
         try:
-            refusal = await worker.rpc(address).dsgd_message(**to, position=position, data=data)
+            refusal = await ask_worker(worker, address, MESSAGE, **to, position=position, data=data)
         except OSError:
             raise
         except Exception as error:

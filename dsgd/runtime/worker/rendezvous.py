@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dask.system import CPU_COUNT
 from distributed.comm import get_address_host
 
 from dsgd.comm.base import AbstractTransport
@@ -33,6 +32,7 @@ from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.dask_internals import ask_scheduler, cpu_count, event_loop, ssl_context, tell_scheduler
 from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT, read_table
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.store import JobState
@@ -84,7 +84,7 @@ class SchedulerLink:
 
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
         """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
-        mine = {"address": address, "n_cores": CPU_COUNT}
+        mine = {"address": address, "n_cores": cpu_count()}
         answer: dict[str, Any] = self._call("dsgd_join", wait_s + self._patience_s, idle, **mine, wait_s=wait_s)
         return answer
 
@@ -117,11 +117,10 @@ class SchedulerLink:
         self._send(MEMBER_EVENT, event=event)
 
     def _send(self, op: str, **fields: Any) -> None:
-        message = {"op": op, **self._credentials.as_message(), **fields}
-        self._worker.loop.add_callback(self._worker.batched_send, message)
+        tell_scheduler(self._worker, {"op": op, **self._credentials.as_message(), **fields})
 
     def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
-        call = getattr(self._worker.scheduler, op)(**self._credentials.as_message(), **arguments)
+        call = ask_scheduler(self._worker, op, **self._credentials.as_message(), **arguments)
         return on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", idle)
 
 
@@ -133,7 +132,7 @@ def on_loop(
     idle: Callable[[], object] | None = None,
 ) -> Any:
     """Run a coroutine on the worker's event loop and return its result."""
-    loop = worker.loop.asyncio_loop
+    loop = event_loop(worker)
     future = asyncio.run_coroutine_threadsafe(call, loop)
     deadline = time.monotonic() + timeout_s
     try:
@@ -193,14 +192,11 @@ class MemberContext:
         """
         if not self.worker.address.startswith("tls://"):
             return None
-        security = self.worker.security
 
         # Dask makes a context for each call, and reads the certificates from disk for that.
         @cache
         def context(server_side: bool) -> ssl.SSLContext:
-            settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
-            made: ssl.SSLContext = settings["ssl_context"]
-            return made
+            return ssl_context(self.worker, server_side=server_side)
 
         def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
             return context(server_side).wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)

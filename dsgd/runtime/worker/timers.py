@@ -16,13 +16,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from distributed import Client, LocalCluster
+from dsgd.runtime.dask_internals import timers_of
 
 if TYPE_CHECKING:
     from distributed.core import Server
     from tornado.ioloop import PeriodicCallback
 
-__all__ = ["servers_here", "slow_timers"]
+__all__ = ["slow_timers"]
 
 _NAMES: Final = ("profile", "tick")
 _SLOW_MS: Final = 500.0  # well below the three seconds from which on Dask calls an event loop unresponsive
@@ -32,17 +32,10 @@ _lock: Final = threading.Lock()
 _before: Final[dict[PeriodicCallback, list[float]]] = {}
 
 
-def servers_here(client: Client) -> Sequence[Server]:
-    """Return the scheduler, and the nannies or workers, of the cluster of a client that live in this process."""
-    cluster = client.cluster
-    return [cluster.scheduler, *cluster.workers.values()] if isinstance(cluster, LocalCluster) else []
-
-
 @contextlib.contextmanager
 def slow_timers(servers: Sequence[Server]) -> Iterator[None]:
     """Let the profiles and ticks of servers come twice a second, or as seldom as they did, in a ``with`` block."""
-    every = [server.periodic_callbacks for server in servers]
-    timers = [of[name] for of in every for name in _NAMES if name in of]
+    timers = [timer for server in servers for timer in timers_of(server, _NAMES)]
     with _lock:
         for timer in timers:
             _before.setdefault(timer, []).append(timer.callback_time)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import dask.config
 from distributed.comm import get_address_host, parse_address
-from distributed.utils import get_ip_interface
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.listener import Listener, parse_ports
 from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.runtime.dask_internals import interface_address
 from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def open_listener(worker: Worker, options: WireOptions) -> Listener:
     host = data_host(worker.address)
     if interface is not None:
         try:
-            host = get_ip_interface(interface)
-        except (ValueError, KeyError) as error:
+            host = interface_address(interface)
+        except ValueError as error:
             raise ClusterError(f"worker {worker.address} cannot listen on network {interface!r}: {error}.") from error
     return Listener(host, parse_ports(ports, f"the setting {_PORTS} of worker {worker.address}"))
 

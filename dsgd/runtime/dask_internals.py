@@ -1,0 +1,516 @@
+"""What dsgd uses of Dask beyond its documented interface.
+
+Problem: a gang needs more than tasks. Its members and the scheduler send each other messages, a worker that hangs must
+get no new tasks, and the dashboard gets a page. Dask can do all of this, but only documents part of it, and what is
+not documented may change with any release.
+
+Method: every such use is a function here that says what it relies on, and what is lost if that goes away. No other
+module touches what is not documented (``tests/project/test_dask_internals.py``); each function has a test on a real
+cluster (``tests/runtime/test_dask_internals.py``), which CI runs with the oldest Dask that is supported
+(``make test-oldest``) and the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from distributed import Client, LocalCluster
+
+if TYPE_CHECKING:
+    import ssl
+
+    from distributed import Scheduler, Worker
+    from distributed.core import Server
+    from distributed.scheduler import WorkerState
+    from tornado.ioloop import PeriodicCallback
+
+__all__ = [
+    "QUIET_HEARTBEATS",
+    "BlockedCall",
+    "add_page",
+    "ask_scheduler",
+    "ask_worker",
+    "blocked_call",
+    "cpu_count",
+    "departure",
+    "event_loop",
+    "fetch_block",
+    "forget_replicas",
+    "has_dashboard",
+    "interface_address",
+    "make_scheduler_probe",
+    "memory_bytes",
+    "open_client",
+    "open_client_beside",
+    "pause_worker",
+    "plugins_of",
+    "published",
+    "remove_worker",
+    "resume_worker",
+    "scheduler_address",
+    "serve",
+    "servers_here",
+    "ssl_context",
+    "state_of",
+    "stop_loop",
+    "tell_scheduler",
+    "tell_worker",
+    "timers_of",
+    "unpublish",
+]
+
+# ------------------------------------------------------------------------------------------------------------ messages
+
+
+def serve(
+    server: Server, calls: Mapping[str, Callable[..., Any]], streams: Mapping[str, Callable[..., Any]] | None = None
+) -> None:
+    """Let a scheduler or worker answer calls, and take messages of a stream, under new names.
+
+    Uses ``Server.handlers`` and ``Server.stream_handlers``. The documented way to run code on the scheduler,
+    `Client.run_on_scheduler`, pickles a function for every call and is not open to workers. Without them no gang forms.
+
+    Parameters
+    ----------
+    server : distributed.Scheduler or distributed.Worker
+        The server.
+    calls : mapping of str to callable
+        Functions and coroutine functions whose result is the answer.
+    streams : mapping of str to callable, optional
+        Functions called with each message, in order; those of a scheduler get the address of the worker, too.
+    """
+    server.handlers.update(calls)
+    server.stream_handlers.update(streams or {})
+
+
+def ask_scheduler(node: Client | Worker, op: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
+    """Call the scheduler by the name of one of its handlers; returns what to await on the loop of `node`.
+
+    Uses the RPC object ``Client.scheduler`` or ``Worker.scheduler``. Without it no gang forms.
+    """
+    call: Coroutine[Any, Any, Any] = getattr(node.scheduler, op)(**arguments)
+    return call
+
+
+def ask_worker(worker: Worker, address: str, op: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
+    """Call another worker by the name of one of its handlers; returns what to await on the loop of `worker`.
+
+    Uses the connection pool ``Worker.rpc``. Without it ranks need a port besides that of their worker.
+    """
+    call: Coroutine[Any, Any, Any] = getattr(worker.rpc(address), op)(**arguments)
+    return call
+
+
+def tell_worker(scheduler: Scheduler, worker: str, message: Mapping[str, Any]) -> bool:
+    """Send a message to a worker over the stream that brings its tasks; returns False if it has left.
+
+    Uses ``Scheduler.stream_comms`` and ``Scheduler.worker_send``: messages arrive in order, and before tasks that are
+    sent later. Without them the orders of a job could come after its members.
+    """
+    if worker not in scheduler.stream_comms:
+        return False
+    scheduler.worker_send(worker, dict(message))
+    return True
+
+
+def tell_scheduler(worker: Worker, message: Mapping[str, Any]) -> None:
+    """Send a message to the scheduler over the stream that tells of tasks; may be called in any thread.
+
+    Uses ``Worker.batched_send``: messages arrive in order, and before the end of the task that sent them. The
+    documented ``Worker.log_event`` sends the same way, but only to the log. Without it every event is a call.
+    """
+    worker.loop.add_callback(worker.batched_send, dict(message))
+
+
+def event_loop(node: Client | Worker) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a client or worker.
+
+    Uses that it is a loop of tornado, ``node.loop``, around one of asyncio. `Client.sync` would do on clients, but
+    prints tracebacks of its own where ctrl-C interrupts it. Without it nothing waits for an answer with a deadline.
+    """
+    loop: asyncio.AbstractEventLoop = node.loop.asyncio_loop
+    return loop
+
+
+def scheduler_address(node: Client | Worker) -> str:
+    """Return the address of the scheduler; empty if a client has none any more.
+
+    Uses ``node.scheduler.address``. `Client.scheduler_info` asks the scheduler for it, and workers have no such call.
+    """
+    return "" if node.scheduler is None else str(node.scheduler.address)
+
+
+# ------------------------------------------------------------------------------------------------------------- clients
+
+
+def open_client(address: str, timeout_s: float) -> Client:
+    """Connect to a scheduler; where that fails, no thread is left.
+
+    Uses ``Client._loop_runner``: distributed 2026.8 leaves the thread of the event loop running when the constructor
+    fails, and closing the client does not end it. So the constructor is called by hand, to have something to end it
+    by. Without it every failed attempt leaves a thread.
+
+    Raises
+    ------
+    OSError, ValueError
+        As the constructor of the client.
+    """
+    client = Client.__new__(Client)
+    try:
+        client.__init__(address, timeout=timeout_s, set_as_default=False)
+    except BaseException:
+        stop_loop(client)
+        raise
+    return client
+
+
+def open_client_beside(worker: Worker, name: str) -> Client:
+    """Return a client of a worker's cluster for the task that asks, with a name of its own.
+
+    Uses ``Worker.loop`` and ``Worker.security``. The documented ``get_client`` gives all tasks of a worker the same
+    client: then the jobs of one could not be told from those of another. Without them there are no detached fits.
+    """
+    return Client(
+        scheduler_address(worker),
+        loop=worker.loop,
+        security=worker.security,
+        set_as_default=False,
+        direct_to_workers=True,
+        name=name,
+    )
+
+
+def stop_loop(client: Client) -> None:
+    """End the thread of a client's event loop, if it still runs.
+
+    Uses ``Client._loop_runner``: a client that lost its scheduler is closed, but its thread runs on. Without it one
+    thread is left for each scheduler that was lost.
+    """
+    if hasattr(client, "_loop_runner"):
+        client._loop_runner.stop()
+
+
+#: Code for worker processes that are closed all at once, when a heartbeat in progress loses its connection. Uses the
+#: name of a logger and the text of its message. Without it, tracebacks are printed that mean nothing.
+QUIET_HEARTBEATS: Final = """\
+import logging
+logging.getLogger("distributed.worker").addFilter(lambda record: "during heartbeat" not in record.msg)
+"""
+
+
+class BlockedCall(NamedTuple):
+    """A call that a cluster has disallowed.
+
+    Parameters
+    ----------
+    call : str
+        The name of the handler.
+    where : str
+        ``"Scheduler"`` or ``"Worker"``; a nanny counts as its worker.
+    """
+
+    call: str
+    where: str
+
+
+_BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
+
+
+def blocked_call(error: BaseException) -> BlockedCall | None:
+    """Return which call a cluster has disallowed (``distributed.scheduler.blocked-handlers``), if that is the error.
+
+    Uses the text of the error, which has no type of its own: on its way from a worker through the scheduler it even
+    loses that of a ``ValueError``. Without it users see that text in place of what to allow.
+    """
+    found = _BLOCKED.search(str(error))
+    if found is None:
+        return None
+    return BlockedCall(found["call"], "Scheduler" if found["where"] == "Scheduler" else "Worker")
+
+
+# ----------------------------------------------------------------------------------------------------------- scheduler
+
+
+def make_scheduler_probe(versions: Callable[[], Mapping[str, str]]) -> Callable[..., dict[str, Any]]:
+    """Return a function for `Client.run_on_scheduler` that says what is there: versions, identity, workers, plugins.
+
+    Uses ``Scheduler.id``, ``Scheduler.plugins`` and ``Scheduler.worker_plugins``. Without the first, workers are asked
+    for their versions in every fit; without the others, plugins are sent again.
+
+    Parameters
+    ----------
+    versions : callable
+        Returns the versions of the process in which it runs.
+    """
+
+    # A nested function is pickled by value, so it also runs where dsgd is not installed.
+    def look(dask_scheduler: Any) -> dict[str, Any]:
+        return {
+            "versions": versions(),
+            "id": dask_scheduler.id,
+            "workers": list(dask_scheduler.workers),
+            "plugins": [*dask_scheduler.plugins, *dask_scheduler.worker_plugins],
+        }
+
+    return look
+
+
+def plugins_of(scheduler: Scheduler) -> Mapping[str, Any]:
+    """Return the plugins of a scheduler by name.
+
+    Uses ``Scheduler.plugins``, as workers document it. Without it a second client would replace the queue of the first.
+    """
+    plugins: Mapping[str, Any] = scheduler.plugins
+    return plugins
+
+
+def state_of(worker: WorkerState) -> str:
+    """Return ``"init"``, ``"running"``, ``"paused"`` or another state of a worker.
+
+    Uses ``WorkerState.status``, an enumeration that is not documented. Without it ranks are planned on paused workers.
+    """
+    return str(worker.status.name)
+
+
+def pause_worker(scheduler: Scheduler, worker: WorkerState, stimulus: str) -> None:
+    """Let Dask give a worker no new tasks, as if its memory were full.
+
+    Uses ``Scheduler.handle_worker_status_change``. A worker that hangs cannot be asked to pause itself, and retiring it
+    would wait for its data. Without it a hung worker keeps getting tasks.
+    """
+    scheduler.handle_worker_status_change("paused", worker, stimulus)
+
+
+def resume_worker(scheduler: Scheduler, worker: WorkerState, stimulus: str) -> None:
+    """Let Dask use a worker again; see `pause_worker`."""
+    scheduler.handle_worker_status_change("running", worker, stimulus)
+
+
+def forget_replicas(scheduler: Scheduler, worker: WorkerState, keys: Iterable[Any], stimulus: str) -> None:
+    """Forget that a worker holds some keys, as Dask does for all keys of a worker that leaves.
+
+    Uses ``Scheduler.remove_replica``, ``Scheduler.transitions`` and the message ``free-keys`` to the worker. Without
+    them blocks that only a hung worker holds are not computed again.
+    """
+    next_states: dict[Any, Any] = {}
+    held = [ts for ts in map(scheduler.tasks.get, keys) if ts is not None and worker in (ts.who_has or ())]
+    for ts in held:
+        scheduler.remove_replica(ts, worker)
+        if not ts.who_has:
+            next_states[ts.key] = "released" if ts.run_spec else "forgotten"
+    if held:
+        # The worker reads this when it wakes.
+        freed = {"op": "free-keys", "keys": [ts.key for ts in held], "stimulus_id": stimulus}
+        tell_worker(scheduler, worker.address, freed)
+    scheduler.transitions(next_states, stimulus)
+
+
+async def remove_worker(scheduler: Scheduler, worker: WorkerState, stimulus: str) -> None:
+    """Remove a worker from the cluster at once, with its tasks and data.
+
+    Uses ``Scheduler.remove_worker``. `Client.retire_workers` waits for the worker to hand over its data, which one that
+    hangs never does. Without it ``remove_hung=True`` does nothing.
+    """
+    await scheduler.remove_worker(worker.address, stimulus_id=stimulus)
+
+
+_DEPARTURES: Final = {
+    "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
+    "check-worker-ttl": "was removed by Dask (no heartbeat within distributed.scheduler.worker-ttl)",
+}
+
+
+def departure(stimulus: str) -> str:
+    """Return how a worker has left, to follow "worker ..." in a text.
+
+    Uses how the names of stimuli begin. Without it the text only says that it left.
+    """
+    return next((text for cause, text in _DEPARTURES.items() if stimulus.startswith(cause)), "left the cluster")
+
+
+def published(scheduler: Scheduler) -> Mapping[Any, Any]:
+    """Return the published datasets of a scheduler by name.
+
+    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it detached fits whose client
+    leaves while it submits them are kept for ever.
+    """
+    datasets: Mapping[Any, Any] = scheduler.extensions["publish"].datasets
+    return datasets
+
+
+def unpublish(scheduler: Scheduler, name: str) -> None:
+    """Unpublish a dataset, and release what it held.
+
+    Uses that Dask holds the keys of a dataset for a client called ``published-...``. Without it results of detached
+    fits stay on the cluster.
+    """
+    scheduler.extensions["publish"].datasets.pop(name, None)
+    # It is still there when somebody has unpublished the dataset by hand.
+    if f"published-{name}" in scheduler.clients:
+        scheduler.remove_client(f"published-{name}")
+
+
+# ----------------------------------------------------------------------------------------------------------- dashboard
+
+
+def has_dashboard(scheduler: Scheduler) -> bool:
+    """Return whether a scheduler has a dashboard, and so has loaded bokeh.
+
+    Uses ``Scheduler.http_application``. Without it there is no page.
+    """
+    return bool(_dashboards(scheduler))
+
+
+def add_page(
+    scheduler: Scheduler, path: str, title: str, fill: Callable[[Any], Callable[[], None]], every_ms: int
+) -> None:
+    """Add a page to the dashboard of a scheduler, unless it has one of that path; each of its pages links to it.
+
+    Uses the template, theme and applications of ``distributed.dashboard``. Without them there is no page, and nothing
+    else changes.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        It has a dashboard.
+    path : str
+        Path of the page.
+    title : str
+        Title of the page.
+    fill : callable
+        Takes the document of a visitor, adds to it, and returns what draws it anew.
+    every_ms : int
+        How often it is drawn, in milliseconds.
+    """
+    from distributed.dashboard import scheduler as dask_dashboard
+    from distributed.dashboard.components import add_periodic_callback
+    from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+    from distributed.dashboard.core import BokehApplication
+    from tornado.ioloop import IOLoop
+
+    applications = _dashboards(scheduler)
+    prefix = applications[0].prefix
+    if any(f"{prefix}{path}" in app.app_paths for app in applications):
+        return
+    variables = dask_dashboard.template_variables(scheduler)
+    # The list has all pages of this scheduler.
+    if path.strip("/") not in variables["pages"]:
+        variables["pages"].append(path.strip("/"))
+
+    class Drawn:
+        """What Dask calls to draw a page."""
+
+        def __init__(self, update: Callable[[], None]) -> None:
+            self.update = update
+
+    def document(scheduler: Scheduler, extra: dict[str, Any], doc: Any) -> None:
+        page = Drawn(fill(doc))
+        doc.title = title
+        doc.template = env.get_template("simple.html")
+        doc.template_variables.update(extra)
+        doc.theme = BOKEH_THEME
+        page.update()
+        add_periodic_callback(doc, page, every_ms)
+
+    application = BokehApplication({path: document}, scheduler, prefix=prefix, template_variables=variables)
+    scheduler.http_application.add_application(application)
+    application.initialize(IOLoop.current())
+    application.start()
+
+
+def _dashboards(scheduler: Scheduler) -> list[Any]:
+    return [app for app in scheduler.http_application.applications if hasattr(app, "app_paths")]
+
+
+# ------------------------------------------------------------------------------------------------- workers and machines
+
+
+async def fetch_block(worker: Worker, key: Any) -> tuple[list[Any], bool]:
+    """Return a block in a list, which is empty if no worker has it now, and whether it was transferred.
+
+    Uses the RPC of the scheduler and ``gather_from_workers``: the worker keeps no copy, and its task needs no client of
+    its own. Without them a block that lies elsewhere comes through a client, which keeps it.
+    """
+    from distributed.utils_comm import gather_from_workers
+
+    if key in worker.data:
+        return [worker.data[key]], False
+    who_has = await ask_scheduler(worker, "who_has", keys=[key])
+    holders = [address for address in who_has[key] if address != worker.address]
+    if not holders:
+        return [], False
+    data, *_ = await gather_from_workers({key: holders}, rpc=worker.rpc, who=worker.address)
+    return list(data.values()), True
+
+
+def servers_here(client: Client) -> Sequence[Server]:
+    """Return the scheduler, and the nannies or workers, of the cluster of a client that live in this process.
+
+    Uses ``LocalCluster.scheduler`` and ``LocalCluster.workers``. Without them their timers interrupt ranks.
+    """
+    cluster = client.cluster
+    return [cluster.scheduler, *cluster.workers.values()] if isinstance(cluster, LocalCluster) else []
+
+
+def timers_of(server: Server, names: Sequence[str]) -> list[PeriodicCallback]:
+    """Return those timers of a server that it has.
+
+    Uses ``Server.periodic_callbacks``; the configuration sets their periods only before a server starts. Without it
+    ranks are interrupted a hundred times a second.
+    """
+    timers = server.periodic_callbacks
+    return [timers[name] for name in names if name in timers]
+
+
+def ssl_context(worker: Worker, *, server_side: bool) -> ssl.SSLContext:
+    """Return a new context with the certificates of a worker on a cluster with TLS.
+
+    Uses ``Security.get_listen_args`` and ``Security.get_connection_args`` of ``Worker.security``, which read the
+    certificates from disk. Without them ranks on a cluster with TLS could only use the ports of their workers.
+    """
+    security = worker.security
+    settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
+    context: ssl.SSLContext = settings["ssl_context"]
+    return context
+
+
+def interface_address(name: str) -> str:
+    """Return the address of this machine on a network interface, as the option ``--interface`` of workers does.
+
+    Uses ``distributed.utils.get_ip_interface``. Without it ``dsgd.comm.interface`` does nothing.
+
+    Raises
+    ------
+    ValueError
+        There is no such interface, or it has no address.
+    """
+    from distributed.utils import get_ip_interface
+
+    try:
+        address: str = get_ip_interface(name)
+    except KeyError as error:
+        raise ValueError(f"no interface {name!r}") from error
+    return address
+
+
+def cpu_count() -> int:
+    """Return how many processors Dask gives a worker of this machine by default, within the limits of a container.
+
+    Uses ``dask.system.CPU_COUNT``. Without it ranks of a container with less than a core each might spin.
+    """
+    from dask.system import CPU_COUNT
+
+    return int(CPU_COUNT)
+
+
+def memory_bytes() -> int:
+    """Return how much memory Dask divides among the workers of this machine, within the limits of a container.
+
+    Uses ``distributed.system.MEMORY_LIMIT``. Without it ``dsgd info`` says less.
+    """
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
