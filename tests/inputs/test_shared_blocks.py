@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -40,6 +42,25 @@ def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "_FROM_BYTES", 0)
 
 
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Path]]:
+    """Return a function that lists the segments that were made here and still have a name."""
+    made: list[Segment] = []
+    create = Segment.create
+
+    def listed(size: int) -> Segment:
+        made.append(create(size))
+        return made[-1]
+
+    def names() -> list[Path]:
+        assert made
+        paths = [shared_folder() / f"dsgd-{segment.name}" for segment in made]
+        return [path for path in paths if path.exists()]
+
+    monkeypatch.setattr(Segment, "create", listed)
+    return names
+
+
 def dense(X: Any) -> Any:
     return X.toarray() if sp.issparse(X) else X
 
@@ -67,18 +88,22 @@ def test_a_block_comes_out_of_shared_memory_as_it_would_be_sent(rows: str, colum
             pickle.loads(pickle.dumps(handed))
 
 
+def test_a_copy_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, named: Callable[[], list[Path]]) -> None:
+    """The segment loses its name with the error."""
+    X, y = ROWS["float32"], COLUMNS["numbers"][0]
+    monkeypatch.setattr(shared, "_take", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        share_block((X, y, None), partition_rows(X, None, 2, seed=0), 0)
+    assert not named()
+
+
 def test_rows_that_cannot_lie_in_shared_memory_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few bytes, Python objects and little memory give None; a copy that fails leaves nothing."""
+    """Few bytes, Python objects and little memory give None."""
     X, y = ROWS["float32"], COLUMNS["numbers"][0]
     partition = partition_rows(X, None, 2, seed=0)
     assert share_block((X.astype(object), y, None), partition, 0) is None
-    before = set(shared_folder().glob("dsgd-*"))
-    monkeypatch.setattr(shared, "_take", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        share_block((X, y, None), partition, 0)
-    assert set(shared_folder().glob("dsgd-*")) <= before
-    monkeypatch.undo()
-    assert share_block((X, y, None), partition, 0) is None  # a block of less than a megabyte
+    monkeypatch.setattr(shared, "_FROM_BYTES", 2 * X.nbytes)
+    assert share_block((X, y, None), partition, 0) is None
 
     def fail(size: int) -> Segment:
         raise OSError("no space left")
@@ -112,7 +137,7 @@ def test_workers_are_asked_once_for_a_segment() -> None:
     assert client.asked == ["tcp://a", "tcp://far", "tcp://b"]
 
 
-def test_a_worker_that_cannot_map_a_block_is_sent_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_map_a_block_is_sent_it(named: Callable[[], list[Path]]) -> None:
     """Where handing over fails, that block alone is sent, and no segment keeps its name."""
     X, y = ROWS["float32"], COLUMNS["numbers"][0]
 
@@ -130,9 +155,8 @@ def test_a_worker_that_cannot_map_a_block_is_sent_it(monkeypatch: pytest.MonkeyP
             return [("sent", data[0])]
 
     client: Any = Scattering({"tcp://a", "tcp://b"})
-    before = set(shared_folder().glob("dsgd-*"))
     futures, partition = sources.scatter_rows(client, X, y, None, Spread(seed=0))
     assert [how for how, _ in futures] == ["mapped", "sent"]
-    assert set(shared_folder().glob("dsgd-*")) <= before
+    assert not named()
     for k, (_, block) in enumerate(futures):
         np.testing.assert_array_equal(block[0], partition.block((X, y, None), k)[0])
