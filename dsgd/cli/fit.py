@@ -65,6 +65,9 @@ _Timeout: TypeAlias = Annotated[
         help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
     ),
 ]
+_Priority: TypeAlias = Annotated[
+    int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
+]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -101,6 +104,7 @@ def fit(
     transport: _Transport = "auto",
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
+    priority: _Priority = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -128,6 +132,7 @@ def fit(
         "transport": transport,
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
+        "priority": priority,
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
