@@ -6,9 +6,10 @@ only runs a rank never loads what it does not need.
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
@@ -31,14 +32,7 @@ _HOMES: Final = {
     "submit": "dsgd.jobs.detached",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its home on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsgd' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

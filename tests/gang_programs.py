@@ -221,6 +221,9 @@ def fail(rank: Rank, data: Any, culprit: int, kind: str) -> None:
             raise OddError("a", "b")
         if kind == "interrupt":
             raise KeyboardInterrupt
+        if kind == "circle":
+            held = [rank, ValueError("held by a frame that it holds")]
+            raise held[1]
     spin(rank, data, 60.0)
 
 

@@ -21,7 +21,7 @@ EVERY_MARK = Figure(
                 Line("others", PERIODS, [3.0, 0.4, 0.2], MUTED, pale=True),
                 Line("2 ranks", PERIODS, [2.0, 0.3, 0.1], BLUE, "circle", ranges=[(1.9, 2.2), (0.2, 0.3), (0.1, 0.1)]),
                 Line("4 ranks", PERIODS, [1.0, 0.2, 0.1], VERMILION, "square", "dashed", hollow=True, steps=True,
-                     names=("a", "b", "c"), written={"c"}),
+                     names=("a", "b", "c"), written={"c": "c, d"}),
                 Line("best", [16], [0.2], GREEN, "diamond", width=0.0, ranges=[(8, 32)], ranges_along="x"),
                 Level(0.5, "sequential"),
                 Level(64, "published", along="x", dash="dotted"),

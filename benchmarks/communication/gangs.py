@@ -1,8 +1,12 @@
-"""What a fit on many worker processes of one machine takes, the first and those that follow.
+"""What a fit costs on many worker processes of one machine, the first and those that follow, beside XGBoost.
 
 Workers have one thread each and share the cores, so what is measured is what a gang costs beside its training: to meet,
-to connect, and to load kernels in the first fit. Seconds are those of the caller; processor time is that of the client
-with its scheduler and, apart, of all workers together.
+to connect, and to load code in the first fit. Both libraries get the same rows, which the workers hold, and clusters of
+processes that have run nothing yet; the case ``cold`` has no compiled kernels on disk either. Seconds are those of the
+caller. Processor time is that of all workers, and of the thread of the scheduler, on which this process listens to it
+too. After the fits that are timed there is one in which the processes are watched: ``sockets`` is how many a worker has
+open at once beyond those of Dask, ``shared_bytes`` what it has mapped of shared memory, both of the worker with the
+most. XGBoost is given up where a fit takes longer than ``--limit-s``.
 
     python -m benchmarks run gangs --out rows.jsonl
 """
@@ -10,35 +14,149 @@ with its scheduler and, apart, of all workers together.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
+import tempfile
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.suite import UnavailableError
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
-from dsgd import SGDClassifier
 
 PAGE = "cluster"
 QUICK_S = 60
-QUICK = "2 and 8 workers, three fits each"
+QUICK = "2 and 8 workers, three fits each, without XGBoost"
 REPEATS = (5, 3)
+CASES = ("dsgd", "cold", "xgboost")
+USUAL_CASES = ("dsgd", "xgboost")
+QUICK_CASES = ("dsgd",)
 
-SIZES = (2, 8, 16, 32)
+SIZES = (8, 32, 64)
 QUICK_SIZES = (2, 8)
+N_ROWS = 20_000
+# Between two looks at the files of all workers.
+_LOOK_S = 0.02
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="numbers of worker processes")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="how long a fit of XGBoost may take (120)")
 
 
-def cpu_s(client: Any) -> float:
-    """Return the processor seconds of all workers so far."""
-    return float(sum(client.run(time.process_time).values()))
+def train_sgd(client: Any, X: Any, y: Any) -> Any:
+    """Train three epochs, and return the model."""
+    from dsgd import SGDClassifier
+
+    return SGDClassifier(client=client, sync=256, max_iter=3, tol=None, random_state=0).fit(X, y)
+
+
+def train_trees(client: Any, X: Any, y: Any) -> Any:
+    """Train three trees."""
+    from xgboost import dask as dxgb
+
+    parameters = {"objective": "binary:logistic", "max_depth": 2, "nthread": 1, "verbosity": 0}
+    return dxgb.train(client, parameters, dxgb.DaskDMatrix(client, X, y), num_boost_round=3)
+
+
+@contextlib.contextmanager
+def fresh_cluster(n: int, *, cold: bool) -> Iterator[tuple[Any, Any, Any]]:
+    """Give a client of n new processes, and rows and labels that they hold."""
+    import dask.array as da
+    from distributed import wait
+
+    rng = np.random.default_rng(0)
+    whole = rng.standard_normal((N_ROWS, 20)).astype(np.float32)
+    share = -(-N_ROWS // n)
+    with contextlib.ExitStack() as stack:
+        if cold:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            before = os.environ.get("NUMBA_CACHE_DIR")
+            os.environ["NUMBA_CACHE_DIR"] = folder
+            stack.callback(_restore, "NUMBA_CACHE_DIR", before)
+        client = stack.enter_context(workers(n, memory_limit=0))
+        client.wait_for_workers(n, timeout=300)
+        labels = (whole[:, 0] > 0).astype(int)
+        X, y = client.persist([da.from_array(whole, chunks=(share, 20)), da.from_array(labels, chunks=share)])
+        wait([X, y])
+        yield client, X, y
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = value
+
+
+def in_time(work: Callable[[], Any], limit_s: float) -> Any:
+    """Return what a call returns; None if it is not over in time, when a thread is left with it."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(timed(work)), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return found[0] if found else None
+
+
+def cpu_s(client: Any) -> tuple[float, float]:
+    """Return the processor seconds so far of the thread of the scheduler, and of all workers."""
+    return client.run_on_scheduler(time.thread_time), float(sum(client.run(time.process_time).values()))
+
+
+class Watch(threading.Thread):
+    """Looks, until it is stopped, at the open files and the mappings of processes.
+
+    Parameters
+    ----------
+    pids : collection of int
+        The processes.
+    """
+
+    def __init__(self, pids: Any) -> None:
+        super().__init__(daemon=True)
+        self._before = {pid: open_sockets(pid) for pid in pids}
+        self._over = threading.Event()
+        self.sockets = self.shared_bytes = 0
+
+    def run(self) -> None:
+        """Look again and again."""
+        while not self._over.wait(_LOOK_S):
+            for pid, before in self._before.items():
+                self.sockets = max(self.sockets, open_sockets(pid) - before)
+                self.shared_bytes = max(self.shared_bytes, shared_bytes(pid))
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self.join()
+
+
+def open_sockets(pid: int) -> int:
+    """Return how many sockets a process has open."""
+    n = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            n += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return n
+
+
+def shared_bytes(pid: int) -> int:
+    """Return how much a process has mapped of the folder of shared memory."""
+    n = 0
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as lines:
+        for line in lines:
+            if "/dev/shm/" in line:
+                begin, end = line.split(" ", 1)[0].split("-")
+                n += int(end, 16) - int(begin, 16)
+    return n
 
 
 def stage_s(model: Any, name: str) -> float:
@@ -50,28 +168,41 @@ def stage_s(model: Any, name: str) -> float:
     return statistics.mean(seconds.values())
 
 
+def measure(case: str, n: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]) -> None:
+    """Fit some times on a cluster of n new processes, and once more under watch."""
+    train = train_trees if case == "xgboost" else train_sgd
+    with fresh_cluster(n, cold=case == "cold") as (client, X, y):
+        for number in range(options.repeats + 1):
+            before = cpu_s(client)
+            timing = in_time(lambda: train(client, X, y), options.limit_s)
+            if timing is None:
+                rows.add(case=case, workers=n, fit=number, seconds=None, limit_s=options.limit_s)
+                line(case, n, number + 1, f"over {options.limit_s:g}", *[None] * 5)
+                return
+            scheduler, all_workers = (now - then for now, then in zip(cpu_s(client), before, strict=True))
+            found = {"seconds": timing.seconds, "scheduler_cpu_s": scheduler, "workers_cpu_s": all_workers}
+            if case != "xgboost":
+                found |= {f"{stage.replace(' ', '_')}_s": stage_s(timing.value, stage) for stage in STAGES}
+            rows.add(case=case, workers=n, fit=number, **found)
+            line(case, n, number + 1, timing.seconds, 1e3 * scheduler / n, all_workers, found.get("meet_s"), None, None)
+        watch = Watch(client.run(os.getpid).values())
+        watch.start()
+        in_time(lambda: train(client, X, y), options.limit_s)
+        watch.stop()
+        rows.add(case=case, workers=n, fit="watched", sockets=watch.sockets, shared_bytes=watch.shared_bytes)
+        line(case, n, "watched", None, None, None, None, watch.sockets, watch.shared_bytes / 2**20)
+
+
+STAGES = ("kernels", "meet", "train")
+
+
 def run(options: argparse.Namespace, rows: Rows) -> None:
     """Fit some times on each number of workers."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((20_000, 20)).astype(np.float32)
-    y = (X[:, 0] > 0).astype(int)
-    heads = ("workers", "fit", "seconds:.2f", "CPU of client, s:.2f", "of all workers:.2f", "met:.2f", "trained:.2f")
-    with table("three epochs of 20,000 rows", *heads) as line:
+    if not os.path.isdir("/proc/self/fd"):
+        raise UnavailableError("needs /proc")
+    heads = ("case", "workers", "fit", "seconds:.2f", "scheduler, ms a member:.1f", "CPU of workers, s:.1f")
+    heads += ("met:.2f", "sockets", "shared, MiB:.1f")
+    with table(f"three epochs, or three trees, of {N_ROWS:,} rows", *heads) as line:
         for n in options.workers or (QUICK_SIZES if options.quick else SIZES):
-            with workers(n, memory_limit=0) as client:
-                client.wait_for_workers(n, timeout=300)
-                for number in range(options.repeats):
-                    model = SGDClassifier(client=client, sync=256, max_iter=3, tol=None, random_state=0)
-                    before = cpu_s(client)
-                    timing = timed(model.fit, X, y)
-                    spent, met, trained = cpu_s(client) - before, stage_s(model, "meet"), stage_s(model, "train")
-                    rows.add(
-                        case=n,
-                        fit=number,
-                        seconds=timing.seconds,
-                        client_cpu_s=timing.cpu_s,
-                        workers_cpu_s=spent,
-                        meet_s=met,
-                        train_s=trained,
-                    )
-                    line(str(n), str(number + 1), timing.seconds, timing.cpu_s, spent, met, trained)
+            for case in options.only:
+                measure(case, n, options, rows, line)

@@ -20,6 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from dsgd import compress
 from dsgd.compress.base import AbstractCompressor
+from dsgd.local import AbstractReduction, Importance
 from dsgd.report import Claim
 from dsgd.study.claims import claims_of
 from dsgd.study.claims.report import verdict_of
@@ -45,6 +46,11 @@ _MODULES = {
 def lines_of(source: Source) -> list[str]:
     """Return the Python that switches a source on: imports, and a call."""
     text = source.switched_on
+    argument, _, call = text.partition("=")
+    if argument in ("optimizer", "sampling"):
+        name = call.partition("(")[0]
+        fitted = f'clf = SGDClassifier(loss="log_loss", {argument}={call}).fit(X, y)'
+        return ["from dsgd import SGDClassifier", f"from dsgd.local import {name}", fitted]
     if not text.startswith("sync="):
         names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and node.id in _MODULES]
         return [*(f"from {_MODULES[name]} import {name}" for name in reversed(names)), _fitted(text)]
@@ -93,6 +99,10 @@ def kind_of(source: Source) -> str:
         return f"A compressor: {', '.join(word for word, has in words.items() if has) or 'biased'}."
     if isinstance(item, type) and issubclass(item, adaptive.AbstractRule):
         return "A rule for the period of `AutoSync`."
+    if isinstance(item, type) and issubclass(item, AbstractReduction):
+        return "A local optimiser of linear models, without noise at the minimum."
+    if item is Importance:
+        return "A way to draw rows, beside any local optimiser."
     return "An estimator." if hasattr(item, "fit") else "A collective."
 
 

@@ -37,6 +37,7 @@ PAGES: Final = {
     "scaling": ("study", "scaling"),
     "dnn": ("study", "dnn", "--demo"),
     "speedup": ("study", "speedup", "--demo"),
+    "variance": ("study", "variance", "--demo"),
     "claims": ("claims",),
 }
 #: Pages that no command makes: functions that write them into a file.

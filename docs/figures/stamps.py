@@ -182,6 +182,10 @@ FIGURES: Final = (
           "dsgd study tuning --network 10GbE --every 16,64,256,1024,4096 --seeds 1 --out study/ && "
           "python docs/figures/studies.py tuning study/rows.jsonl",
           _one("dsgd/sync/adaptive/communication.py", "dsgd/sync/auto*.py")),
+    Drawn("studies/variance", ["_static/variance.png"],
+          "dsgd study variance --out study/ && python docs/figures/studies.py variance study/rows.jsonl",
+          _one("dsgd/study/variance/courses.py", "dsgd/study/variance/grid.py", "dsgd/study/variance/problems.py",
+               "dsgd/kernels/importance.py", "dsgd/kernels/variance.py")),
     Drawn("svm_choice", ["_static/svm-choice.png"],
           "python -m benchmarks run choice --out docs/figures/svm_choice.jsonl",
           _one("benchmarks/svm/choice.py", "svm/kernel_solver/block.py", "svm/linear_solver/*.py")),

@@ -16,7 +16,7 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, scaling, speedup, strategies, tuning
+from dsgd.study import collectives, dnn, scaling, speedup, strategies, tuning, variance
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
@@ -35,6 +35,10 @@ def _strategies(rows: Sequence[Row]) -> Sequence[Figure]:
 
 def _speedup(rows: Sequence[Row]) -> Sequence[Figure]:
     return speedup.speedup_page(speedup.demo_speedup_study(), rows).figures
+
+
+def _variance(rows: Sequence[Row]) -> Sequence[Figure]:
+    return variance.variance_page(variance.VarianceStudy(), rows).figures
 
 
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
@@ -56,6 +60,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     "speedup": (_speedup, {"speedup_seconds": "speedup"}),
     "strategies": (_strategies, {"pareto": "strategies"}),
     "tuning": (_tuning, {"tuning_seconds": "tuning"}),
+    "variance": (_variance, {"variance": "variance"}),
 }
 
 

@@ -30,6 +30,7 @@ from dsgd.cli import (
     study_speedup,
     study_strategies,
     study_tuning,
+    study_variance,
     tune,
 )
 
@@ -74,6 +75,7 @@ study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scalin
 study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
+study.app.command("variance", epilog=study_variance.EXAMPLES)(study_variance.variance)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")

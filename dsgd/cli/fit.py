@@ -13,7 +13,7 @@ import typer
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
-from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, compressing, parse_sync
+from dsgd.cli.parts import COMPRESS_HELP, OPTIMIZER_HELP, SAMPLING_HELP, SYNC_HELP, compressing, parse_sync, stepping
 from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.validation import check_choice
 
@@ -22,6 +22,7 @@ __all__ = ["EXAMPLES", "fit", "make_estimator"]
 EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib",
     "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.joblib",
+    "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.joblib",
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
 )
 
@@ -35,6 +36,8 @@ _Sync: TypeAlias = Annotated[str, _training_option(help=f"When ranks exchange, a
 _Compress: TypeAlias = Annotated[
     str | None, _training_option(help=f"Compression of what ranks exchange: {COMPRESS_HELP}.")
 ]
+_Optimizer: TypeAlias = Annotated[str, _training_option(help=f"How steps are made of gradients: {OPTIMIZER_HELP}.")]
+_Sampling: TypeAlias = Annotated[str, _training_option(help=f"How rows are chosen: {SAMPLING_HELP}.")]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
 _Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
@@ -92,6 +95,8 @@ def fit(
     l1_ratio: _L1Ratio = 0.15,
     sync: _Sync = "1024",
     compress: _Compress = None,
+    optimizer: _Optimizer = "none",
+    sampling: _Sampling = "uniform",
     max_iter: _MaxIter = 1000,
     tol: _Tol = 1e-3,
     learning_rate: _LearningRate = None,
@@ -136,7 +141,7 @@ def fit(
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0),
+        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})

@@ -10,7 +10,17 @@ from typing import Any, Final
 
 from dsgd.errors import DsgdError, InvalidParameterError
 
-__all__ = ["COMPRESS_HELP", "SYNC_HELP", "compressing", "parse_compress", "parse_sync", "variants"]
+__all__ = [
+    "COMPRESS_HELP",
+    "OPTIMIZER_HELP",
+    "SAMPLING_HELP",
+    "SYNC_HELP",
+    "compressing",
+    "parse_compress",
+    "parse_sync",
+    "stepping",
+    "variants",
+]
 
 #: What options say of the texts that `parse_sync` and `parse_compress` take.
 SYNC_HELP: Final = (
@@ -22,6 +32,12 @@ COMPRESS_HELP: Final = (
     "auto (lossless), or a compressor with or without parameters: topk:0.01, qsgd:7, "
     "dgc:density=0.01,momentum=0.5, onebit, fp16, or package.module:Name of your own; a wrong name lists them"
 )
+
+OPTIMIZER_HELP: Final = (
+    "none (plain steps), momentum, adagrad, adam, lars, saga or svrg, with or without parameters: momentum:0.95, "
+    "svrg:every=2"
+)
+SAMPLING_HELP: Final = "uniform (each once an epoch) or importance, by their last gradients; importance:0.2"
 
 
 def parse_sync(text: str, option: str = "--sync") -> Any:
@@ -107,6 +123,24 @@ def compressing(sync: Any, text: str) -> Any:
     if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
         compressor = ErrorFeedback(compressor)
     return replace(strategy, compressor=compressor)
+
+
+def stepping(optimizer: str, sampling: str) -> dict[str, Any]:
+    """Return how an estimator steps: its parameters `optimizer` and `sampling`, None where a text leaves the default.
+
+    Parameters
+    ----------
+    optimizer, sampling : str
+        See `dsgd.local.parse_optimizer` and `dsgd.local.parse_sampling`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A text is wrong.
+    """
+    from dsgd.local import parse_optimizer, parse_sampling
+
+    return {"optimizer": parse_optimizer(optimizer), "sampling": parse_sampling(sampling)}
 
 
 def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence[int] = ()) -> dict[str, Any]:

@@ -1,6 +1,20 @@
-"""`SGDClassifier` and `SGDRegressor`, compatible with scikit-learn."""
+"""`SGDClassifier` and `SGDRegressor`, compatible with scikit-learn.
 
-from dsgd.estimators.classifier import SGDClassifier
-from dsgd.estimators.regressor import SGDRegressor
+They are loaded when they are first used: a worker packs rows with a module of this package, and needs no scikit-learn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsgd.lazy import loaded_on_use
+
+if TYPE_CHECKING:
+    from dsgd.estimators.classifier import SGDClassifier
+    from dsgd.estimators.regressor import SGDRegressor
 
 __all__ = ["SGDClassifier", "SGDRegressor"]
+
+__getattr__ = loaded_on_use(
+    __name__, {"SGDClassifier": "dsgd.estimators.classifier", "SGDRegressor": "dsgd.estimators.regressor"}
+)

@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
@@ -35,7 +35,18 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.local import SGD, AbstractReduction, AbstractRule, Importance, Objective, pack, resolve_sampling, unpack
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.local import (
+    SGD,
+    AbstractReduction,
+    AbstractRule,
+    Importance,
+    Objective,
+    RandomMap,
+    pack,
+    resolve_sampling,
+    unpack,
+)
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -136,6 +147,10 @@ class AbstractSGD(AbstractLinearEstimator):
         Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
         epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
         steps by the probabilities: less noise where few rows have large gradients. Losses of an epoch are estimates.
+    features : `dsgd.kernel_approximation.RandomFeatures` or None, default None
+        The model is linear in these features of rows, nearly a kernel machine. They are made block by block as rows are
+        visited, and no matrix of all rows and features exists; every rank draws the same ones from a seed, that of
+        `features` or else of `random_state`. `coef_` has a column for each feature.
     client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
@@ -214,6 +229,7 @@ class AbstractSGD(AbstractLinearEstimator):
     sync: Any = None
     optimizer: AbstractRule | AbstractReduction | None = None
     sampling: str | Importance = "uniform"
+    features: RandomFeatures | None = None
     client: Any = None
     transport: TransportName = "auto"
     on_failure: FailurePolicy = "raise"
@@ -341,7 +357,7 @@ class AbstractSGD(AbstractLinearEstimator):
                 packer,
                 (job,),
                 cut=TrainData.cut,
-                demand=packer.demand(blocks.summaries, job.initial.size),
+                demand=packer.demand(blocks.summaries, job.initial.size, self._map_bytes()),
                 mail=mail_for(job),
                 given=_given(job, start),
             )
@@ -371,28 +387,18 @@ class AbstractSGD(AbstractLinearEstimator):
             validation_fraction=float(self.validation_fraction) if early else 0.0,
             out_of_core=self.out_of_core,
         )
-        # A reduction has steps of its own.
-        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
-        optimizer = SGD(
-            objective=objective,
-            schedule="constant" if reduction else self.learning_rate,
-            eta0=1.0 if reduction else float(self.eta0),
-            power_t=float(self.power_t),
-            average=int(self.average),
-            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
-            sampling=resolve_sampling(self.sampling),
-            seed=seed,
-            reduction=reduction,
-        )
+        self._random_map = self._map_of(start, seed)
+        # Features of sparse rows are dense.
+        by_column, width = sparse and not self._random_map, self._random_map.n_components if self._random_map else d
 
         def flat(coef: Any, intercept: Any) -> FloatVector:
-            return pack(coef, intercept, sparse=sparse, dtype=dtype)
+            return pack(coef, intercept, sparse=by_column, dtype=dtype)
 
         k = objective.n_outputs
-        coef = _initial(start.coef, (k, d), "coef_init", dtype)
+        coef = _initial(start.coef, (k, width), "coef_init", dtype)
         intercept = _initial(start.intercept, (k,), "intercept_init", dtype)
         job = TrainJob(
-            optimizer=optimizer,
+            optimizer=self._optimizer(objective, seed),
             strategy=resolve(self.sync),
             initial=flat(coef, intercept),
             max_iter=1 if start.is_part else self.max_iter,
@@ -404,20 +410,57 @@ class AbstractSGD(AbstractLinearEstimator):
             average_start=None if start.averaged is None else flat(*start.averaged),
             n_averaged=start.n_averaged,
             seed=seed,
-            source={"rows": packer},
+            source={"rows": packer} | ({"features": self._random_map} if self._random_map else {}),
         )
         if not start.is_part:
             resume_from = None if self.resume_from is None else os.fspath(self.resume_from)
             return packer, replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
         # Under other ones what is remembered would mean something else.
-        configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": sparse})
+        configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": by_column})
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
         return packer, replace(job, leaves=configuration, epochs_before=epochs_before)
+
+    def _optimizer(self, objective: Objective, seed: int) -> SGD:
+        """Return what takes the steps."""
+        # A reduction has steps of its own.
+        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
+        return SGD(
+            objective=objective,
+            schedule="constant" if reduction else self.learning_rate,
+            eta0=1.0 if reduction else float(self.eta0),
+            power_t=float(self.power_t),
+            average=int(self.average),
+            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
+            sampling=resolve_sampling(self.sampling),
+            seed=seed,
+            reduction=reduction,
+            features=self._random_map,
+        )
+
+    def _map_of(self, start: _Start, seed: int) -> RandomMap | None:
+        """Return what the model is linear in; one that goes on with coefficients goes on with their features."""
+        if self.features is None:
+            return None
+        kept = self._random_map
+        if kept is None or (start.coef is None and start.is_first):
+            return self.features.as_map(seed)
+        if self.features.as_map(kept.seed) != kept:
+            raise InvalidParameterError(
+                f"{type(self).__name__}(features={self.features!r}) is not what the coefficients belong to, with which "
+                f"training would go on: {kept!r}. Set it back, or fit without warm_start and coef_init."
+            )
+        return kept
+
+    def _map_bytes(self) -> int:
+        """Return the memory of the frequencies of features, while they are drawn in float64."""
+        given = self._random_map
+        return 0 if given is None else 2 * 8 * given.n_components * (int(self.n_features_in_) + 1)
 
     def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
         result: TrainResult = gang.value
-        d = int(self.n_features_in_)
+        given = self._random_map
+        d, sparse = (given.n_components, False) if given is not None else (int(self.n_features_in_), sparse)
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._n_averaged, self._left = result.n_averaged, result.left

@@ -93,7 +93,7 @@ class Packer:
         shard = replace(training.finish(), seed=self.seed if self.shuffle else None)
         return TrainData(shard, validation.finish() if self.validation_fraction else None)
 
-    def demand(self, summaries: Sequence[BlockSummary], n_params: int) -> MemoryDemand:
+    def demand(self, summaries: Sequence[BlockSummary], n_params: int, beside: int = 0) -> MemoryDemand:
         """Return how much memory ranks will need on their workers.
 
         Parameters
@@ -102,6 +102,8 @@ class Packer:
             The blocks.
         n_params : int
             Length of the model.
+        beside : int, default 0
+            Bytes that the ranks of a worker share beside rows and models.
 
         Returns
         -------
@@ -114,14 +116,14 @@ class Packer:
         if self.out_of_core:
             return MemoryDemand(
                 tuple(order * s.visits for s in summaries),
-                per_worker=_LIBRARY_BYTES + 2 * WINDOW_BYTES,
+                per_worker=_LIBRARY_BYTES + beside + 2 * WINDOW_BYTES,
                 per_rank=per_rank + 3 * STRIDE_BYTES + entries_per_call(n_params) * (size + 4),
                 advice="Give workers more memory, cut the data into smaller blocks, or use more workers.",
             )
         per_entry = size + 4 if self.sparse else size
         nnz = [s.nnz * s.visits // max(s.rows, 1) for s in summaries]
         packed = tuple(order * s.visits + per_entry * n for s, n in zip(summaries, nnz, strict=True))
-        return MemoryDemand(packed, _LIBRARY_BYTES, per_rank, OUT_OF_CORE_ADVICE)
+        return MemoryDemand(packed, _LIBRARY_BYTES + beside, per_rank, OUT_OF_CORE_ADVICE)
 
     def targets(self, y: AnyArray) -> AnyArray:
         """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""

@@ -12,12 +12,13 @@ import numpy as np
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.local import AbstractReduction, AbstractRule, Objective, check_reduction, resolve_sampling, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
-from dsgd.sync import check_combination, resolve
+from dsgd.sync import Hogwild, check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
 
 __all__ = ["check_parameters", "check_whole_fit", "losses_for"]
@@ -114,6 +115,29 @@ def check_parameters(estimator: Any) -> None:
         objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
+    if estimator.features is not None:
+        _check_features(estimator, sampling)
+
+
+def _check_features(estimator: Any, sampling: object) -> None:
+    """Check features of rows, and that nothing is asked for that does without rows of features."""
+    name, features, strategy = type(estimator).__name__, estimator.features, resolve(estimator.sync)
+    if not isinstance(features, RandomFeatures):
+        raise InvalidParameterError(
+            f"{name}(features=...) must be None or RandomFeatures of dsgd.kernel_approximation. Got {features!r}."
+        )
+    features.check()
+    beside = {
+        "sampling": sampling,
+        "optimizer": estimator.optimizer if isinstance(estimator.optimizer, AbstractReduction) else None,
+        "sync": strategy if isinstance(strategy, Hogwild) or strategy.n_servers else None,
+    }
+    for parameter, value in beside.items():
+        if value is not None:
+            raise IncompatiblePartsError(
+                f"{name}(features=...) makes features block by block, as rows are visited, which {parameter}={value!r} "
+                "does not do. Leave one of them out, or fit on features that a transformer has made before."
+            )
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.pipeline import make_pipeline
 
 from dsgd.estimators.base import AbstractSGD
+from dsgd.local import RandomMap
 
 __all__ = ["to_plain"]
 
@@ -26,7 +29,8 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     Returns
     -------
     estimator
-        An instance of `plain`; parameters that it does not have are left out.
+        An instance of `plain`; parameters that it does not have are left out. Of a model that is linear in features a
+        pipeline, with `RBFSampler` before it.
     """
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
@@ -37,4 +41,20 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
         if hasattr(model, name):
             value = getattr(model, name)
             setattr(estimator, name, value.copy() if isinstance(value, np.ndarray) else value)
-    return estimator
+    if model._random_map is None:
+        return estimator
+    estimator.n_features_in_ = model._random_map.n_components
+    vars(estimator).pop("feature_names_in_", None)
+    return make_pipeline(_sampler(model, model._random_map), estimator)
+
+
+def _sampler(model: AbstractSGD, given: RandomMap) -> RBFSampler:
+    """Return a transformer of scikit-learn that makes the features of a model: its formula is that of every kernel."""
+    drawn = given.drawn(int(model.n_features_in_), model.coef_.dtype)
+    sampler = RBFSampler(gamma=given.gamma, n_components=given.n_components, random_state=given.seed)
+    sampler.random_weights_, sampler.random_offset_ = drawn.frequencies.copy(), drawn.offsets.copy()
+    sampler._n_features_out = given.n_components
+    for name in ("n_features_in_", "feature_names_in_"):
+        if hasattr(model, name):
+            setattr(sampler, name, getattr(model, name))
+    return sampler

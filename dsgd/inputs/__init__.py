@@ -6,8 +6,9 @@ which would take longer than many a fit.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.inputs.asked import count_threads
@@ -35,25 +36,18 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AbstractClusterEstimator": "estimator",
-    "AbstractLinearEstimator": "linear",
-    "Block": "blocks",
-    "BlockSummary": "blocks",
-    "ClusterBlocks": "placed",
-    "count_threads": "asked",
-    "is_collection": "sources",
-    "is_distributed": "sources",
-    "make_block": "blocks",
-    "notifies_callbacks": "callbacks",
-    "validated": "frames",
-    "widen": "blocks",
+    "AbstractClusterEstimator": "dsgd.inputs.estimator",
+    "AbstractLinearEstimator": "dsgd.inputs.linear",
+    "Block": "dsgd.inputs.blocks",
+    "BlockSummary": "dsgd.inputs.blocks",
+    "ClusterBlocks": "dsgd.inputs.placed",
+    "count_threads": "dsgd.inputs.asked",
+    "is_collection": "dsgd.inputs.sources",
+    "is_distributed": "dsgd.inputs.sources",
+    "make_block": "dsgd.inputs.blocks",
+    "notifies_callbacks": "dsgd.inputs.callbacks",
+    "validated": "dsgd.inputs.frames",
+    "widen": "dsgd.inputs.blocks",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name from its module on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsgd.inputs' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"dsgd.inputs.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)

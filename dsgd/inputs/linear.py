@@ -11,6 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
+from dsgd.local import RandomMap
+from dsgd.local.features import blocks_of, entries_of
 from dsgd.types import AnyArray
 
 __all__ = ["AbstractLinearEstimator"]
@@ -30,16 +32,34 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
     coef_: Any
     intercept_: Any
 
+    #: What the model is linear in, if that is not X.
+    _random_map: RandomMap | None = None
+
     def _scores(self, X: Any) -> AnyArray:
         """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
         check_is_fitted(self)
         X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        if self._random_map is not None:
+            return self._scores_of_features(X, self._random_map)
         coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
         with np.errstate(over="ignore", invalid="ignore"):
             scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
         if scores.dtype == np.float32 and not np.isfinite(scores).all():
             # Products of large rows and weights are in the range of float64.
             scores = np.asarray(safe_sparse_dot(X.astype(np.float64), coef.T, dense_output=True)) + self.intercept_
+        return scores
+
+    def _scores_of_features(self, X: Any, given: RandomMap) -> AnyArray:
+        """Return the same for a model that is linear in random features, which are made block by block."""
+        drawn = given.drawn(int(self.n_features_in_), X.dtype)
+        coef = (self.coef_.toarray() if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)).T
+        scores: AnyArray = np.empty((X.shape[0], coef.shape[1]), np.result_type(coef, X))
+        for rows in blocks_of(X.shape[0], drawn.n_components * X.dtype.itemsize):
+            part = X[rows]
+            features = np.empty((part.shape[0], drawn.n_components), X.dtype)
+            drawn.write(*entries_of(part), features)
+            scores[rows] = features @ coef
+        scores += self.intercept_
         return scores
 
     def __sklearn_tags__(self) -> Any:

@@ -41,7 +41,7 @@ from dsgd.runtime.pools import count_cores
 from dsgd.stages import carried, stage
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["KnownRows", "Partition", "pack_for_threads", "partition_rows", "read_rows"]
+__all__ = ["KnownRows", "Partition", "pack_for_threads", "partition_rows", "read_rows", "side_by_side"]
 
 Packed = TypeVar("Packed")
 
@@ -81,16 +81,25 @@ class Partition:
 
     def rows(self, k: int) -> slice | IntVector:
         """Return the rows of block k, ascending, as an index of the array."""
-        rank, piece = divmod(k, self.pieces)
-        first, last = self.stops[rank : rank + 2]
-        start, stop = (first + row for row in split(last - first, self.pieces, piece))
+        start, stop = self._span(k)
         return slice(start, stop) if self.order is None else self.order[start:stop]
+
+    def n_rows(self, k: int) -> int:
+        """Return how many rows block k has."""
+        start, stop = self._span(k)
+        return stop - start
 
     def block(self, rows: Block, k: int) -> Block:
         """Return block k of (X, y, sample_weight)."""
         mine = self.rows(k)
         X, y, weights = rows
         return _taken(X, mine), None if y is None else y[mine], None if weights is None else weights[mine]
+
+    def _span(self, k: int) -> tuple[int, int]:
+        rank, piece = divmod(k, self.pieces)
+        first, last = self.stops[rank : rank + 2]
+        start, stop = split(last - first, self.pieces, piece)
+        return first + start, first + stop
 
     def reading_order(self) -> list[int]:
         """Return the numbers of the blocks in the order in which they lie in the array."""
@@ -194,7 +203,7 @@ def pack_for_threads(
             targets, own_weights = (None if column is None else column[mine] for column in (y, weights))
             return pack([(known.selected(mine), targets, own_weights)], rank)
 
-        return _side_by_side(share, n_ranks)
+        return side_by_side(share, n_ranks)
 
 
 @dataclass(frozen=True)
@@ -249,10 +258,10 @@ def read_rows(X: Any, n_threads: int) -> KnownRows | None:
             start, stop = split(whole.n_rows, n_threads, part)
             return whole.part(start, stop).add_fingerprints(prints[start:stop])
 
-        return KnownRows(whole, int(X.shape[1]), prints, all(_side_by_side(read, n_threads)))
+        return KnownRows(whole, int(X.shape[1]), prints, all(side_by_side(read, n_threads)))
 
 
-def _side_by_side(work: Callable[[int], Packed], n: int) -> list[Packed]:
+def side_by_side(work: Callable[[int], Packed], n: int) -> list[Packed]:
     """Return ``work(k)`` for every k below n, each called in a thread of its own."""
     if n == 1:
         return [work(0)]

@@ -1,8 +1,9 @@
 """Conversion of a user's data to row blocks on the cluster.
 
 Dask arrays, dataframes, lists of delayed blocks, futures and svmlight files become one future per block, each a tuple
-(X, y, sample_weight) on the worker that made it. Arrays of this process are cut by rows and sent straight to the
-workers; they pass through the scheduler only if the workers cannot be reached.
+(X, y, sample_weight) on the worker that made it. Arrays of this process are cut by rows and handed to workers of this
+host through shared memory (`dsgd.inputs.shared`). Others are sent them; they pass through the scheduler only if the
+workers cannot be reached.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.asked import Spread
-from dsgd.inputs.blocks import make_block, nbytes_of
+from dsgd.inputs.blocks import Block, make_block, nbytes_of
 from dsgd.inputs.frames import column_values
-from dsgd.inputs.partition import Partition, partition_rows
+from dsgd.inputs.partition import Partition, partition_rows, side_by_side
+from dsgd.inputs.shared import SharedBlock, neighbours, share_block
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
@@ -212,17 +215,53 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     if spread.on_disk:
         pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
     partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
+    homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
+    if not spread.on_disk:
+        futures = _handed(client, (X, y, sample_weight), partition, homes)
     last: list[Any] = []
     for k in partition.reading_order():
-        workers = [places[k * len(places) // partition.n_blocks]]
-        futures[k] = scatter_block(client, X, y, sample_weight, partition, k, workers, on_disk=spread.on_disk)
+        if futures[k] is not None:
+            continue
+        futures[k] = scatter_block(client, X, y, sample_weight, partition, k, homes[k], on_disk=spread.on_disk)
         if spread.on_disk:
             # A block that is not yet on disk is in memory, on the client and on the worker.
             with stage("hand over"):
                 settle(client, last)
             last = [futures[k]]
     return futures, partition
+
+
+def _handed(client: Client, rows: Block, partition: Partition, homes: Sequence[Sequence[str]]) -> list[Any]:
+    """Hand blocks to workers of this host through shared memory; return their futures, None for all others."""
+    with stage("hand over") as it:
+        near = neighbours(client, sorted({home[0] for home in homes}))
+
+        shared: dict[int, SharedBlock] = {}
+
+        def share(k: int) -> None:
+            block = share_block(rows, partition, k) if homes[k][0] in near else None
+            if block is not None:
+                shared[k] = block
+
+        futures: list[Any] = [None] * partition.n_blocks
+        try:
+            if near:
+                side_by_side(share, partition.n_blocks)
+            for k, block in sorted(shared.items()):
+                with suppress(OSError):  # a worker that cannot map it any more is sent the rows
+                    futures[k] = _scattered(client, block, homes[k])
+                    it.nbytes += block.nbytes
+        finally:
+            for block in shared.values():
+                block.unlink()
+    return futures
+
+
+def _scattered(client: Client, block: Any, workers: Sequence[str] | None) -> Any:
+    # Keys by content would cost a pass over all rows, and equal blocks would share one.
+    [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
+    return future
 
 
 def scatter_block(
@@ -246,8 +285,7 @@ def scatter_block(
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
         it.nbytes = nbytes_of(*block)
-        # Keys by content would cost a pass over all rows, and equal blocks would share one.
-        [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
+        future = _scattered(client, block, workers)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
 

@@ -13,29 +13,22 @@ import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.sgd import (
     COUNTERS,
-    EPSILON,
-    GUARD,
     INTERCEPT_RATE,
     L1_RATE,
-    LOSS,
-    LOSS_SUM,
     N_FEATURES,
     N_OUTPUTS,
-    N_SEEN,
     SHRINK_RATE,
     T,
+    count_rows,
+    loss_of_output,
     rate_now,
     row_bounds,
 )
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows"]
-
-# Unsigned: with signed indices Numba checks at every access whether they count from the end.
-_ONE = np.uint64(1)
 
 
 @kernel
@@ -91,14 +84,11 @@ def run_shared_rows(
                     place = k * n_features + column if indices is None else column * n_outputs + k
                     dot += values[j] * params[place]
                 p = dot + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0  # NaN once a score was not finite
-                step = eta * slope * row_weights[i] * class_weights[0 if y > 0.0 else 1, k]
+                step = eta * slope * row_weights[i] * class_weight
                 for j in range(first, last):
                     column = j - first if indices is None else np.uint64(indices[j])
                     place = k * n_features + column if indices is None else column * n_outputs + k
@@ -112,6 +102,4 @@ def run_shared_rows(
                 params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * step)
             t += stride
     counters[T] = t
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)

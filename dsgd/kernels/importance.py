@@ -29,34 +29,32 @@ import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import leaf_kernel, scalar
-from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import draw, mix64
 from dsgd.kernels.sgd import (
     AVERAGE,
     COUNTERS,
     EPOCH,
-    EPSILON,
-    GUARD,
     INTERCEPT_RATE,
-    L1_RATE,
     L1_TOTAL,
-    LOSS,
-    LOSS_SUM,
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
     MIN_SHRINK,
     N_AVERAGED,
     N_FEATURES,
     N_OUTPUTS,
-    N_SEEN,
     SHRINK_RATE,
     T,
+    add_step,
+    add_steps,
     clear,
+    count_rows,
     fold,
+    join_average,
+    loss_of_output,
+    owe,
     rate_now,
     row_bounds,
-    truncate_row,
 )
 from dsgd.kernels.sum_tree import find_all, total, update_all
 from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
@@ -65,7 +63,7 @@ from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVect
 __all__ = ["AHEAD", "choose_rows", "gradient_drawn", "run_drawn"]
 
 #: Rows that are drawn together.
-AHEAD = 16
+AHEAD = 32
 #: Entries of a row that are asked for ahead, in lines of 64 bytes; those behind follow by themselves.
 _LINES = 4
 
@@ -191,9 +189,14 @@ def ask_ahead(
 
 
 @scalar
-def row_norm(squares: float, row_weight: float, square: float, intercept_rate: float) -> float:
-    """Return the norm of a row's gradient, of the squares of the slopes of its outputs and of its length."""
-    return abs(row_weight) * math.sqrt(squares * (square + (1.0 if intercept_rate > 0.0 else 0.0)))
+def row_norm(
+    values: FloatVector, first: np.uint64, last: np.uint64, row_weight: float, squares: float, intercept_rate: float
+) -> float:
+    """Return the norm of a row's gradient, of the squares of the slopes of its outputs; 0 if it is not finite."""
+    square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
+    norm = abs(row_weight) * math.sqrt(squares * (square + (1.0 if intercept_rate > 0.0 else 0.0)))
+    # A model that leaves the range of numbers is noticed elsewhere; the tree must not.
+    return norm if norm < math.inf else 0.0
 
 
 @leaf_kernel
@@ -297,14 +300,11 @@ def run_drawn(
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += weight * loss
                 counters[np.uint64(COUNTERS) + k] += weight * loss
                 guard += p * 0.0
-                slope *= class_weights[0 if y > 0.0 else 1, k]
+                slope *= class_weight
                 squares += slope * slope
                 gain = eta * weight * row_weights[i]
                 params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * gain * slope)
@@ -312,31 +312,18 @@ def run_drawn(
                 if is_wide:
                     factors[k] = step
                 elif step != 0.0:
-                    add_row(values, indices, first, last, params, base, step)
-                    if a != 0.0:
-                        add_row(values, indices, first, last, auxiliary, base, -a * step)
+                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and is_wide:
-                add_columns(values, indices, first, last, params, factors, 1.0)
-                if a != 0.0:
-                    add_columns(values, indices, first, last, auxiliary, factors, -a)
+                add_steps(values, indices, first, last, params, auxiliary, factors, a)
             if scales[j] > 0.0 and uniform < 1.0:
-                square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
-                norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
-                # A model that leaves the range of numbers is noticed elsewhere; the tree must not.
-                norm = norm if norm < math.inf else 0.0
-                tree[i] = norm
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
-            if constants[L1_RATE] > 0.0:
-                owed_total += constants[L1_RATE] * eta
-                truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
+            owed_total = owe(
+                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
+            )
             if averages:
-                n_averaged += 1.0
-                if n_averaged > 1.0:
-                    b *= n_averaged / (n_averaged - 1.0)
-                a += b * scale / n_averaged
-                for k in range(n_weights, n_weights + n_outputs):
-                    auxiliary[k] += dtype((params[k] - auxiliary[k]) / n_averaged)
+                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
         if not walks:
             update_all(tree, levels, which, n_set)
@@ -344,9 +331,7 @@ def run_drawn(
     counters[T] = t
     counters[N_AVERAGED] = n_averaged
     counters[L1_TOTAL] = owed_total
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -416,14 +401,11 @@ def gradient_drawn(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += weight * loss
                 counters[np.uint64(COUNTERS) + k] += weight * loss
                 guard += p * 0.0
-                slope *= class_weights[0 if y > 0.0 else 1, k]
+                slope *= class_weight
                 squares += slope * slope
                 slope *= weight * row_weights[i]
                 if constants[INTERCEPT_RATE] > 0.0:
@@ -435,14 +417,9 @@ def gradient_drawn(
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
             if scales[j] > 0.0 and uniform < 1.0:
-                square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
-                norm = row_norm(squares, row_weights[i], square, constants[INTERCEPT_RATE])
-                norm = norm if norm < math.inf else 0.0
-                tree[i] = norm
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
         if not walks:
             update_all(tree, levels, which, n_set)
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)

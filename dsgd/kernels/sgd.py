@@ -181,6 +181,109 @@ def truncate_row(
                     auxiliary[place] -= dtype(a * (weights[place] - stored))
 
 
+@scalar
+def loss_of_output(
+    targets: FloatVector,
+    class_weights: FloatMatrix,
+    constants: FloatVector,
+    codes: IntVector,
+    row: np.uint64,
+    k: np.uint64,
+    p: float,
+) -> tuple[float, float, float]:
+    """Return loss and slope of an output that predicts p for a row, and the weight of the row's class in it."""
+    y = float(targets[row])
+    if codes[N_OUTPUTS] > 1:
+        y = 1.0 if y == k else -1.0
+    loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+    return loss, slope, class_weights[0 if y > 0.0 else 1, k]
+
+
+@scalar
+def add_step(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    auxiliary: FloatVector,
+    base: np.uint64,
+    step: float,
+    a: float,
+) -> None:
+    """Add `step` times a row to the stored weights of an output, so that the average of the iterates stays true."""
+    add_row(values, indices, first, last, params, base, step)
+    if a != 0.0:
+        add_row(values, indices, first, last, auxiliary, base, -a * step)
+
+
+@scalar
+def add_steps(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    auxiliary: FloatVector,
+    steps: FloatVector,
+    a: float,
+) -> None:
+    """Do what `add_step` does for all outputs of a sparse row."""
+    add_columns(values, indices, first, last, params, steps, 1.0)
+    if a != 0.0:
+        add_columns(values, indices, first, last, auxiliary, steps, -a)
+
+
+@scalar
+def owe(
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    received: FloatVector,
+    auxiliary: FloatVector,
+    constants: FloatVector,
+    owed_total: float,
+    eta: float,
+    scale: float,
+    a: float,
+    n_outputs: np.uint64,
+) -> float:
+    """Return the L1 penalty that each weight owes after a step, and apply it to those of a row."""
+    if constants[L1_RATE] > 0.0:
+        owed_total += constants[L1_RATE] * eta
+        truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
+    return owed_total
+
+
+@scalar
+def join_average(
+    params: FloatVector,
+    auxiliary: FloatVector,
+    n_weights: np.uint64,
+    n_averaged: float,
+    scale: float,
+    a: float,
+    b: float,
+) -> tuple[float, float, float]:
+    """Add the present model to the average; return the models in it, and a and b."""
+    n_averaged += 1.0
+    if n_averaged > 1.0:
+        b *= n_averaged / (n_averaged - 1.0)
+    a += b * scale / n_averaged
+    for k in range(n_weights, np.uint64(params.shape[0])):
+        auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
+    return n_averaged, a, b
+
+
+@scalar
+def count_rows(counters: FloatVector, n_rows: int, loss_sum: float, guard: float) -> None:
+    """Count rows that were seen, and what was found on them."""
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += n_rows
+
+
 @leaf_kernel
 def run_rows(
     values: FloatVector,
@@ -290,47 +393,33 @@ def run_rows(
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                y = float(targets[row])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, row, k, p)
                 loss_sum += loss
                 if n_outputs > _ONE:
                     counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
-                gain = eta * row_weights[row] * class_weights[0 if y > 0.0 else 1, k]
+                gain = eta * row_weights[row] * class_weight
                 params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 if is_wide:
                     factors[k] = step
                 elif is_short or step != 0.0:
-                    add_row(values, indices, first, last, params, base, step)
-                    if a != 0.0:
-                        add_row(values, indices, first, last, auxiliary, base, -a * step)
+                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and is_wide:
-                add_columns(values, indices, first, last, params, factors, 1.0)
-                if a != 0.0:
-                    add_columns(values, indices, first, last, auxiliary, factors, -a)
-            if constants[L1_RATE] > 0.0:
-                owed_total += constants[L1_RATE] * eta
-                truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
+                add_steps(values, indices, first, last, params, auxiliary, factors, a)
+            owed_total = owe(
+                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
+            )
             if averages:
-                n_averaged += 1.0
-                if n_averaged > 1.0:
-                    b *= n_averaged / (n_averaged - 1.0)
-                a += b * scale / n_averaged
-                for k in range(n_weights, n_weights + n_outputs):
-                    auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
+                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
     fold(params, auxiliary, scale, a, b, n_weights)
     counters[T] = t
     counters[N_AVERAGED] = n_averaged
     counters[L1_TOTAL] = owed_total
-    counters[LOSS_SUM] += loss_sum
     if n_outputs == _ONE:
         counters[COUNTERS] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -381,14 +470,11 @@ def gradient_rows(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
-                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                slope *= class_weight * row_weights[i]
                 if constants[INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
                 if is_wide:
@@ -397,9 +483,7 @@ def gradient_rows(
                     add_row(values, indices, first, last, out, base, slope)
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel

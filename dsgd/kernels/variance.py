@@ -31,22 +31,18 @@ import numpy as np
 
 from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
-from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.rng import draw, mix64
 from dsgd.kernels.sgd import (
     COUNTERS,
     EPOCH,
-    EPSILON,
-    GUARD,
     INTERCEPT_RATE,
-    LOSS,
-    LOSS_SUM,
     MIN_SCALE,
     N_FEATURES,
     N_OUTPUTS,
-    N_SEEN,
     SHRINK_RATE,
     T,
+    count_rows,
+    loss_of_output,
     rate_now,
     row_bounds,
 )
@@ -227,14 +223,11 @@ def run_reduced(
                     p = float(row_dot(values, indices, first, last, params, base)) + params[n_weights + k]
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
-                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                slope *= class_weight * row_weights[i]
                 change = slope - slopes[i * n_outputs + k]
                 params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * eta * (change + mean[n_weights + k]))
                 mean[n_weights + k] += refresh * change
@@ -252,9 +245,7 @@ def run_reduced(
     if indices is not None:
         catch_up_all(params, mean, reached, now, scale, n_outputs)
     counters[T] += stop - start
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -314,14 +305,11 @@ def gradient_reduced(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                y = float(targets[i])
-                if n_outputs > _ONE:
-                    y = 1.0 if y == k else -1.0
-                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
-                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                slope *= class_weight * row_weights[i]
                 change = slope - slopes[i * n_outputs + k]
                 if refresh > 0.0:
                     slopes[i * n_outputs + k] = slope
@@ -333,9 +321,7 @@ def gradient_reduced(
                     add_row(values, indices, first, last, out, base, change)
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += stop - start
+    count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel
@@ -378,11 +364,8 @@ def remember_slopes(
                 else:
                     place = np.uint64(indices[j]) * n_outputs + k
                 p += float(values[j]) * params[place]
-            y = float(targets[i])
-            if n_outputs > _ONE:
-                y = 1.0 if y == k else -1.0
-            _, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-            slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+            _, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+            slope *= class_weight * row_weights[i]
             slopes[i * n_outputs + k] = slope
             # As it is remembered: the mean must be that of what is.
             slope = float(slopes[i * n_outputs + k])

@@ -13,8 +13,10 @@ from dsgd.local.base import (
 )
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
+from dsgd.local.features import RandomMap
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
+from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
 from dsgd.local.sampling import Importance, resolve_sampling
 from dsgd.local.sgd import SGD, is_finite
@@ -26,6 +28,7 @@ from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
 __all__ = [
     "LARS",
     "OF_ROWS",
+    "OPTIMIZER_NAMES",
     "SAGA",
     "SGD",
     "SVRG",
@@ -41,6 +44,7 @@ __all__ = [
     "Importance",
     "Momentum",
     "Objective",
+    "RandomMap",
     "Residency",
     "SGDState",
     "Shard",
@@ -58,6 +62,8 @@ __all__ = [
     "n_params",
     "new_counters",
     "pack",
+    "parse_optimizer",
+    "parse_sampling",
     "resolve_sampling",
     "split",
     "steps_of",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
@@ -19,12 +19,13 @@ from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
 from dsgd.local.evaluate import evaluate
+from dsgd.local.features import FeatureBlocks, RandomMap
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.order import arrange, epoch_order
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, steps_of
 from dsgd.local.sampling import Importance
 from dsgd.local.sgd_state import SGDState
-from dsgd.local.shard import Shard
+from dsgd.local.shard import Residency, Shard
 from dsgd.local.variance import SVRG, AbstractReduction, check_reduction
 from dsgd.types import FloatVector
 
@@ -63,6 +64,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     reduction : AbstractReduction or None, default=None
         Reduces the variance of steps. It has rates of its own: `schedule` is "constant" and `eta0` is 1, which is
         multiplied by the length that the state has as `rate_factor`.
+    features : RandomMap or None, default None
+        The model is linear in random features of rows, which exist a block at a time; neither with `sampling` nor with
+        a `reduction`.
 
     Raises
     ------
@@ -81,6 +85,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     sampling: Importance | None = None
     seed: int = 0
     reduction: AbstractReduction | None = None
+    features: RandomMap | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -97,6 +102,11 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
         if self.average < 0:
             raise InvalidParameterError(f"SGD(average=...) must be 0 or more. Got {self.average!r}.")
+        if self.features is not None and (self.sampling is not None or self.reduction is not None):
+            raise IncompatiblePartsError(
+                f"SGD(features={self.features!r}) makes features of the rows of the walk, and {self.steps.name} draws "
+                "or remembers rows. Use one of them, or make the features before."
+            )
         if self.reduction is not None:
             if (self.schedule, self.eta0, self.rule) != ("constant", 1.0, None):
                 raise InvalidParameterError(
@@ -112,7 +122,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def steps_in_fused_rounds(self) -> bool:
         """Whether a step is a plain one on the next row of the walk, as kernels of many rounds take it."""
-        return self.rule is None and self.sampling is None and self.reduction is None
+        return (self.rule, self.sampling, self.reduction, self.features) == (None, None, None, None)
 
     @property
     def n_outputs(self) -> int:
@@ -127,10 +137,11 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def init(self, shard: Shard) -> SGDState:
         """Return the state to train on `shard` from the start, with all scratch memory in it."""
         objective = self.objective
-        k, d = objective.n_outputs, shard.n_features
+        k, d = objective.n_outputs, self.width(shard)
+        is_sparse = shard.is_sparse and self.features is None
         share, strength = objective.l1_share, objective.strength
         # The length of a step of a reduction has the intercept in it.
-        intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse and self.reduction is None else 1.0
+        intercept_rate = SPARSE_INTERCEPT_DECAY if is_sparse and self.reduction is None else 1.0
         constants = np.zeros(kernels.CONSTANTS)
         constants[kernels.ALPHA] = objective.alpha
         constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
@@ -150,7 +161,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         if self.rule is not None:
             model = np.zeros(n_params(d, k), shard.dtype)
             batch = self.rule.batch or DEFAULT_BATCH
-            rule = self.rule.init(model, constants, sparse=shard.is_sparse, batch=batch)
+            rule = self.rule.init(model, constants, sparse=is_sparse, batch=batch)
         return SGDState(
             counters=new_counters(k),
             constants=constants,
@@ -163,7 +174,18 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             rule=rule,
             sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
             reduction=None if self.reduction is None else self.reduction.init(shard, k, self.seed),
+            features=None
+            if self.features is None
+            else FeatureBlocks(self.features.drawn(shard.n_features, shard.dtype)),
         )
+
+    def width(self, shard: Shard) -> int:
+        """Return how many weights an output has: a column's each, or a feature's."""
+        return shard.n_features if self.features is None else self.features.n_components
+
+    def mean_square(self, shard: Shard) -> float:
+        """Return the mean squared length of what the model is linear in: rows, or features, whose mean square is 1."""
+        return shard.mean_square() if self.features is None else 1.0
 
     def arrange(self, shard: Shard, state: SGDState) -> None:
         """Make the order in which the present epoch walks the rows; one for all epochs if the shard has no seed."""
@@ -189,7 +211,11 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
         """Return `run` for this model, these rows and this state, to be called with start and stop only."""
+        if state.features is not None and state.rule is None:
+            return partial(self._run_features, params, shard, state)
         arguments, rule = self.arguments(params, shard, state), state.rule
+        if state.features is not None:
+            return partial(self._run_batches, params, shard, state)
         if state.sampling is not None:
             if rule is not None:
                 return partial(self._run_batches, params, shard, state)
@@ -211,6 +237,16 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             return partial(kernels.run_rows, *arguments)
         of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
         return partial(rule_kernels.run_batches, *arguments, *of_rule)
+
+    def _run_features(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
+        """Take a step on the features of each row, block by block; none where there are no rows."""
+        assert state.features is not None
+        if start == stop:
+            # Loads the kernels.
+            block, order = state.features.none_of(shard)
+            kernels.run_rows(*self.arguments(params, block, state)[:-1], order, 0, 0)
+        for block, order in state.features.over(shard, state.order, start, stop):
+            kernels.run_rows(*self.arguments(params, block, state)[:-1], order, 0, block.n_rows)
 
     def _run_batches(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
         """Take a step of the rule on each batch of drawn rows, cut as `dsgd.kernels.rules.run_batches` does."""
@@ -269,6 +305,15 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         state : SGDState
             The sum of losses and the rows seen are updated.
         """
+        if (blocks := state.features) is not None:
+            blocks.gradient = out.copy() if blocks.gradient.size != out.size else blocks.gradient
+            out.fill(0.0)
+            for block, order in blocks.over(shard, state.order, start, stop):
+                arguments = self.arguments(params, block, state)
+                own = (*arguments[:6], params, blocks.gradient, *arguments[9:13], order)
+                kernels.gradient_rows(*own, 0, block.n_rows)
+                out += blocks.gradient
+            return
         # The same, but for the model that is left out and the average, penalty and order behind it.
         before, own, after = (
             self.arguments(params, shard, state)[:6],
@@ -335,7 +380,14 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
         """Return how good a model is; see `dsgd.local.evaluate`."""
-        return evaluate(params, shard, self.objective)
+        if state.features is None:
+            return evaluate(params, shard, self.objective)
+        residency, sums, place = Residency(shard), Evaluation().as_vector(), 0
+        for block, _ in state.features.over(shard, None, 0, shard.n_rows):
+            sums += evaluate(params, block, self.objective).as_vector()
+            place += block.n_rows
+            residency.at(place)
+        return Evaluation.from_vector(sums)
 
     def objective_sums(self, params: FloatVector, shard: Shard, state: SGDState) -> FloatVector:
         """Return for each output the objective in this epoch, times the rows seen.
@@ -346,7 +398,8 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         objective, sums = self.objective, state.output_losses.copy()
         if objective.strength > 0.0:
             factor = state.n_seen * objective.strength
-            add_penalties(sums, params, shard.n_features, objective.l1_share, factor, by_column=shard.is_sparse)
+            by_column = shard.is_sparse and self.features is None
+            add_penalties(sums, params, self.width(shard), objective.l1_share, factor, by_column=by_column)
         return sums
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 
 from dsgd.kernels import sgd as kernels
 from dsgd.local.base import AbstractState
+from dsgd.local.features import FeatureBlocks
 from dsgd.local.rules import RuleState
 from dsgd.local.sampling import SamplingState
 from dsgd.local.variance import ReductionState
@@ -46,6 +47,8 @@ class SGDState(AbstractState):
         The norms by which rows are drawn, if they are.
     reduction : ReductionState or None
         What a method that reduces the variance of steps remembers of rows.
+    features : FeatureBlocks or None
+        Memory for random features of a block of rows, where the model is linear in these.
     """
 
     counters: FloatVector
@@ -60,6 +63,7 @@ class SGDState(AbstractState):
     suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
     sampling: SamplingState | None = None
     reduction: ReductionState | None = None
+    features: FeatureBlocks | None = field(default=None, repr=False)
 
     @property
     def averaged(self) -> FloatVector | None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -27,6 +27,7 @@ __all__ = [
     "Words",
     "period_axis",
     "series",
+    "texts_at",
 ]
 
 Dash: TypeAlias = Literal["solid", "dashed", "dotted", "dotdash"]
@@ -61,8 +62,8 @@ class Line:
         Which of the two coordinates they are of.
     names : sequence of str, optional
         What each point is, said when one hovers over it.
-    written : collection of str, optional
-        Those of the names that are written left of and below their points.
+    written : mapping of str to str, optional
+        Names whose points have a text left of and below them, and the text (`texts_at`).
     hollow, steps, pale : bool, default False
         Markers are rings; the line goes in steps; a line that is there for comparison only, thin and without hover.
     """
@@ -78,7 +79,7 @@ class Line:
     ranges: Sequence[tuple[float, float]] = ()
     ranges_along: Side = "y"
     names: Sequence[str] = ()
-    written: Collection[str] = ()
+    written: Mapping[str, str] = field(default_factory=dict)
     hollow: bool = False
     steps: bool = False
     pale: bool = False
@@ -88,6 +89,23 @@ class Line:
         yield from self.x if side == "x" else self.y
         if side == self.ranges_along:
             yield from (value for ends in self.ranges for value in ends)
+
+
+def texts_at(points: Mapping[str, tuple[float, float]]) -> dict[str, str]:
+    """Return what is written at points: their names, and at those that are drawn over each other all names together.
+
+    Points are drawn over each other if both coordinates, positive numbers, differ by less than two per cent. The first
+    of them has the text.
+    """
+    together: dict[str, list[str]] = {}
+    for name, point in points.items():
+        at = (first for first in together if all(map(_is_near, points[first], point)))
+        together.setdefault(next(at, name), []).append(name)
+    return {name: ", ".join(names) for name, names in together.items()}
+
+
+def _is_near(one: float, other: float) -> bool:
+    return abs(one - other) <= 0.02 * max(one, other)
 
 
 @dataclass(frozen=True)

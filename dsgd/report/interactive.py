@@ -184,9 +184,10 @@ def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
         add(points, name=name)
     if mark.written:
         chosen = [number for number, name in enumerate(mark.names) if name in mark.written]
-        written = ColumnDataSource({name: [data[name][number] for number in chosen] for name in ("x", "y", "label")})
+        written = ColumnDataSource({name: [data[name][number] for number in chosen] for name in ("x", "y")})
+        written.data["text"] = [mark.written[mark.names[number]] for number in chosen]
         text = Text(
-            x="x", y="y", text="label", x_offset=-7, y_offset=2, text_align="right", text_baseline="top",
+            x="x", y="y", text="text", x_offset=-7, y_offset=2, text_align="right", text_baseline="top",
             text_font=value(_FONT), text_font_size="12px", text_color=TEXT.light,
         )  # fmt: skip
         plot.add_glyph(written, text, name=name)

@@ -274,7 +274,8 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
     named = zip(mark.x, mark.y, mark.names, strict=True) if mark.written else ()
     for x, y, name in named:
         if name in mark.written:
-            axis.annotate(name, (x, y), xytext=(-5, -2), textcoords="offset points", fontsize=8.5, ha="right", va="top")
+            style = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top"}
+            axis.annotate(mark.written[name], (x, y), xytext=(-5, -2), **style)
 
 
 def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:

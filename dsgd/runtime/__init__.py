@@ -5,9 +5,9 @@ What needs Dask is loaded when it is first used, so that training in this proces
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dsgd.lazy import loaded_on_use
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
@@ -46,11 +46,4 @@ _HOMES: Final = {
     "run_on_cluster": "dsgd.runtime.gang.job",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name that needs Dask from its home."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsgd.runtime' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _HOMES)

@@ -29,6 +29,7 @@ from dsgd.cli.parts import parse_sync
 from dsgd.comm.topology import Star
 from dsgd.compress import QSGD, TopK
 from dsgd.errors import InvalidParameterError, RankError
+from dsgd.local import SVRG, Importance, Momentum, parse_optimizer, parse_sampling
 from dsgd.runtime import connect_client
 from dsgd.sync import SGP, AnytimeSGD, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD
 
@@ -117,6 +118,25 @@ def test_fit_reports_as_json(files: Path, tmp_path: Path, run: Run) -> None:
     assert report["classes"] == [-1, 1]
     assert {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "rounds"} <= set(report["ledger"])
     assert report["training_loss"] > 0
+
+
+def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path, run: Run) -> None:
+    """`--optimizer` and `--sampling` make what their texts name; others, and wrong parameters, are refused."""
+    path, rest = tmp_path / "model.joblib", ("--loss", "log_loss", "--max-iter", 2, "--tol", 0, "--quiet")
+    given = {"--optimizer": ("svrg:every=2", SVRG(every=2)), "--sampling": ("importance:0.2", Importance(0.2))}
+    for option, (text, made) in given.items():
+        assert run("fit", "--data", files / "train.npz", "--model", path, option, text, *rest)[0] == 0
+        assert getattr(joblib.load(path), option[2:]) == made
+    assert parse_optimizer("none") is parse_sampling("uniform") is None
+    assert parse_optimizer("momentum:0.5") == Momentum(0.5)
+    wrong = {
+        ("--optimizer", "sagas"): "none or one of momentum.*svrg", ("--optimizer", "saga:every=2"): "SAGA has step",
+        ("--sampling", "weighted"): "uniform, importance", ("--sampling", "importance:2"): "uniform",
+    }  # fmt: skip
+    for pair, named in wrong.items():
+        status, _, error = run("fit", "--data", files / "train.npz", "--model", path, *pair)
+        assert status == 2
+        assert re.search(named, error)
 
 
 def test_fit_prints_the_ledger(files: Path, tmp_path: Path, run: Run) -> None:

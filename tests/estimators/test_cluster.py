@@ -21,6 +21,8 @@ from sklearn.datasets import make_classification, make_regression
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.local import SAGA, SVRG
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from gang_cluster import start_cluster
@@ -70,6 +72,24 @@ def test_processes_equal_threads_bitwise(client, data, strategy):
     on_threads = SGDClassifier(**OPTIONS, sync=strategy, n_jobs=2).fit(X, y)
     assert np.array_equal(on_cluster.coef_, on_threads.coef_)
     assert np.array_equal(on_cluster.intercept_, on_threads.intercept_)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"sampling": "importance"},
+        {"optimizer": SAGA()},
+        {"optimizer": SVRG(), "sync": MinibatchSGD(20)},
+        {"features": RandomFeatures(64, gamma=0.1)},
+    ],
+)
+def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, chosen):
+    """Drawn rows, reduced variance and random features, which every rank has by itself, give the bits of threads."""
+    X, y = data
+    options = {**OPTIONS, "loss": "log_loss", "max_iter": 3, "sync": LocalSGD(50), **chosen}
+    on_cluster = SGDClassifier(**options, client=client).fit(X, y)
+    on_threads = SGDClassifier(**options, n_jobs=2).fit(X, y)
+    assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()
 
 
 def test_a_client_that_a_pickle_left_behind_is_missed(client, data):

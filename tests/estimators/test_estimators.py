@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import count_threads
+from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import Momentum
 from dsgd.runtime import Timeouts
 from dsgd.sim import SimulatedCluster
@@ -62,7 +63,16 @@ def line() -> tuple[np.ndarray, np.ndarray]:
     return X, y / y.std()
 
 
-@parametrize_with_checks([SGDClassifier(max_iter=5), SGDRegressor(max_iter=5), SGDClassifier(max_iter=5, sync="auto")])
+# As wide as the rows of the checks are.
+FEATURED = [
+    SGDClassifier(max_iter=5, features=RandomFeatures(50, gamma=0.1)),
+    SGDRegressor(max_iter=100, tol=None, eta0=0.1, features=RandomFeatures(200, gamma=0.02)),
+]
+
+
+@parametrize_with_checks(
+    [SGDClassifier(max_iter=5), SGDRegressor(max_iter=5), SGDClassifier(max_iter=5, sync="auto"), *FEATURED]
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_sklearn_contract(estimator, check):
     """Both estimators keep scikit-learn's whole contract, with no expected failure."""

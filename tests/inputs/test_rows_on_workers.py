@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask.array as da
 import numpy as np
@@ -10,7 +12,11 @@ import pytest
 from distributed import Client
 
 from dsgd import Rows, SGDClassifier, SGDRegressor
+from dsgd.comm.memory.segment import shared_folder
 from dsgd.errors import InvalidParameterError
+from dsgd.inputs import shared
+from dsgd.inputs.asked import Spread
+from dsgd.inputs.sources import scatter_rows
 from dsgd.runtime.worker.plugin import store_of
 from dsgd.svm import SVC
 from gang_cluster import client_fixture, cluster_fixture, start_cluster, wait_until
@@ -107,3 +113,26 @@ def test_rows_belong_to_their_cluster(client: Client, cluster: Any) -> None:
         with pytest.raises(InvalidParameterError, match="Set its client to the same one"):
             SVC().fit(rows)
         assert SVC(client=client).fit(rows).score(rows) == SVC(client=client).fit(X, y).score(X, y)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_large_arrays_reach_workers_of_this_host_through_shared_memory(client: Client) -> None:
+    """They lie in a segment that has no name any more, and the model is that of rows that were sent."""
+    X, y = make(60_000)
+    futures, _ = scatter_rows(client, X, y, None, Spread(seed=0))
+    held = client.run(_mappings)
+    assert set(held.values()) == {1}
+    assert not [path for path in shared_folder().glob("dsgd-*") if path.stat().st_size > X.nbytes // 4]
+    handed = SGDClassifier(**PARAMETERS, client=client).fit(X, y)
+    with mock.patch.object(shared, "_FROM_BYTES", X.nbytes):
+        sent = SGDClassifier(**PARAMETERS, client=client).fit(X, y)
+    assert handed.coef_.tobytes() == sent.coef_.tobytes()
+    del futures
+    wait_until(lambda: set(client.run(_mappings).values()) == {0}, 30.0)
+
+
+def _mappings() -> int:
+    """Return how many large segments without a name this process has mapped."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines() if "/dsgd-" in line]
+    ends = [[int(end, 16) for end in line[0].split("-")] for line in lines if line[-1].endswith("(deleted)")]
+    return sum(last - first > 1 << 20 for first, last in ends)

@@ -161,6 +161,26 @@ def test_ranks_find_the_optimum_of_all_rows(reduction: Any, sync: Any) -> None:
     np.testing.assert_allclose(model.intercept_, peer.intercept_, atol=1e-8)
 
 
+@pytest.mark.parametrize("sync", [MinibatchSGD(4), MinibatchSGD(20), LocalSGD(5)], ids=repr)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_corrected_steps_are_those_of_full_gradients(ranks: int, sync: Any) -> None:
+    """Where all rows have one curvature a, a step of SVRG on any rank leaves (1 - step a) of the way to the minimum.
+
+    The gradient of a row less that at the anchor is then ``a (w - anchor)``, whatever the row: with the full gradient
+    at the anchor, summed over ranks, it is the full gradient at w.
+    """
+    a, step, y = 0.25, 0.02, np.random.default_rng(0).normal(3.0, 1.0, 60)
+    blocks = [(np.full((part.size, 1), np.sqrt(a)), part) for part in np.array_split(np.sort(y), ranks)]
+    fit: dict[str, Any] = {"penalty": None, "fit_intercept": False, "tol": None, "optimizer": SVRG(step)}
+    fit |= {"sync": sync, "random_state": 0}
+    cluster = SimulatedCluster(ranks, "10GbE")
+    first, last = (SGDRegressor(**fit, max_iter=n, client=cluster).fit(blocks) for n in (1, 4))
+    minimum = y.mean() / np.sqrt(a)
+    left = (last.coef_[0] - minimum) / (first.coef_[0] - minimum)
+    assert left == pytest.approx((1.0 - step * a) ** (last.t_ - first.t_), rel=1e-9)
+    assert abs(left - 1.0) > 0.03
+
+
 def test_saga_may_take_the_steps_of_its_source() -> None:
     """Where 40 well-conditioned rows have one outlier, steps of 1 / (3 L) lead to the mean, which a walk would not."""
     y = np.r_[1.0, np.zeros(39)]

@@ -31,7 +31,7 @@ def choose(norms, uniform, words):
 
 
 def reweighted(
-    X, y, sample_weight, *, n_epochs, uniform, key, loss_name, alpha, schedule, eta0, power_t, ahead=16, n_outputs=1
+    X, y, sample_weight, *, n_epochs, uniform, key, loss_name, alpha, schedule, eta0, power_t, ahead=32, n_outputs=1
 ):
     """Return (weights (k, d), intercepts (k,), norms, sum of losses of the last epoch), with an L2 penalty."""
     n, d = X.shape

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 from dsgd.errors import DsgdError
 from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Panel, Table, page, png
-from dsgd.report.figures import series
+from dsgd.report.figures import series, texts_at
 from dsgd.report.interactive import drawing
 from dsgd.report.png import draw, spread
 from dsgd.report.tables import sort_value
@@ -108,6 +108,12 @@ def test_an_axis_shows_a_little_more_than_there_is() -> None:
     low, high = Axis().limits([5.0])
     assert low < 5.0 < high
     assert Axis(scale="log").limits([])[0] > 0.0
+
+
+def test_points_over_each_other_have_one_text():
+    """Names at the same place, to two per cent of both coordinates, are written once and together."""
+    points = {"a": (1.0, 50.0), "b": (2.0, 50.0), "c": (1.01, 50.5), "d": (1.0, 0.0), "e": (1.0, 0.0)}
+    assert texts_at(points) == {"a": "a, c", "b": "b", "d": "d, e"}
 
 
 def test_shared_sides_have_the_same_ends() -> None:

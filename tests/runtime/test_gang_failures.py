@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -16,6 +18,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
+from dsgd.comm.memory import neighbours
+from dsgd.comm.wires import shm
 from dsgd.errors import (
     ClusterError,
     GangError,
@@ -112,6 +116,35 @@ def test_an_error_for_the_user_is_raised_as_itself(client: Client) -> None:
     assert caught.value.__notes__[0].startswith("raised by rank 1 on worker tcp://127.0.0.1:")
     with pytest.raises(InvalidDataError, match="cannot pack"):
         run_on_cluster(programs.spin, [], client=client, pack=programs.fail_to_pack, args=(60.0,))
+
+
+@pytest.mark.parametrize("when", ["meeting", "running"])
+def test_a_failed_rank_keeps_no_memory_until_it_is_collected(client: Client, when: str) -> None:
+    """A frame that an error has passed may hold that error: shared memory must not wait for the garbage collector."""
+    client.run(gc.disable)
+    client.run(_fail_while_meeting, when == "meeting")
+    try:
+        with pytest.raises(RankError, match="held by a frame"):
+            run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, "circle"))
+        wait_until(lambda: [line for lines in client.run(_shared_maps).values() for line in lines])
+    finally:
+        client.run(_fail_while_meeting, False)
+        client.run(gc.enable)
+
+
+def _fail_while_meeting(fails: bool) -> None:
+    """Let ranks fail, or not, when they have just shared memory."""
+
+    def join(*args: Any, **options: Any) -> Any:
+        found = [neighbours.join_neighbours(*args, **options), ValueError("held by a frame that it holds")]
+        raise found[1]
+
+    shm.join_neighbours = join if fails else neighbours.join_neighbours
+
+
+def _shared_maps() -> list[str]:
+    maps = Path("/proc/self/maps")
+    return [line for line in maps.read_text().splitlines() if "/dev/shm/dsgd-" in line] if maps.exists() else []
 
 
 @pytest.mark.parametrize(("kind", "name"), [("odd", "OddError"), ("interrupt", "KeyboardInterrupt")])

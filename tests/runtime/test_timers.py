@@ -11,6 +11,7 @@ from distributed import Client, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
 from dsgd.runtime import Rank, run_on_cluster
+from dsgd.runtime.dask_internals import servers_here
 from dsgd.runtime.worker import timers
 from gang_cluster import start_cluster
 
@@ -77,14 +78,14 @@ def test_servers_of_dask_have_these_timers() -> None:
         Client(cluster) as client,
     ):
         servers = [cluster.workers[0], cluster.scheduler]
-        assert list(timers.servers_here(client)) == servers[::-1]
+        assert list(servers_here(client)) == servers[::-1]
         before = [_shortest(server) for server in servers]
         assert [set(periods) for periods in before] == [{"profile", "tick"}, {"tick"}]
         assert max(period for periods in before for period in periods.values()) < 500.0
         seen = run_on_cluster(_look, [], client=client, pack=_keep).value
         after = [_shortest(server) for server in servers]
         with Client(cluster.scheduler_address) as other:
-            assert not timers.servers_here(other)
+            assert not servers_here(other)
     assert after == before
     assert {"profile": 500.0, "tick": 500.0} in seen
     assert {"tick": 500.0} in seen

@@ -35,6 +35,7 @@ from dsgd.study.elimination import (
 )
 from dsgd.study.elimination.grid import SOLVERS
 from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, serial_seconds
+from dsgd.study.elimination.plots import elimination_figures
 from dsgd.study.elimination.problems import load_problem
 from dsgd.study.elimination.report import elimination_page
 from dsgd.svm import SVC, EliminationRecord
@@ -74,6 +75,25 @@ def made_rows(study=STUDY, **by_method):
         runs = study.runs(problem) + [run for ranks in study.ranks for run in study.rank_runs(problem, ranks)]
         rows += [made_row(run, **by_method.get(run.method.replace("-", "_"), {})) for run in runs]
     return rows
+
+
+@pytest.mark.parametrize(("share", "rows", "said"), [(0.01, (20_000, 20_000), "1"), (0.01, (5_000, 4_000), "1 to 1.6")])
+def test_panels_say_what_the_cache_holds(share, rows, said):
+    """The small cache of a panel is the share of the matrix that its fits had; a megabyte is the least."""
+    problems = [replace(PROBLEMS[name], rows=n) for name, n in zip(("clean", "noisy"), rows, strict=True)]
+    figures = elimination_figures(
+        summarise_elimination(made_rows(replace(STUDY, problems=problems, cache_share=share)))
+    )
+    titles = next([panel.title for panel in figure.panels] for figure in figures if figure.name == "work")
+    assert titles == [f"Cache of {said} % of the matrix", "Cache that fits"]
+
+
+def test_sets_whose_rows_are_all_kept_are_said_to_have_nothing_to_save():
+    """Up to 2,048 samples the cache says nothing about a run without elimination, and the claim says so."""
+    small = replace(STUDY, problems=(replace(PROBLEMS["clean"], rows=2_000),))
+    assert "all rows kept" in claim_on(made_rows(small), "auto, small cache").note
+    large = replace(STUDY, problems=(replace(PROBLEMS["clean"], rows=2_100),))
+    assert "all rows kept" not in claim_on(made_rows(large), "auto, small cache").note
 
 
 def claim_on(rows, start, problem="clean"):

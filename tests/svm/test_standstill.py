@@ -24,7 +24,7 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     K, y = A @ A.T + 3.0 * (B - B.T), np.arange(12) % 2
     if block_size is not None:
         monkeypatch.setattr(base_module, "solve", partial(solve, block_size=block_size))
-        monkeypatch.setattr(whole_module, "_LARGEST", 0)
+        monkeypatch.setattr(whole_module, "LARGEST_DIRECT", 0)
     with pytest.warns(ConvergenceWarning):
         model = SVC(kernel="precomputed", C=10.0).fit(K, y)
     assert not model.converged_

@@ -92,7 +92,7 @@ def _blocks_of(size: int | None, *, few: bool) -> Iterator[None]:
         return
     with (
         patch("dsgd.svm.estimators.kernel_base.solve", functools.partial(block.solve, block_size=size)),
-        patch("dsgd.svm.kernel_solver.direct._LARGEST", 0),
+        patch("dsgd.svm.kernel_solver.direct.LARGEST_DIRECT", 0),
     ):
         yield
 

@@ -134,6 +134,11 @@ class Segment:
         if self._fd >= 0:
             _unlink(_path(self.name))
             _unlink(socket_path(self.name))
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file, for one of several that open a segment: its maker takes the name away."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 

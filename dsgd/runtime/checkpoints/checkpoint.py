@@ -367,8 +367,9 @@ def _encode(state: SavedState) -> bytes:
     objects = [name for name, array in state.arrays.items() if array.dtype.hasobject]
     if objects:
         raise CheckpointError(f"checkpoints hold numbers only, but {', '.join(objects)} hold Python objects.")
+    arrays: dict[str, Any] = dict(state.arrays)
     # Not allow_pickle=False: numpy before 2.1 saves an array of that name.
-    np.savez(buffer, **state.arrays)
+    np.savez(buffer, **arrays)
     body = header + buffer.getvalue()
     return _PREFIX.pack(_MAGIC, _VERSION, len(header), hashlib.sha256(body).digest()) + body
 

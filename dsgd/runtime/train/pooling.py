@@ -87,7 +87,8 @@ class PooledRates:
         missing = missing_factor(job.strategy, job.optimizer, int(np.count_nonzero(counts)))
         if missing == 1.0 or not isinstance(rows, Shard):
             return cls()
-        square = np.array([share * rows.mean_square()])
+        assert isinstance(optimizer, SGD)  # others miss nothing
+        square = np.array([share * optimizer.mean_square(rows)])
         rank.group.allreduce(square)
         return cls(missing, float(square[0]))
 

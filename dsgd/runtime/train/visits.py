@@ -32,10 +32,18 @@ def entries_per_call(n_params: int) -> int:
     return min(MOST_ENTRIES_PER_CALL, max(_ENTRIES_PER_CALL, _ENTRIES_PER_WEIGHT * n_params))
 
 
+def features_of(optimizer: object) -> int:
+    """Return how many random features are made of a row; 0 if its entries are learnt from as they are."""
+    return optimizer.features.n_components if isinstance(optimizer, SGD) and optimizer.features is not None else 0
+
+
 def charge_visit(rank: Rank, job: TrainJob, rows: AbstractRows, start: int, stop: int) -> None:
     """Charge a rank with a virtual clock for a kernel that has visited rows start..stop, and the model once."""
     if rank.is_virtual and stop > start:
-        entries = rows.entries(start, stop) * job.optimizer.n_outputs
+        n_features = features_of(job.optimizer)
+        entries = rows.entries(start, stop) if n_features == 0 else (stop - start) * n_features
+        entries *= job.optimizer.n_outputs
+        entries += rows.entries(start, stop) * n_features
         rank.worked(rows=stop - start, entries=entries, params=job.initial.size)
 
 
@@ -67,7 +75,8 @@ class RowVisits:
 
     def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, params: FloatVector, state: AbstractState):
         self._rank, self._job, self._shard, self._params, self._state = rank, job, shard, params, state
-        entries_per_row = shard.entries(0, shard.n_rows) // max(1, shard.n_rows) + 16
+        n_features = features_of(job.optimizer)
+        entries_per_row = (n_features or shard.entries(0, shard.n_rows) // max(1, shard.n_rows)) + 16
         self.rows_per_call = max(1, entries_per_call(params.size) // (entries_per_row * job.optimizer.n_outputs))
         self.walk = self.call = self._kernel()
         self._residency: Residency | None = None

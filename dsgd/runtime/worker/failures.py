@@ -17,7 +17,7 @@ import cloudpickle
 
 from dsgd.errors import AbortedError, DsgdError, GangError, GangTimeoutError, RankError, WorkerLostError
 
-__all__ = ["as_error", "describe", "pickled_error", "unpickled_error"]
+__all__ = ["as_error", "describe", "pickled_error", "release_frames", "unpickled_error"]
 
 _MAX_TEXT: Final = 16_384
 _MAX_PICKLE_BYTES: Final = 1_000_000
@@ -97,6 +97,22 @@ def pickled_error(error: BaseException) -> bytes:
             if len(pickled) <= _MAX_PICKLE_BYTES and unpickled_error(pickled) is not None:
                 return pickled
     return b""
+
+
+def release_frames(error: BaseException) -> None:
+    """Let go of what the frames hold that an error has passed, and those of its causes.
+
+    A frame may hold the error, if only by the future that raised it. Arrays, sockets and shared memory in its variables
+    would then stay until the garbage collector finds them, which an idle worker never runs.
+    """
+    seen: list[BaseException] = []
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and each not in seen:
+            seen.append(each)
+            found += [each.__cause__, each.__context__]
+            traceback.clear_frames(each.__traceback__)
 
 
 def unpickled_error(pickled: bytes) -> BaseException | None:

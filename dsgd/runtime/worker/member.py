@@ -32,7 +32,7 @@ from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.timeouts import Timeouts
-from dsgd.runtime.worker.failures import describe
+from dsgd.runtime.worker.failures import describe, release_frames
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
 from dsgd.runtime.worker.mailboxes import MemberMailboxes, servers_of, wants_mailboxes
@@ -218,6 +218,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
         except BaseException as error:
             # KeyboardInterrupt and SystemExit too: peers and the client must learn of anything that stops this member.
             failures.tell(task.ranks[0], error)
+            release_frames(error)
             return _NOTHING
 
 
@@ -384,6 +385,7 @@ class _Member:
                 return self._program(rank, data, *self._args)
         except BaseException as error:
             self._failures.tell(number, error)
+            release_frames(error)
             return None
         finally:
             if transport.mailbox is not None:
@@ -402,6 +404,7 @@ class _Member:
                 mail.serve(Server(mailbox, sum(self._task.ranks_of), self._job.abort), *self._args)
         except BaseException as error:
             self._failures.tell(number, error)
+            release_frames(error)
 
     def _stats(self, data: Sequence[Any], ends: _Ends) -> list[dict[str, Any]]:
         """Return what `GangResult` says of each rank."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.report import Claim
-from dsgd.study import collectives, dnn, elimination, gtopk, scaling, speedup, strategies, tuning
+from dsgd.study import collectives, dnn, elimination, gtopk, scaling, speedup, strategies, tuning, variance
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame.data import DataSource
@@ -26,6 +26,7 @@ from dsgd.study.published import elimination as shrinking
 from dsgd.study.published import gtopk as sparse
 from dsgd.study.published import library, msf
 from dsgd.study.published import scaling as pcl
+from dsgd.study.published import variance as reduced
 
 __all__ = ["MEASURES"]
 
@@ -76,6 +77,7 @@ _AUTO: Final = tuning.TuningStudy(
 _SOONER: Final = replace(
     speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
 )
+_NOISE: Final = variance.VarianceStudy(sizes=(1_000, 1_000_000), repeats=25)
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.EliminationStudy(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
@@ -199,6 +201,23 @@ MEASURES: Final = (
             _SOONER,
             speedup.run_speedup_study,
             lambda rows: speedup.check_speedup_claims(speedup.summarise_speedup(rows, margin=_SOONER.margin)),
+        ),
+        timed=True,
+    ),
+    Measure(
+        "noise",
+        (
+            reduced.OUTLIERS, reduced.AS_GOOD, reduced.DRAW, reduced.SAGA_LINEAR, reduced.SVRG_LINEAR,
+            library.DRAW_STEP,
+        ),
+        "dsgd study variance on one thread of this machine: four problems, 5 seeds; steps on a thousand and on a "
+        "million rows, 25 repetitions.",
+        _by_study(
+            _NOISE,
+            variance.run_variance_study,
+            lambda rows: variance.check_variance_claims(
+                variance.summarise_variance(rows), variance.summarise_draws(rows)
+            ),
         ),
         timed=True,
     ),

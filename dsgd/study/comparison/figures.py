@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Axis, Figure, Level, Line, Mark, Panel, series
+from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
 from dsgd.study.comparison.methods import FAMILIES
 from dsgd.study.comparison.summary import StrategyCell, StrategyGang
@@ -82,18 +83,18 @@ def _below(values: Sequence[float], share: float) -> float:
 
 def _front(gang: StrategyGang, excess: float) -> Panel:
     reached, front = gang.reached(excess), gang.front(excess)
+    points = {name: (at["seconds"], max(1.0, at["bytes_sent"])) for name, at in reached.items()}
+    written = texts_at({name: points[name] for name in front})
     marks: list[Mark] = []
     if front:
-        x = [reached[name]["seconds"] for name in front]
-        y = [max(1.0, reached[name]["bytes_sent"]) for name in front]
+        x, y = zip(*(points[name] for name in front), strict=True)
         marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
     for number, family in enumerate(FAMILIES):
         names = [cell.name for cell in gang.cells if cell.name in reached and cell.family == family]
         if names:
-            x = [reached[name]["seconds"] for name in names]
-            y = [max(1.0, reached[name]["bytes_sent"]) for name in names]
+            x, y = zip(*(points[name] for name in names), strict=True)
             colour, marker = (*SERIES, SKY, TEXT)[number % 7], MARKERS[number % len(MARKERS)]
-            marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=front))
+            marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=written))
     target = f"{gang.target(excess):.4g}"
     title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
     # Names stand left of and below the points of the front, where no other can be; they need room.

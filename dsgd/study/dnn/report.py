@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dsgd.report import Axis, Figure, Line, Page, Panel, origin_doubts
-from dsgd.report.figures import series
+from dsgd.report.figures import series, texts_at
 from dsgd.report.theme import MUTED
 from dsgd.study.dnn.grid import DnnStudy
 from dsgd.study.dnn.summary import DnnGang, check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
@@ -75,7 +75,7 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
             edge = [points[name] for name in front]
             x, y = [point[0] for point in edge], [point[1] for point in edge]
             # Labels of the others would overlap; the legend names them.
-            written = set(front)
+            written = texts_at({name: points[name] for name in front})
             marks = [Line("Pareto front", x, y, MUTED, width=1.2, steps=True)]
             for number, (name, (at, error)) in enumerate(points.items()):
                 colour, marker, _ = series(number)

@@ -102,8 +102,8 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
         return note + " Every pair of classes is a small problem of its own, whose kernel matrix fits the cache."
     if base.rows[0]["method"] == "none" and samples <= LARGEST_DIRECT:
         return note + (
-            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless elimination is"
-            " asked for: there is nothing to save."
+            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless asked to"
+            " eliminate: there is nothing to save."
         )
     if base.median("cache_share") > 0.9:
         note += f" {base.median('cache_share'):.0%} of the values came from the cache anyway."
@@ -181,17 +181,11 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
         verdict = "fails"
     elif _busy(base, auto):
         verdict = "undecided"
-    share = _share_of_cache(base)
+    share = base.share_of_cache()
     if share > _SMALL_CACHE:
         note = f"The promise is for a cache of 1/100 of the matrix, this one holds 1/{1 / share:.0f}. {note}"
         verdict = "not run"
     return FEWER_VALUES.said(problem, ours, verdict, note, baseline="1x: no elimination")
-
-
-def _share_of_cache(cell: EliminationCell) -> float:
-    """Return the share of the kernel matrix in float32 that the cache holds."""
-    row = cell.rows[0]
-    return float(row["cache_mb"] * 2**20 / (4.0 * row["rows"] ** 2))
 
 
 def _never_slower(summary: EliminationSummary, problem: str) -> Claim:

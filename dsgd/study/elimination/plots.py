@@ -32,7 +32,6 @@ _SHOWN_GAPS: Final = {"none", "multi", "libsvm", "aggressive", "auto"}
 _ALL_RANKS: Final = (1, 2, 4, 8)
 _SOLVERS: Final[dict[str, tuple[str, Dash]]] = {"block": ("circle", "solid"), "pairwise": ("square", "dashed")}
 _HEIGHT: Final = 270
-_CACHES: Final = {"small": "Cache of a tenth of the matrix", "fits": "Cache that fits"}
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
@@ -201,7 +200,7 @@ def _dots(
                         names=[f"{method} on {cell.problem}" for cell, _ in chosen],
                     )
                 )
-        panels.append(Panel(_CACHES[cache], axis, side, marks))
+        panels.append(Panel(summary.cache_text(cache), axis, side, marks))
     return panels
 
 

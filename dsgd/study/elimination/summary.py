@@ -50,6 +50,11 @@ class EliminationCell(AbstractCell):
         """Return a column by repetition, where it is known."""
         return self.column(name, "repeat")
 
+    def share_of_cache(self) -> float:
+        """Return the share of the kernel matrix in float32 that the cache holds."""
+        row = self.rows[0]
+        return float(row["cache_mb"] * 2**20 / (4.0 * row["rows"] ** 2))
+
     def least_values(self) -> float | None:
         """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
 
@@ -90,6 +95,14 @@ class EliminationSummary:
     def caches(self) -> list[str]:
         """Return the sizes of the cache that were run."""
         return list(dict.fromkeys(cell.cache for cell in self.cells if cell.ranks is None))
+
+    def cache_text(self, cache: str) -> str:
+        """Return what a cache holds, such as "Cache of 1 to 3 % of the matrix"."""
+        if cache == "fits":
+            return "Cache that fits"
+        shares = [cell.share_of_cache() for cell in self.cells if cell.cache == cache and cell.ranks is None]
+        least, most = (f"{100.0 * share:.2g}" for share in (min(shares), max(shares)))
+        return f"Cache of {least if least == most else f'{least} to {most}'} % of the matrix"
 
     def tight(self) -> str:
         """Return the smallest cache that was run; "small" where none was."""

@@ -15,6 +15,7 @@ from dsgd.study.published import (
     msf,
     neighbours,
     scaling,
+    variance,
 )
 
 __all__ = ["SOURCES", "STATEMENTS"]
@@ -36,7 +37,7 @@ def _of(module: ModuleType) -> list[Statement]:
 STATEMENTS: Final = MappingProxyType(
     {
         statement.key: statement
-        for module in (msf, scaling, gtopk, compression, averaging, neighbours, elimination, library)
+        for module in (msf, scaling, gtopk, compression, averaging, neighbours, variance, elimination, library)
         for statement in _of(module)
     }
 )

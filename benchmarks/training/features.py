@@ -1,0 +1,85 @@
+"""Random features made inside a fit, block by block, beside features made before it, and beside scikit-learn's.
+
+Rows whose classes no line separates. Three ways to the same kind of model, in turns: ``features=`` of the estimator, a
+pipeline of our transformer and estimator, and one of scikit-learn's. For each number of features: seconds of a fit, the
+most memory that it allocates beside the rows, and the accuracy on as many other rows. The exact kernel SVM is the last
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tracemalloc
+from typing import Any
+
+import numpy as np
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import SGDClassifier as Plain
+from sklearn.pipeline import make_pipeline
+
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import in_turns, timed
+from dsgd import SGDClassifier
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.svm import SVC
+
+PAGE = "kernel-approximation"
+QUICK_S = 25
+QUICK = "a quarter of the rows, and up to 400 features"
+REPEATS = (3, 1)
+
+GAMMA, EPOCHS = 0.5, 10
+
+
+def rings(n_rows: int, seed: int) -> tuple[Any, Any]:
+    """Return rows of four columns, of one class where their length is in every second of several shells."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_rows, 4))
+    return X, np.floor(np.linalg.norm(X, axis=1)) % 2 == 0
+
+
+def ways(n_features: int) -> dict[str, Any]:
+    """Return the estimators by name."""
+    fit: dict[str, Any] = {"alpha": 1e-5, "average": True, "max_iter": EPOCHS, "tol": None, "random_state": 0}
+    made = RandomFeatures(n_features, gamma=GAMMA, random_state=0)
+    return {
+        "features=": SGDClassifier(**fit, n_jobs=1, features=made),
+        "pipeline": make_pipeline(made, SGDClassifier(**fit, n_jobs=1)),
+        "scikit-learn": make_pipeline(RBFSampler(gamma=GAMMA, n_components=n_features, random_state=0), Plain(**fit)),
+    }
+
+
+def allocated_mb(model: Any, X: Any, y: Any) -> float:
+    """Return the most memory that a fit allocates."""
+    tracemalloc.start()
+    model.fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return float(peak / 1e6)
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    n_rows = 5_000 if options.quick else 20_000
+    (X, y), (X_test, y_test) = rings(n_rows, 0), rings(n_rows, 1)
+    heads = ("features", "way", "s:.2f", "MB:.1f", "accuracy:.1%")
+    with table(f"{n_rows:,} rows of 4 columns, {EPOCHS} epochs", *heads) as line:
+        for n_features in (100, 400) if options.quick else (100, 400, 1_600):
+            models = ways(n_features)
+            for model in models.values():
+                model.fit(X[:300], y[:300])
+            turns = in_turns(
+                {name: (lambda model=model: model.fit(X, y)) for name, model in models.items()}, options.repeats
+            )
+            for name, model in models.items():
+                seconds = statistics.median(one.seconds for one in turns[name])
+                accuracy = float(model.score(X_test, y_test))
+                memory = allocated_mb(model, X, y)
+                rows.add(features=n_features, method=name, seconds=seconds, megabytes=memory, accuracy=accuracy)
+                line(str(n_features), name, seconds, memory, accuracy)
+        exact = SVC(gamma=GAMMA, C=10.0)
+        seconds = timed(exact.fit, X, y).seconds
+        accuracy, memory = float(exact.score(X_test, y_test)), allocated_mb(exact, X, y)
+        rows.add(features=0, method="SVC", seconds=seconds, megabytes=memory, accuracy=accuracy)
+        line("exact", "SVC", seconds, memory, accuracy)

@@ -1,0 +1,246 @@
+"""Row blocks that processes of this host are handed through shared memory.
+
+Problem: rows of an array of this process travel to a worker as messages of Dask: they are copied out of the array, into
+a socket and out of it again, by one thread. A worker of the same host could read them where they are written first.
+
+Method: the rows of a block are copied from the array into a segment (`dsgd.comm.memory.segment`), those of several
+blocks at the same time, without the interpreter lock. Dask is given a `SharedBlock` to send, which is pickled as the
+name of its segment; unpickling it on the worker maps the segment and returns the block (X, y, sample_weight) itself, of
+arrays that lie there. Then the segment loses its name, and the system frees it with the arrays of the worker. To
+whatever happens later the block is like any other: Dask may move, spill or lose it.
+
+A worker is handed segments after it has found one that was made for it to find. Where it cannot, where less than twice
+the memory is free (containers often have little of this kind), and for blocks below `_FROM_BYTES`, Dask sends the rows.
+
+Cost: one copy of the rows, and one message of some hundred bytes for each block.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.comm.memory.segment import Segment, shared_folder
+from dsgd.inputs.blocks import Block
+from dsgd.inputs.partition import Partition
+from dsgd.types import AnyArray, IntVector
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["SharedBlock", "neighbours", "share_block"]
+
+_FROM_BYTES: Final = 1 << 20
+#: Arrays begin at multiples of it.
+_LINE: Final = 64
+_PROOF_BYTES: Final = 4096
+#: A block may take so much of the free memory of this kind: ranks and other programs need some, too.
+_SHARE: Final = 0.5
+
+#: For each client, which workers have found a segment and which have not.
+_KNOWN: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+
+
+class _Part(NamedTuple):
+    """An array to be written, and what writes it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: Callable[[AnyArray], object]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class _Place(NamedTuple):
+    """Where an array lies in a segment."""
+
+    first: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def array(self, segment: Segment) -> AnyArray:
+        """Return the array; it keeps the memory."""
+        found: AnyArray = np.ndarray(self.shape, self.dtype, buffer=segment.array, offset=self.first)
+        return found
+
+
+class SharedBlock:
+    """A block in a segment, made by `share_block`. Unpickled it is the block itself: a tuple (X, y, sample_weight).
+
+    Parameters
+    ----------
+    segment : Segment
+        Where its arrays lie.
+    places : mapping of str to place
+        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, and for CSR rows ``"indices"`` and ``"indptr"``.
+    sent : mapping of str to array
+        Arrays of Python objects, which cannot lie there.
+    form : (type, int) or None
+        The class of CSR rows, and their columns.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        places: Mapping[str, _Place],
+        sent: Mapping[str, AnyArray],
+        form: tuple[type[Any], int] | None,
+    ) -> None:
+        self._segment, self._rest = segment, (dict(places), dict(sent), form)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays in the segment."""
+        places: dict[str, _Place] = self._rest[0]
+        return sum(place.nbytes for place in places.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _mapped, (self._segment.name, len(self._segment.array), *self._rest)
+
+    def unlink(self) -> None:
+        """Take the name of the segment away; a process that has mapped it keeps it."""
+        self._segment.unlink()
+
+
+def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None:
+    """Copy block k of a partition into shared memory.
+
+    Parameters
+    ----------
+    rows : tuple
+        (X, y, sample_weight): X an array or CSR matrix, the others arrays or None.
+    partition : Partition
+        Which rows are in the block.
+    k : int
+        Its number.
+
+    Returns
+    -------
+    SharedBlock or None
+        None if the block is small or its rows are no numbers, or if there is too little memory of this kind.
+    """
+    X, y, weights = rows
+    mine = partition.rows(k)
+    columns = {"y": y, "weights": weights}
+    parts: dict[str, _Part] = {}
+    if sp.issparse(X):
+        taken = partition.block((X, None, None), k)[0]
+        for name, array in (("X", taken.data), ("indices", taken.indices), ("indptr", taken.indptr)):
+            parts[name] = _Part(array.shape, array.dtype, partial(_copy, array))
+    elif not X.dtype.hasobject:
+        columns["X"] = X
+    n_rows = partition.n_rows(k)
+    for name, column in columns.items():
+        if column is not None and not column.dtype.hasobject:
+            parts[name] = _Part((n_rows, *column.shape[1:]), column.dtype, partial(_take, column, mine))
+    if "X" not in parts or sum(part.nbytes for part in parts.values()) < _FROM_BYTES:
+        return None
+    sent = {name: column[mine] for name, column in columns.items() if column is not None and name not in parts}
+    form = (type(X), X.shape[1]) if sp.issparse(X) else None
+    written = _written(parts)
+    return None if written is None else SharedBlock(*written, sent, form)
+
+
+def neighbours(client: Client, workers: Sequence[str]) -> set[str]:
+    """Return those of some workers that can be handed blocks in shared memory.
+
+    Each is asked once whether it finds a segment, and in it the number that was written there.
+    """
+    known = _KNOWN.setdefault(client, {})
+    # Workers inside this process are given the arrays themselves.
+    asked = [address for address in workers if address not in known and not address.startswith("inproc://")]
+    if asked:
+        known.update(_asked(client, asked))
+    return {address for address in workers if known.get(address, False)}
+
+
+def _written(parts: Mapping[str, _Part]) -> tuple[Segment, dict[str, _Place]] | None:
+    """Return a segment with these arrays one after another, and where each of them lies."""
+    places: dict[str, _Place] = {}
+    size = 0
+    for name, part in parts.items():
+        places[name] = _Place(size, part.shape, part.dtype.str)
+        size += -(-part.nbytes // _LINE) * _LINE
+    try:
+        if size > _SHARE * shutil.disk_usage(shared_folder()).free:
+            return None
+        segment = Segment.create(size)
+    except OSError:
+        return None
+    try:
+        for name, part in parts.items():
+            part.fill(places[name].array(segment))
+    except BaseException:
+        segment.unlink()
+        raise
+    return segment, places
+
+
+def _take(column: AnyArray, rows: slice | IntVector, out: AnyArray) -> None:
+    """Write some rows of an array."""
+    if isinstance(rows, slice) or not column.flags.c_contiguous:
+        out[...] = column[rows]
+    else:
+        # Straight to `out`, which raising for a wrong number would not allow.
+        np.take(column, rows, axis=0, out=out, mode="clip")
+
+
+def _copy(array: AnyArray, out: AnyArray) -> None:
+    out[...] = array
+
+
+def _mapped(
+    name: str,
+    size: int,
+    places: Mapping[str, _Place],
+    sent: Mapping[str, AnyArray],
+    form: tuple[type[Any], int] | None,
+) -> Block:
+    """Return the block that lies in a segment."""
+    segment = Segment.open(name, size)
+    segment.close()
+    found = {**{each: place.array(segment) for each, place in places.items()}, **sent}
+    X = found["X"]
+    if form is not None:
+        kind, width = form
+        X = kind((X, found["indices"], found["indptr"]), shape=(len(found["indptr"]) - 1, width), copy=False)
+    return X, found.get("y"), found.get("weights")
+
+
+def _asked(client: Client, workers: Sequence[str]) -> dict[str, bool]:
+    """Return which workers find a segment that is made for this."""
+    try:
+        segment = Segment.create(_PROOF_BYTES)
+    except OSError:
+        return dict.fromkeys(workers, False)
+    secret = secrets.token_bytes(16)
+    segment.array[: len(secret)] = np.frombuffer(secret, np.uint8)
+    try:
+        found = client.run(_finds, segment.name, secret, workers=list(workers), on_error="return")
+    finally:
+        segment.unlink()
+    return {address: answer is True for address, answer in found.items()}
+
+
+def _finds(name: str, secret: bytes) -> bool:
+    """Return whether a segment of that name is here, and begins with `secret`."""
+    try:
+        segment = Segment.open(name, _PROOF_BYTES)
+    except OSError:
+        return False
+    segment.close()
+    return bool(segment.array[: len(secret)].tobytes() == secret)

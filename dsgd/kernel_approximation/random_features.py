@@ -1,0 +1,174 @@
+"""Random Fourier features as a transformer; `dsgd.local.features` has the mathematics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsgd.errors import InvalidParameterError
+from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["RandomFeatures"]
+
+
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Random Fourier features: ``sqrt(2 / M) cos(x W + b)``, whose inner products are a kernel, on average.
+
+    The error of a kernel value is of the order of ``1 / sqrt(M)``. With the same `random_state` frequencies and offsets
+    of ``kernel="rbf"`` are those of scikit-learn's `RBFSampler`, on every machine.
+
+    Parameters
+    ----------
+    n_components : int, default 100
+        Features M of a row.
+    gamma : float, default 1.0
+        Width of the kernel.
+    kernel : {"rbf", "laplacian"}, default "rbf"
+        ``exp(-gamma |x - z|^2)``, or ``exp(-gamma |x - z|_1)`` with the sum of absolute differences.
+    orthogonal : bool, default False
+        Whether frequencies are orthogonal, in blocks of as many as there are columns: less variance, for ``"rbf"``.
+    random_state : int, RandomState or None, default None
+        Seed of frequencies and offsets.
+
+    Attributes
+    ----------
+    random_weights_ : array, shape (n_features, n_components)
+        W.
+    random_offset_ : array, shape (n_components,)
+        b.
+    n_features_in_ : int
+        Columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[0.0, 1.0], [0.5, 1.0]])
+    >>> Z = RandomFeatures(10_000, gamma=1.0, random_state=0).fit_transform(X)
+    >>> bool(abs(Z[0] @ Z[1] - np.exp(-0.25)) < 0.02)
+    True
+    """
+
+    random_weights_: FloatMatrix
+    random_offset_: FloatVector
+    n_features_in_: int
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        gamma: float = 1.0,
+        kernel: Literal["rbf", "laplacian"] = "rbf",
+        orthogonal: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.gamma = gamma
+        self.kernel = kernel
+        self.orthogonal = orthogonal
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw frequencies and offsets for as many columns as X has.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n_samples, n_features)
+            Rows; only their number of columns and dtype count.
+        y : object, default None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            A parameter is outside its domain.
+        """
+        del y
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        self.check()
+        drawn = draw_map(
+            self.kernel,
+            float(self.gamma),
+            X.shape[1],
+            int(self.n_components),
+            check_random_state(self.random_state),
+            orthogonal=bool(self.orthogonal),
+            dtype=X.dtype,
+        )
+        self.random_weights_, self.random_offset_ = drawn.frequencies, drawn.offsets
+        self._n_features_out = drawn.n_components
+        return self
+
+    def check(self) -> None:
+        """Raise if a parameter is outside its domain.
+
+        Raises
+        ------
+        InvalidParameterError
+            Names it.
+        """
+        name = type(self).__name__
+        check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
+        check_number(f"{name}(gamma=...)", self.gamma, low=0.0, open_low=True)
+        check_choice(f"{name}(kernel=...)", self.kernel, tuple(FREQUENCIES))
+        if self.orthogonal and self.kernel != "rbf":
+            raise InvalidParameterError(
+                f"{name}(orthogonal=True) keeps kernel='rbf' unbiased, and no other. Got kernel={self.kernel!r}."
+            )
+
+    def as_map(self, seed: int) -> RandomMap:
+        """Return what an estimator makes its features from.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draws where `random_state` is None.
+
+        Raises
+        ------
+        InvalidParameterError
+            A parameter is outside its domain, or `random_state` is a stream, which other ranks do not have.
+        """
+        self.check()
+        given = self.random_state
+        if given is not None:
+            check_number(f"{type(self).__name__}(random_state=...) inside an estimator", given, low=0, integer=True)
+            seed = int(given)
+        return RandomMap(self.kernel, float(self.gamma), int(self.n_components), bool(self.orthogonal), seed)
+
+    def transform(self, X: Any) -> AnyArray:
+        """Return the features of rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n_samples, n_components)
+            In single precision if X is.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        drawn = CosineMap(
+            self.random_weights_.astype(X.dtype, copy=False), self.random_offset_.astype(X.dtype, copy=False)
+        )
+        out = np.empty((X.shape[0], drawn.n_components), X.dtype)
+        drawn.write(*entries_of(X), out)
+        return out
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,39 @@
+"""Packages whose names are loaded when they are first used.
+
+Problem: a worker that runs a rank needs one module of a package, and Python runs the package's ``__init__`` first. If
+that loads all there is, estimators and with them scikit-learn, scipy and pandas, each of some dozens of processes that
+share the cores of a host takes seconds of processor time before it trains at all.
+
+Method: a package passes the homes of its names to `loaded_on_use`, and gets the ``__getattr__`` of PEP 562.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["loaded_on_use"]
+
+
+def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, which loads a name from its home when it is first used.
+
+    Parameters
+    ----------
+    package : str
+        The package, ``__name__`` there.
+    homes : mapping of str to str
+        The module that each name comes from.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            known = ", ".join(sys.modules[package].__all__)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
+        value = getattr(importlib.import_module(homes[name]), name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return load

@@ -1,0 +1,79 @@
+"""Local optimisers and ways to draw rows by name, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum
+from dsgd.local.sampling import Importance
+from dsgd.local.variance import SAGA, SVRG, AbstractReduction
+from dsgd.named import Kind, part_of
+
+__all__ = ["OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling"]
+
+#: What each name makes.
+OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReduction]]] = MappingProxyType(
+    {"momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "lars": LARS, "saga": SAGA, "svrg": SVRG}
+)
+# Both bases of local optimisers are held against what was found, so any object may be found first.
+_OPTIMIZERS: Final = Kind("local optimiser", object, "dsgd.local", OPTIMIZER_NAMES, "dsgd.optimizers")
+_SAMPLINGS: Final = Kind("sampling", Importance, "dsgd.local", {"importance": Importance}, "dsgd.samplings")
+
+
+def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
+    """Return the local optimiser that a text names.
+
+    Parameters
+    ----------
+    text : str
+        ``none``, or a name of `OPTIMIZER_NAMES`. Parameters stand behind a colon, the first with or without its name:
+        ``momentum:0.95``, ``saga:step=0.1``, ``svrg:every=2``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text names none, or it has no such parameter, or its value is out of range.
+
+    Examples
+    --------
+    >>> parse_optimizer("svrg:every=2")
+    SVRG(step=None, every=2)
+    """
+    if text == "none":
+        return None
+    found = part_of(_OPTIMIZERS, text, f"optimizer {text!r}")
+    if not isinstance(found, (AbstractRule, AbstractReduction)):
+        raise InvalidParameterError(
+            f"No local optimiser {text!r}; give none or one of {', '.join(OPTIMIZER_NAMES)}, with or without "
+            "parameters (momentum:0.95, saga:step=0.1, svrg:every=2)."
+        )
+    return found
+
+
+def parse_sampling(text: str) -> Importance | None:
+    """Return how rows are drawn; None visits every row once an epoch.
+
+    Parameters
+    ----------
+    text : str
+        ``uniform``; or ``importance``, with or without its parameter: ``importance:0.2``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text is neither, or the parameter is out of range.
+
+    Examples
+    --------
+    >>> parse_sampling("importance:0.2")
+    Importance(uniform=0.2)
+    """
+    if text == "uniform":
+        return None
+    found: Importance | None = part_of(_SAMPLINGS, text, f"sampling {text!r}")
+    if found is None:
+        raise InvalidParameterError(f"No sampling {text!r}; give uniform, importance, or importance:0.2.")
+    return found

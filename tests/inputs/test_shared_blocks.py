@@ -1,0 +1,138 @@
+"""Row blocks that are handed to processes of this host through shared memory."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dsgd.comm.memory.segment import Segment, shared_folder
+from dsgd.inputs import shared, sources
+from dsgd.inputs.asked import Spread
+from dsgd.inputs.partition import partition_rows
+from dsgd.inputs.shared import neighbours, share_block
+
+N = 1001
+RNG = np.random.default_rng(3)
+ROWS = {
+    "float32": RNG.normal(size=(N, 5)).astype(np.float32),
+    "columns first": np.asfortranarray(RNG.normal(size=(N, 3))),
+    "images": RNG.integers(0, 255, size=(N, 2, 3, 1)).astype(np.uint8),
+    "csr_array": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG),
+    "csr_matrix": sp.csr_matrix(sp.random_array((N, 40), density=0.1, format="csr", rng=RNG, dtype=np.float32)),
+    "no entries": sp.csr_array((N, 7)),
+}
+COLUMNS = {
+    "nothing": (None, None),
+    "numbers": (RNG.integers(0, 3, N), RNG.random(N)),
+    "words": (RNG.choice(["no", "yes"], N), None),
+    "objects": (np.array([None, "a"], dtype=object)[RNG.integers(0, 2, N)], RNG.random(N).astype(np.float32)),
+    "vectors": (RNG.normal(size=(N, 2)), None),
+}
+
+
+@pytest.fixture(autouse=True)
+def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "_FROM_BYTES", 0)
+
+
+def dense(X: Any) -> Any:
+    return X.toarray() if sp.issparse(X) else X
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_block_comes_out_of_shared_memory_as_it_would_be_sent(rows: str, columns: str, seed: int | None) -> None:
+    """Values, types and kinds are those of the rows cut from the array; kernels may write to them, no name is left."""
+    given = (ROWS[rows], *COLUMNS[columns])
+    partition = partition_rows(given[0], None, 3, pieces=2, seed=seed)
+    for k in range(partition.n_blocks):
+        handed = share_block(given, partition, k)
+        assert handed is not None
+        found = pickle.loads(pickle.dumps(handed, protocol=5))
+        handed.unlink()
+        expected = partition.block(given, k)
+        for ours, sent in zip(found, expected, strict=True):
+            assert type(ours) is type(sent)
+            if sent is not None:
+                assert (ours.shape, ours.dtype) == (sent.shape, sent.dtype)
+                np.testing.assert_array_equal(dense(ours), dense(sent))
+        assert (found[0].data if sp.issparse(found[0]) else found[0]).flags.writeable
+        with pytest.raises(FileNotFoundError):  # read once, it cannot be read again
+            pickle.loads(pickle.dumps(handed))
+
+
+def test_rows_that_cannot_lie_in_shared_memory_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few bytes, Python objects and little memory give None; a copy that fails leaves nothing."""
+    X, y = ROWS["float32"], COLUMNS["numbers"][0]
+    partition = partition_rows(X, None, 2, seed=0)
+    assert share_block((X.astype(object), y, None), partition, 0) is None
+    before = set(shared_folder().glob("dsgd-*"))
+    monkeypatch.setattr(shared, "_take", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        share_block((X, y, None), partition, 0)
+    assert set(shared_folder().glob("dsgd-*")) <= before
+    monkeypatch.undo()
+    assert share_block((X, y, None), partition, 0) is None  # a block of less than a megabyte
+
+    def fail(size: int) -> Segment:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shared, "_FROM_BYTES", 0)
+    few = mock.Mock(free=X.nbytes)
+    with mock.patch.object(shared.shutil, "disk_usage", return_value=few):
+        assert share_block((X, y, None), partition, 0) is None  # more than half of what is free
+    monkeypatch.setattr(Segment, "create", fail)
+    assert share_block((X, y, None), partition, 0) is None
+
+
+class Client:
+    """A client whose workers are functions of this process, beside some that find nothing."""
+
+    def __init__(self, here: set[str]) -> None:
+        self.here, self.asked = here, []
+
+    def run(self, function: Any, *args: Any, workers: list[str], on_error: str) -> dict[str, Any]:
+        """Call a function for each worker."""
+        self.asked += workers
+        return {w: function(*args) if w in self.here else OSError("elsewhere") for w in workers}
+
+
+def test_workers_are_asked_once_for_a_segment() -> None:
+    """A worker that finds none, or is inside this process, is no neighbour; nobody is asked twice."""
+    client: Any = Client({"tcp://a", "tcp://b"})
+    workers = ["tcp://a", "tcp://far", "inproc://x"]
+    assert neighbours(client, workers) == neighbours(client, workers) == {"tcp://a"}
+    assert neighbours(client, [*workers, "tcp://b"]) == {"tcp://a", "tcp://b"}
+    assert client.asked == ["tcp://a", "tcp://far", "tcp://b"]
+
+
+def test_a_worker_that_cannot_map_a_block_is_sent_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where handing over fails, that block alone is sent, and no segment keeps its name."""
+    X, y = ROWS["float32"], COLUMNS["numbers"][0]
+
+    class Scattering(Client):
+        cluster = None
+
+        def nthreads(self) -> dict[str, int]:
+            return dict.fromkeys(sorted(self.here), 1)
+
+        def scatter(self, data: list[Any], *, workers: list[str], **options: Any) -> list[Any]:
+            if isinstance(data[0], shared.SharedBlock):
+                if workers == ["tcp://b"]:
+                    raise OSError("Stream is closed")
+                return [("mapped", pickle.loads(pickle.dumps(data[0])))]
+            return [("sent", data[0])]
+
+    client: Any = Scattering({"tcp://a", "tcp://b"})
+    before = set(shared_folder().glob("dsgd-*"))
+    futures, partition = sources.scatter_rows(client, X, y, None, Spread(seed=0))
+    assert [how for how, _ in futures] == ["mapped", "sent"]
+    assert set(shared_folder().glob("dsgd-*")) <= before
+    for k, (_, block) in enumerate(futures):
+        np.testing.assert_array_equal(block[0], partition.block((X, y, None), k)[0])
