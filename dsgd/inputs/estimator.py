@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
-from dsgd.inputs.asked import Expected, Spread, Terms
+from dsgd.inputs.asked import OF_CLUSTERS, Expected, Spread, Terms
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released

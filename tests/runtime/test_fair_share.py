@@ -17,6 +17,7 @@ import dsgd
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.jobs import list_jobs
+from dsgd.progress import Callback
 from dsgd.runtime.plan import Block, WorkerInfo, make_plan
 from dsgd.runtime.scheduler.fair_share import MOST_PASSES, Shares
 from dsgd.runtime.scheduler.registry import Registry
@@ -27,15 +28,19 @@ TOKEN = b"t" * 32
 
 
 class Cluster:
-    """A registry with a clock of its own, workers named by letters, and jobs of users."""
+    """A registry with a clock that goes on when it is read, workers named by letters, and jobs of users."""
 
     def __init__(self, most_workers: int | None = None) -> None:
         self.now = 0.0
         self.registry = Registry(
-            lambda worker, message: None, lambda job_id: None, lambda: self.now, most_workers=most_workers
+            lambda worker, message: None, lambda job_id: None, self._clock, most_workers=most_workers
         )
         self.order: list[str] = []
         self.arrived: list[str] = []
+
+    def _clock(self) -> float:
+        self.now += 1e-6
+        return self.now
 
     def ask(self, job_id: str, workers: str, user: str = "", priority: int = 0) -> None:
         """Ask for workers in the name of a user."""
@@ -263,7 +268,7 @@ def test_two_users_share_a_cluster(rng: np.random.Generator) -> None:
     endless = SGDClassifier(max_iter=10**8, tol=None, sync=16)
     told: list[Any] = []
 
-    class Told:
+    class Told(Callback):
         def on_event(self, estimator: Any, event: Any) -> None:
             told.append(event)
 

@@ -117,7 +117,10 @@ class FairQueue:
 
     def order(self) -> list[Job]:
         """Return the jobs that wait, the next first."""
-        return sorted((job for job in self._jobs.values() if job.phase == "queued"), key=self._key)
+        waiting = [job for job in self._jobs.values() if job.phase == "queued"]
+        # Once for each user: time passes from one reading to the next, and would put the jobs of a user in disorder.
+        had = {user: (self.shares.used_s(user), self.shares.held[user]) for user in {job.user for job in waiting}}
+        return sorted(waiting, key=lambda job: _key(job, *had[job.user]))
 
     def place(self, job: Job) -> int:
         """Return the place of a job among those that wait, from 1; 0 if it does not."""
@@ -150,8 +153,9 @@ class FairQueue:
         held = self.shares.held[job.user]
         return self.most_workers is not None and held > 0 and held + len(job.workers) > self.most_workers
 
-    def _key(self, job: Job) -> tuple[bool, int, float, int]:
-        # Sorting keeps the order of those that are equal, in which they came.
-        if job.passes >= MOST_PASSES:
-            return False, 0, 0.0, 0
-        return True, -job.priority, self.shares.used_s(job.user), self.shares.held[job.user]
+
+def _key(job: Job, used_s: float, held: int) -> tuple[bool, int, float, int]:
+    # Sorting keeps the order of those that are equal, in which they came.
+    if job.passes >= MOST_PASSES:
+        return False, 0, 0.0, 0
+    return True, -job.priority, used_s, held

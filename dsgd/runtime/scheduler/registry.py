@@ -3,11 +3,11 @@
 Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of the
 workers would wait forever), its members must find each other, and it must stop as a whole when one of them stops.
 
-Method: a job requests a set of workers and gets all of them at once, in the order that `FairQueue` says. It has a member
-for every worker, or several on one, which is leased once; a member may run several ranks. Members send their addresses
-and get the full list once the last has joined. Every message of a member carries (job, epoch, token), so that repeated
-tasks and tasks of finished jobs are refused. The first failure is the cause; reports of members that only noticed a
-silent peer count after a grace period, in which the cause itself usually arrives.
+Method: a job requests a set of workers and gets all of them at once, in the order that `FairQueue` says. It has a
+member for every worker, or several on one, which is leased once; a member may run several ranks. Members send their
+addresses and get the full list once the last has joined. Every message of a member carries (job, epoch, token), so that
+repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of members that only
+noticed a silent peer count after a grace period, in which the cause itself usually arrives.
 
 Cost: a member's message is recorded in constant time and wakes nobody, except that of the last; the list of all is made
 once and is the same bytes for every member.
