@@ -118,12 +118,10 @@ def fit(
 ) -> None:
     """Train a linear model on files and write it with joblib.
 
-    Files are read in parallel on the workers when there are any. Without --workers and --scheduler the model is
-    trained in this process.
+    Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
-    paths = [*data, *(more or [])]
     check_model_path(model)
-    check_inputs(paths)
+    check_inputs(paths := [*data, *(more or [])])
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "alpha": alpha,
@@ -137,11 +135,10 @@ def fit(
         "transport": transport,
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
-        "priority": priority,
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling)),
+        **_given(learning_rate=learning_rate, eta0=eta0, priority=priority, **stepping(optimizer, sampling)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
