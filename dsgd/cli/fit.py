@@ -68,6 +68,9 @@ _Timeout: TypeAlias = Annotated[
         help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
     ),
 ]
+_Priority: TypeAlias = Annotated[
+    int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
+]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -106,6 +109,7 @@ def fit(
     transport: _Transport = "auto",
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
+    priority: _Priority = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -114,12 +118,10 @@ def fit(
 ) -> None:
     """Train a linear model on files and write it with joblib.
 
-    Files are read in parallel on the workers when there are any. Without --workers and --scheduler the model is
-    trained in this process.
+    Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
-    paths = [*data, *(more or [])]
     check_model_path(model)
-    check_inputs(paths)
+    check_inputs(paths := [*data, *(more or [])])
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "alpha": alpha,
@@ -136,7 +138,7 @@ def fit(
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling)),
+        **_given(learning_rate=learning_rate, eta0=eta0, priority=priority, **stepping(optimizer, sampling)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})

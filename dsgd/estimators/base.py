@@ -172,6 +172,9 @@ class AbstractSGD(AbstractLinearEstimator):
     timeouts : `dsgd.runtime.Timeouts` or None, default None
         How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None takes what the
         settings ``dsgd.runtime.timeouts`` of Dask say.
+    priority : int or None, default None
+        On a cluster that others use, fits of a higher one get workers first. None takes what the setting
+        ``dsgd.runtime.priority`` of Dask says, else 0.
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same to the bit.
@@ -234,6 +237,7 @@ class AbstractSGD(AbstractLinearEstimator):
     resume_from: str | os.PathLike[str] | None = None
     elastic: bool = False
     timeouts: Timeouts | None = None
+    priority: int | None = None
     out_of_core: bool = False
 
     #: The losses there are, by name.

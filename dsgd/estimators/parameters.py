@@ -73,6 +73,7 @@ def check_parameters(estimator: Any) -> None:
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
+    check_numbers(estimator, "priority", integer=True, optional=True)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):

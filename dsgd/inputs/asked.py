@@ -104,6 +104,16 @@ class Work:
     given: Any = None
 
 
+#: Parameters of estimators that affect worker processes only, with their defaults.
+OF_CLUSTERS: Final[Mapping[str, Any]] = {
+    "transport": "auto",
+    "on_failure": "raise",
+    "elastic": False,
+    "timeouts": None,
+    "priority": None,
+}
+
+
 @dataclass(frozen=True)
 class Terms:
     """Settings of a gang, from the parameters of the estimator; see `dsgd.runtime.run_on_cluster`.
@@ -118,6 +128,8 @@ class Terms:
         Whether workers that join the cluster also join the gang.
     timeouts : Timeouts or None, default None
         How long it waits for each event.
+    priority : int or None, default None
+        Jobs of a higher one get workers first.
     on_event : callable or None, default None
         Receives what rank 0 publishes.
     title : str or None, default None
@@ -128,6 +140,7 @@ class Terms:
     on_failure: FailurePolicy = "raise"
     elastic: bool = False
     timeouts: Timeouts | None = None
+    priority: int | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
 

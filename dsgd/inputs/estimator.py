@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
-from dsgd.inputs.asked import Expected, Spread, Terms
+from dsgd.inputs.asked import OF_CLUSTERS, Expected, Spread, Terms
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
@@ -35,9 +35,6 @@ from dsgd.sim import SimulatedCluster
 from dsgd.stages import recorded, stage
 
 __all__ = ["AbstractClusterEstimator"]
-
-#: Parameters that affect worker processes only, with their defaults.
-_OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False, "timeouts": None}
 
 
 class _LeftOut:
@@ -167,7 +164,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 UserWarning,
                 stacklevel=4,
             )
-        idle = [name for name, default in _OF_CLUSTERS.items() if getattr(self, name, default) != default]
+        idle = [name for name, default in OF_CLUSTERS.items() if getattr(self, name, default) != default]
         if idle:
             said = ", ".join(f"{name}={getattr(self, name)!r}" for name in idle)
             warnings.warn(
@@ -180,7 +177,7 @@ class AbstractClusterEstimator(BaseEstimator):
 
     def _terms(self, on_event: Callable[[Mapping[str, Any]], None] | None) -> Terms:
         """Return the settings of the gang of this estimator, and its listeners."""
-        of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in _OF_CLUSTERS.items()}
+        of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in OF_CLUSTERS.items()}
         return Terms(**of_cluster, on_event=on_event, title=type(self).__name__)
 
     def _take_report(self, gang: GangResult, **more: Any) -> None:

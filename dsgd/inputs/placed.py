@@ -85,6 +85,7 @@ class ClusterBlocks:
                 on_failure=terms.on_failure,
                 elastic=terms.elastic,
                 timeouts=terms.timeouts,
+                priority=terms.priority,
                 title=terms.title,
             )
         if self.packed is not None and name:

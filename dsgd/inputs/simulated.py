@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs.asked import Expected, Spread, Terms, Work
+from dsgd.inputs.asked import OF_CLUSTERS, Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary, make_block
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
@@ -45,7 +45,7 @@ class SimulatedBlocks:
         IncompatiblePartsError
             A parameter needs real machines.
         """
-        for name, only in (("transport", "auto"), ("on_failure", "raise"), ("elastic", False), ("timeouts", None)):
+        for name, only in OF_CLUSTERS.items():
             asked = getattr(terms, name)
             if asked != only:
                 raise IncompatiblePartsError(

@@ -38,6 +38,8 @@ class JobInfo:
         Seconds since it was submitted, or until it ended.
     place : int or None
         Its place in the queue, from 1; None if it does not wait.
+    priority : int or None
+        Jobs of a higher one get workers first.
     ranks : int or None
         Number of its ranks.
     strategy : str
@@ -67,6 +69,7 @@ class JobInfo:
     started: float | None
     elapsed_s: float
     place: int | None
+    priority: int | None
     ranks: int | None
     strategy: str
     epoch: int | None

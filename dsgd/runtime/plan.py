@@ -154,6 +154,7 @@ def make_plan(
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
     demand: MemoryDemand | None = None,
+    most_workers: int | None = None,
 ) -> Plan:
     """Give ranks to workers, and blocks to the workers that run them.
 
@@ -173,6 +174,8 @@ def make_plan(
         How many ranks a worker may run at most; None takes one per thread.
     demand : MemoryDemand or None, default None
         What ranks need beside their rows, and what to advise where a worker has too little memory.
+    most_workers : int or None, default None
+        How many workers there may be; None takes all. Of more, those that are free and hold most bytes are taken.
 
     Returns
     -------
@@ -193,7 +196,8 @@ def make_plan(
             raise InvalidParameterError(f"{name} must be at least 1, got {number}.")
     if not workers:
         raise ClusterError("The cluster has no running worker: start one, or scale the cluster, and fit again.")
-    members = _choose(blocks, workers, n_ranks, ranks_per_worker)
+    best = _by_use(blocks, workers)[:most_workers]
+    members = _choose(best, n_ranks, ranks_per_worker, len(workers))
     shares = _assign(blocks, members)
     planned: list[MemberPlan] = []
     first = 0
@@ -214,23 +218,30 @@ def _stable(worker: WorkerInfo) -> tuple[str, int, str, str]:
     return worker.host, len(worker.name), worker.name, worker.address
 
 
-def _choose(
-    blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int | None, ranks_per_worker: int | None
-) -> list[tuple[WorkerInfo, int]]:
-    """Return the workers of the gang with the number of ranks of each."""
-    room = {w.address: min(max(w.nthreads, 1), ranks_per_worker or max(w.nthreads, 1)) for w in workers}
-    total = sum(room.values())
-    if n_ranks is not None and n_ranks > total:
-        raise ClusterError(
-            f"{n_ranks} ranks need {n_ranks} threads, one for each; the {len(workers)} running workers have room for "
-            f"{total}. Ask for fewer ranks, or add workers."
-        )
-    held = dict.fromkeys(room, 0)
+def _by_use(blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Return the workers, those first that are free and hold most bytes."""
+    held = dict.fromkeys((worker.address for worker in workers), 0)
     for block in blocks:
         for holder in block.holders:
             if holder in held:
                 held[holder] += block.nbytes
-    best = sorted(workers, key=lambda worker: (worker.busy, -held[worker.address], _stable(worker)))
+    return sorted(workers, key=lambda worker: (worker.busy, -held[worker.address], _stable(worker)))
+
+
+def _choose(
+    best: Sequence[WorkerInfo], n_ranks: int | None, ranks_per_worker: int | None, n_running: int
+) -> list[tuple[WorkerInfo, int]]:
+    """Return the workers of the gang with the number of ranks of each."""
+    room = {w.address: min(max(w.nthreads, 1), ranks_per_worker or max(w.nthreads, 1)) for w in best}
+    total = sum(room.values())
+    if n_ranks is not None and n_ranks > total:
+        which = f"the {n_running} running workers"
+        if len(best) < n_running:
+            which = f"the {len(best)} of {n_running} workers that a user may hold (dsgd.runtime.workers-per-user)"
+        raise ClusterError(
+            f"{n_ranks} ranks need {n_ranks} threads, one for each; {which} have room for "
+            f"{total}. Ask for fewer ranks, or add workers."
+        )
     counts = dict.fromkeys(room, 0)
     left = total if n_ranks is None else n_ranks
     while left:

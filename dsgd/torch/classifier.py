@@ -106,6 +106,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
     timeouts : Timeouts or None, default None
         How long a fit on a cluster waits for what; see `dsgd.runtime.Timeouts`.
+    priority : int or None, default None
+        Fits of a higher one get workers first; see `dsgd.runtime.run_on_cluster`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 
@@ -175,6 +177,7 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
+        priority: int | None = None,
         **options: Any,
     ) -> None:
         self._store(locals())

@@ -41,7 +41,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`.
     shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
         See `TorchClassifier`; rows that are held out are scored by R2.
-    on_failure, checkpoint, resume_from, timeouts
+    on_failure, checkpoint, resume_from, timeouts, priority
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -82,6 +82,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
+        priority: int | None = None,
         **options: Any,
     ) -> None:
         self._store(locals())

@@ -25,6 +25,7 @@ from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
+from dsgd.runtime.sharing import priority_of
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
@@ -77,6 +78,7 @@ def run_on_cluster(
     given: Any = None,
     packed_as: PackedAs | None = None,
     title: str | None = None,
+    priority: int | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
@@ -160,6 +162,9 @@ def run_on_cluster(
         and a later job with the same name packs nothing. By default nothing is kept.
     title : str, optional
         Title of the job on the dashboard of the cluster; by default the name of the program.
+    priority : int or None, default None
+        Jobs of a higher one get workers first; see :doc:`/deployment` for the order of those that have the same. None
+        takes the setting ``dsgd.runtime.priority`` of Dask, else 0.
 
     Returns
     -------
@@ -198,7 +203,7 @@ def run_on_cluster(
     with stage("connect"):
         register(client, check_versions(client))
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    handle = JobHandle(client, limits, on_event, title)
+    handle = JobHandle(client, limits, on_event, title, priority_of("run_on_cluster", priority))
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
     with handle.lease.attended:

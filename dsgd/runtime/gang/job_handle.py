@@ -18,6 +18,7 @@ from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import MemberPlan, Plan
 from dsgd.runtime.progress import warn_user
+from dsgd.runtime.scheduler.jobs import JobLabel
 from dsgd.runtime.stragglers import straggler_text
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import as_error
@@ -60,6 +61,8 @@ class JobHandle:
         waits for its workers. Its errors stop the job; `StopTraining` asks the program to end early.
     title : str
         Title of the job.
+    priority : int, default 0
+        Jobs of a higher one get workers first.
 
     Attributes
     ----------
@@ -73,9 +76,10 @@ class JobHandle:
         limits: Timeouts,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         title: str = "",
+        priority: int = 0,
     ) -> None:
         self.client = client
-        self._title = title
+        self._title, self._priority = title, priority
         self.job_id = uuid.uuid4().hex
         self.epoch = 0
         self.timeout_s, self.hung_after_s = limits.seconds("peer"), limits.seconds("hung")
@@ -127,7 +131,7 @@ class JobHandle:
             client=self.client.id,
             members=self._members,
             hung_after_s=self.hung_after_s,
-            label=(self._title, owner_here()),
+            label=JobLabel(self._title, owner_here(), self._priority),
             lease_s=self._lease_s,
         )
         told = 0
@@ -135,13 +139,14 @@ class JobHandle:
             place = status["position"]
             if place != told:
                 told = place
-                n_workers = len(status["ahead"])
-                text = f"waiting for workers: {n_workers} belong to other jobs, place {place} in the queue"
+                n_workers, most = len(status["ahead"]), status["most"]
+                why = f"{n_workers} belong to other jobs" if most is None else f"a user may hold {most} of this cluster"
+                text = f"waiting for workers: {why}, place {place} in the queue"
                 self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
-                raise GangTimeoutError(
-                    f"the job waited {self._queue_s:g} s for other jobs to release {', '.join(status['ahead'])}."
-                )
+                which = "jobs of this user" if status["most"] is not None else "other jobs"
+                workers = ", ".join(status["ahead"]) or "workers"
+                raise GangTimeoutError(f"the job waited {self._queue_s:g} s for {which} to release {workers}.")
             status = self._status(status["version"])
         if status["job_state"] == "running":
             return True

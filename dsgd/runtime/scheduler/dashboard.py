@@ -235,9 +235,10 @@ def _table(views: Sequence[JobView]) -> str:
 def _cells(view: JobView) -> dict[str, str]:
     latest = view.history.latest
     cells = dict.fromkeys(_COLUMNS, "")
+    place = f", place {view.position}" if view.position else ""
     cells |= {
         "job": f"{escape(view.title)} <span class='id'>{escape(view.name)}</span>",
-        "state": f"<b style='color: {_STATES.get(view.state, _MUTED)}'>{view.state}</b>",
+        "state": f"<b style='color: {_STATES.get(view.state, _MUTED)}'>{view.state}</b>{place}",
         "ranks": str(view.n_ranks),
         "elapsed": f"{view.elapsed_s:.1f} s",
         "note": escape(view.history.note),

@@ -14,7 +14,7 @@ from dsgd.runtime.scheduler.job_history import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from distributed import Scheduler
 
@@ -110,6 +110,11 @@ class FitHandlers:
         """Forget what a client had not finished to submit."""
         self.fits.client_left(client, published(self._scheduler).__contains__)
 
+    def label_of(self, client: str, label: Sequence[Any]) -> Sequence[Any]:
+        """Return the label of a job: that of a detached fit is owned by who has submitted it, not by its driver."""
+        fit = next((fit for fit in self.fits.fits.values() if fit.driver == client), None)
+        return label if fit is None else (label[0], fit.owner, *label[2:])
+
     @property
     def workers(self) -> set[str]:
         """The workers of all drivers."""
@@ -155,6 +160,7 @@ def _row(job_id: str, title: str, state: str, owner: str, age_s: float) -> dict[
         "started": None,
         "elapsed_s": 0.0,
         "place": None,
+        "priority": None,
         "ranks": None,
         "strategy": "",
         "epoch": None,
@@ -179,6 +185,7 @@ def _progress(view: JobView) -> dict[str, Any]:
     latest: Mapping[str, Any] = view.history.latest
     return {
         "place": view.position or None,
+        "priority": view.priority,
         "ranks": view.n_ranks,
         "workers": list(dict.fromkeys(view.places)),
         "strategy": latest.get("strategy", ""),

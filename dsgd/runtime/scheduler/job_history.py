@@ -39,6 +39,8 @@ class JobView(NamedTuple):
         Its place in the queue, from 1; 0 if it is not in it.
     failure : str, default ""
         Why it stops or has stopped; empty if it does not.
+    priority : int, default 0
+        Jobs of a higher one come first.
     """
 
     job_id: str
@@ -50,6 +52,7 @@ class JobView(NamedTuple):
     client: str = ""
     position: int = 0
     failure: str = ""
+    priority: int = 0
 
     @property
     def n_ranks(self) -> int:

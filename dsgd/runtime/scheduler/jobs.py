@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dsgd.runtime.plan import rank_names
 from dsgd.runtime.scheduler.job_history import JobHistory
 
-__all__ = ["Job", "Member"]
+__all__ = ["Job", "JobLabel", "Member"]
 
 _MAX_EVENTS: Final = 256
+
+
+class JobLabel(NamedTuple):
+    """What a client says of its job: title, owner (user, host and process) and priority."""
+
+    title: str = ""
+    owner: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class Job:
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; `failure` and `suspicion` say whether it failed; `opened`
     are the workers that hold data of it, perhaps from an earlier epoch; `table` is what all members get once the last
-    has joined; `events` wait for the client, `history` stays.
+    has joined; `events` wait for the client, `history` stays; `passes` counts the later jobs that got workers which it
+    wants.
     """
 
     job_id: str
@@ -45,6 +54,8 @@ class Job:
     hung_after_s: float = float("inf")
     lease_s: float = float("inf")
     renewed_at: float = 0.0
+    priority: int = 0
+    passes: int = 0
     phase: str = "queued"
     opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
@@ -59,6 +70,11 @@ class Job:
     version: int = 0
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
     history: JobHistory = field(default_factory=JobHistory)
+
+    @property
+    def user(self) -> str:
+        """Whose it is: the first part of its owner, else its client."""
+        return self.history.owner.partition("@")[0] or self.client
 
     @property
     def live(self) -> set[int]:

@@ -36,6 +36,7 @@ from dsgd.runtime.scheduler.fit_handlers import FitHandlers
 from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 from dsgd.runtime.scheduler.vigil import Vigil
+from dsgd.runtime.sharing import workers_per_user
 from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
@@ -71,10 +72,13 @@ class GangSchedulerPlugin(SchedulerPlugin):
         ------
         VersionMismatchError
             The client has another version than the scheduler, or another version has jobs here.
+        InvalidParameterError
+            The configuration of the scheduler limits users to what is no number of workers.
         """
         self._give_way(scheduler)
         self.scheduler = scheduler
-        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log)
+        most_workers = workers_per_user()
+        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log, most_workers=most_workers)
         self.detached = FitHandlers(scheduler, self.registry, self._log)
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
@@ -87,6 +91,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
             self._meetings, self.detached = before._meetings, before.detached
             self._aside, self._vigil = before._aside, before._vigil
+            self.registry.queue.most_workers = most_workers
             before._next_tick.cancel()
         self._tick()
         serve(
@@ -119,7 +124,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the workers, and for each block its size, its holders, and whether it is still available.
 
-        Workers are those that run and, apart, those that Dask has paused because their memory is full.
+        Workers are those that run and, apart, those that Dask has paused because their memory is full; a gang has at
+        most so many of them as a user may hold (``most_workers``).
 
         Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
         the first few.
@@ -134,7 +140,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
             nbytes = max(task.nbytes, 0) if task is not None else 0
             blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
-        return {"workers": self._workers("running"), "paused": self._workers("paused"), "blocks": blocks}
+        workers = {"workers": self._workers("running"), "paused": self._workers("paused")}
+        return {**workers, "blocks": blocks, "most_workers": self.registry.queue.most_workers}
 
     def admit(
         self,
@@ -144,10 +151,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        label: tuple[str, str] = ("", ""),
+        label: Sequence[Any] = (),
         lease_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
+        label = self.detached.label_of(client, label)
         self.registry.admit(job_id, epoch, token, client, members, hung_after_s, label, lease_s)
         barred = self.detached.fits.is_barred(client)
         if barred:

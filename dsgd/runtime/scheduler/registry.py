@@ -3,11 +3,11 @@
 Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of the
 workers would wait forever), its members must find each other, and it must stop as a whole when one of them stops.
 
-Method: a job requests a set of workers and gets all of them at once, first come, first served among jobs whose sets
-overlap. It has a member for every worker, or several on one, which is leased once; a member may run several ranks.
-Members send their addresses and get the full list once the last has joined. Every message of a member carries (job,
-epoch, token), so that repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of
-members that only noticed a silent peer count after a grace period, in which the cause itself usually arrives.
+Method: a job requests a set of workers and gets all of them at once, in the order that `FairQueue` says. It has a
+member for every worker, or several on one, which is leased once; a member may run several ranks. Members send their
+addresses and get the full list once the last has joined. Every message of a member carries (job, epoch, token), so that
+repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of members that only
+noticed a silent peer count after a grace period, in which the cause itself usually arrives.
 
 Cost: a member's message is recorded in constant time and wakes nobody, except that of the last; the list of all is made
 once and is the same bytes for every member.
@@ -26,8 +26,9 @@ from itertools import accumulate
 from typing import Any, Final
 
 from dsgd.runtime.messages import pack_table
+from dsgd.runtime.scheduler.fair_share import FairQueue
 from dsgd.runtime.scheduler.job_history import JobHistory, JobView
-from dsgd.runtime.scheduler.jobs import Job, Member
+from dsgd.runtime.scheduler.jobs import Job, JobLabel, Member
 
 __all__ = ["Registry"]
 
@@ -59,9 +60,13 @@ class Registry:
         gang is over.
     log : callable, optional
         Takes a record of plain values: a job was requested, has got its workers, fails, or has ended.
+    most_workers : int or None, default None
+        How many workers a user may hold; None sets no limit.
 
     Attributes
     ----------
+    queue : FairQueue
+        The jobs that wait.
     n_ended : Counter of str
         How many jobs have ended, ``"done"`` or ``"failed"``.
     """
@@ -73,6 +78,7 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
         met: Callable[[str], None] = lambda job_id: None,
         log: Callable[[dict[str, Any]], None] = lambda record: None,
+        most_workers: int | None = None,
     ) -> None:
         self._send = send
         self._notify = changed
@@ -81,6 +87,7 @@ class Registry:
         self._log = log
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
+        self.queue = FairQueue(self.jobs, self.leases, clock, most_workers)
         self._n_jobs = 0
         self.n_ended: Counter[str] = Counter()
         self.over: deque[Job] = deque(maxlen=_N_OVER)
@@ -95,13 +102,12 @@ class Registry:
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
-        label: tuple[str, str] = ("", ""),
+        label: Sequence[Any] = (),
         lease_s: float = float("inf"),
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; repeating the call changes nothing.
 
-        A later epoch replaces the one before, also in the queue: a new gang is formed. The label, title and owner, is
-        for observers.
+        A later epoch replaces the one before, also in the queue: a new gang is formed. `label` is a `JobLabel`.
         """
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
@@ -110,11 +116,15 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
-            job.history = JobHistory(*label, self._clock(), self._n_jobs) if before is None else before.history
-            self._n_jobs += before is None
-            if before is not None:
-                job.opened = before.opened & set(job.workers)
-            self._record("queued", job, title=label[0], owner=label[1], n_ranks=sum(n for *_, n in members))
+            said = JobLabel(*label)
+            job.priority = said.priority
+            if before is None:
+                job.history = JobHistory(said.title, said.owner, self._clock(), self._n_jobs)
+                self._n_jobs += 1
+            else:
+                job.history, job.passes, job.opened = before.history, before.passes, before.opened & set(job.workers)
+            more = {"title": said.title, "owner": said.owner, "priority": said.priority}
+            self._record("queued", job, **more, n_ranks=sum(n for *_, n in members))
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
@@ -125,9 +135,9 @@ class Registry:
         dict
             ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
             ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
-            ``ahead``, the workers it waits for; ``started`` and ``live`` members; ``failure``, a record (kind, rank,
-            worker, host, text, pickled) or None; ``why``, for an unknown job the record of how it ended, if it was
-            known recently.
+            ``ahead``, the workers it waits for; ``most``, the workers that a user may hold, if it waits for that;
+            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None;
+            ``why``, for an unknown job the record of how it ended, if it was known recently.
         """
         self._sweep()
         job = self.jobs.get(job_id)
@@ -146,16 +156,13 @@ class Registry:
         return {
             "job_state": state,
             "version": job.version,
-            "position": self._queue.index(job_id) + 1 if job.phase == "queued" else 0,
+            "position": self.queue.place(job),
+            "most": self.queue.most_workers if job.phase == "queued" and self.queue.is_limited(job) else None,
             "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
             "started": sorted(job.started),
             "live": sorted(job.live),
             "failure": job.failure,
         }
-
-    @property
-    def _queue(self) -> list[str]:
-        return [job.job_id for job in self.jobs.values() if job.phase == "queued"]
 
     def version(self, job_id: str) -> int:
         """Return the `version` of `status`, and nothing else."""
@@ -237,15 +244,14 @@ class Registry:
     def overview(self) -> list[JobView]:
         """Return views of all jobs and of the last finished ones, newest first."""
         jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
-        queue = self._queue
+        places_in_queue = {job.job_id: place for place, job in enumerate(self.queue.order(), 1)}
         views = []
         for job in jobs.values():
             history = job.history
             state = history.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
             places = [member.worker for member in job.members for _ in range(member.n_ranks)]
             elapsed_s = (self._clock() if history.ended is None else history.ended) - history.began
-            position = queue.index(job.job_id) + 1 if job.phase == "queued" else 0
-            about = job.client, position, self._reason(job)
+            about = job.client, places_in_queue.get(job.job_id, 0), self._reason(job), job.priority
             views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history, *about))
         return sorted(views, key=lambda view: -view.number)
 
@@ -352,7 +358,7 @@ class Registry:
             if job.phase != "closed":
                 self._fail(job, _failure("lost", job.members[gone[0]], f"worker {worker} {how}"))
             self._changed(job)
-        self.leases.pop(worker, None)
+        self._free(worker)
         self._sweep()
 
     def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
@@ -394,22 +400,21 @@ class Registry:
         return job if 0 <= member < len(job.members) else None
 
     def _grant(self) -> None:
-        wanted: set[str] = set()
-        for job in self.jobs.values():
-            if job.phase != "queued" or job.stopped:
-                continue
-            workers = set(job.workers)
-            # An earlier job in the queue keeps its place: a later one may pass only if it needs none of its workers.
-            if not workers & (wanted | self.leases.keys()):
-                job.phase = "granted"
-                job.history.grant(self._clock())
-                self._record("running", job, n_workers=len(job.workers))
-                for worker in job.workers:
-                    self.leases[worker] = job.job_id
-                    job.opened.add(worker)
-                    self._tell(worker, "open", job)
-                self._changed(job)
-            wanted |= workers
+        while (job := self.queue.next()) is not None:
+            self.queue.pass_over(job)
+            job.phase = "granted"
+            job.history.grant(self._clock())
+            self._record("running", job, n_workers=len(job.workers))
+            for worker in job.workers:
+                self.leases[worker] = job.job_id
+                self.queue.shares.lease(worker, job.user)
+                job.opened.add(worker)
+                self._tell(worker, "open", job)
+            self._changed(job)
+
+    def _free(self, worker: str) -> None:
+        self.leases.pop(worker, None)
+        self.queue.shares.free(worker)
 
     def _sweep(self) -> None:
         now = self._clock()
@@ -418,7 +423,7 @@ class Registry:
             busy = () if expired else job.workers_of(job.live)
             for worker in job.workers:
                 if worker not in busy and self.leases.get(worker) == job.job_id:
-                    del self.leases[worker]
+                    self._free(worker)
             if expired or not job.live:
                 del self.jobs[job.job_id]
                 self._notify(job.job_id)
@@ -428,7 +433,7 @@ class Registry:
         """Release the workers of an epoch; those that stay keep the job's data."""
         for worker in job.workers:
             if self.leases.get(worker) == job.job_id:
-                del self.leases[worker]
+                self._free(worker)
             if worker in job.opened and worker not in staying:
                 self._tell(worker, "close", job)
         self._met(job.job_id)
