@@ -16,7 +16,7 @@ from dsgd.svm import LinearSVC, LinearSVR
 HEAVY = ("sklearn", "pandas", "scipy.stats", "scipy.optimize", "scipy.special", "dsgd.sim", "rich", "pyarrow")
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).standard_normal((200, 4))
-with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
     for kind in (SGDClassifier, SGDRegressor, LinearSVC, LinearSVR):
         kind(client=client, max_iter=20).fit(X, X[:, 0] > 0)
         (loaded,) = client.run(lambda: set(sys.modules)).values()

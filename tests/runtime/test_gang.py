@@ -397,7 +397,7 @@ async def gone(**_):
     raise CommClosedError("in <TCP>: Stream is closed")
 
 async def main():
-    async with Scheduler(dashboard_address=None, port=0) as scheduler:
+    async with Scheduler(dashboard_address="127.0.0.1:0", port=0) as scheduler:
         async with Worker(scheduler.address, dashboard=False) as worker:
             worker.scheduler.heartbeat_worker = gone
             await worker.heartbeat()

@@ -228,7 +228,7 @@ def test_the_first_limit_may_end_before_the_second() -> None:
 def test_the_default_clusters_of_dask_train(data: Any) -> None:
     """Client(processes=False), and a LocalCluster that counts the cores itself, run a rank on every thread."""
     X, y = data
-    with Client(processes=False, dashboard_address=None, set_as_default=False) as client:
+    with Client(processes=False, dashboard_address="127.0.0.1:0", set_as_default=False) as client:
         report = SGDClassifier(**OPTIONS, client=client).fit(X, y).fit_report_
         assert report["ranks"] == sum(client.nthreads().values())
     with (

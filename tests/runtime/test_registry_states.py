@@ -1,7 +1,8 @@
-"""The queue and the leases of gangs under any sequence of events."""
+"""The queue and the leases of gangs under any sequence of events; each client is a user of its own."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dsgd.runtime.messages import read_table
+from dsgd.runtime.scheduler.fair_share import MOST_PASSES
 from dsgd.runtime.scheduler.jobs import Job
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -32,6 +34,9 @@ class Gangs(RuleBasedStateMachine):
         #: Jobs each worker has open, with their epochs: what its plugin would hold.
         self.open: dict[str, dict[str, int]] = {worker: {} for worker in WORKERS}
         self.versions: dict[str, int] = {}
+        #: How often later jobs took workers that a job waited for.
+        self.passes: Counter[str] = Counter()
+        self.granted_last: tuple[str, int] | None = None
 
     def deliver(self, worker: str, message: dict[str, Any]) -> None:
         """Do as a worker would, and check what the registry may not say."""
@@ -40,14 +45,23 @@ class Gangs(RuleBasedStateMachine):
             job = self.registry.jobs[job_id]
             assert self.open[worker].get(job_id, -1) < message["epoch"] == job.epoch, "a worker is told twice"
             self.open[worker][job_id] = job.epoch
-            for other in self.registry.jobs.values():
-                if other is job:
-                    break
-                overlaps = set(other.workers) & set(job.workers)
-                assert not (overlaps and waits(other)), "a later job was let past"
+            if (job_id, job.epoch) != self.granted_last:
+                self.granted_last = (job_id, job.epoch)
+                self.count_passes(job)
         elif message["action"] == "close":
             # The worker may have left and come back meanwhile.
             self.open[worker].pop(job_id, None)
+
+    def count_passes(self, job: Job) -> None:
+        """Check that a job which gets its workers may go before the earlier ones that wait for some of them."""
+        for other in self.registry.jobs.values():
+            if other is job:
+                return
+            if waits(other) and set(other.workers) & set(job.workers):
+                self.passes[other.job_id] += 1
+                assert self.passes[other.job_id] <= MOST_PASSES, "later jobs were let past again and again"
+                overdue = self.passes[job.job_id] >= MOST_PASSES
+                assert job.client != other.client or overdue, "a later job of the same client was let past"
 
     def some_job(self, number: int) -> Job | None:
         """Return one of the jobs, if there is one."""
@@ -197,12 +211,13 @@ class Gangs(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """A job in the queue waits for a lease, or behind an earlier one that does."""
-        earlier: set[str] = set()
-        for job in self.registry.jobs.values():
-            if waits(job):
-                assert set(job.workers) & (self.registry.leases.keys() | earlier)
-                earlier |= set(job.workers)
+        """A job in the queue waits for a lease, or for workers that a job wants which does."""
+        waiting = [set(job.workers) for job in self.registry.jobs.values() if waits(job)]
+        taken = set(self.registry.leases)
+        while blocked := [workers for workers in waiting if workers & taken]:
+            waiting = [workers for workers in waiting if not workers & taken]
+            taken = taken.union(*blocked)
+        assert not waiting
 
     @invariant()
     def workers_hold_open_what_runs(self) -> None:
@@ -229,7 +244,7 @@ class Gangs(RuleBasedStateMachine):
         """Whatever happened, when the clients have gone and ranks had their time, nothing is left."""
         for client in CLIENTS:
             self.registry.client_left(client)
-        self.now += LINGER_S
+        self.now += LINGER_S + 1.0
         self.registry.status("")
         assert not self.registry.jobs
         assert not self.registry.leases

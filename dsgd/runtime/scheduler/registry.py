@@ -202,15 +202,11 @@ class Registry:
 
     def abort(self, job_id: str, reason: str) -> None:
         """Stop a job from outside: its client asks for it, or is gone."""
-        job = self.jobs.get(job_id)
-        if job is not None and job.phase != "closed":
-            self._fail(job, _failure("stopped", _NOBODY, reason))
+        self._stop([job for job in [self.jobs.get(job_id)] if job is not None], reason)
 
     def stop_of(self, client: str, reason: str) -> None:
         """Stop all jobs of a client."""
-        for job in list(self.jobs.values()):
-            if job.client == client:
-                self.abort(job.job_id, reason)
+        self._stop([job for job in self.jobs.values() if job.client == client], reason)
 
     def end_early(self, job_id: str) -> None:
         """Ask the program of a job to end early with its present result; not all programs do."""
@@ -381,15 +377,13 @@ class Registry:
 
     def client_left(self, client: str) -> None:
         """Stop and close every job of a client that left: its results have no recipient."""
-        for job in list(self.jobs.values()):
-            if job.client == client:
-                self.abort(job.job_id, "the client of the job left")
-                self.close(job.job_id)
+        self.stop_of(client, "the client of the job left")
+        for job in [job for job in self.jobs.values() if job.client == client]:
+            self.close(job.job_id)
 
     def stop_all(self, reason: str) -> None:
         """Stop every job; its client learns why and closes it."""
-        for job_id in list(self.jobs):
-            self.abort(job_id, reason)
+        self._stop(list(self.jobs.values()), reason)
 
     # ---- inside
 
@@ -453,6 +447,13 @@ class Registry:
             self._push_abort(job)
             self._changed(job)
             self._met(job.job_id)
+
+    def _stop(self, jobs: Sequence[Job], reason: str) -> None:
+        for job in jobs:
+            if job.phase != "closed":
+                self._fail(job, _failure("stopped", _NOBODY, reason))
+        # Those that waited keep their workers from others no longer.
+        self._grant()
 
     def _push_abort(self, job: Job) -> None:
         if job.phase == "granted":
