@@ -2,7 +2,8 @@
 
 Workers have one thread each and share the cores, so what is measured is what a gang costs beside its training: to meet,
 to connect, and to load code in the first fit. Both libraries get the same rows, which the workers hold, and clusters of
-processes that have run nothing yet; the case ``cold`` has no compiled kernels on disk either. Seconds are those of the
+processes that have run nothing yet; the case ``cold`` has no compiled kernels on disk either, and ``threads`` has four
+processes with many threads each, of which every one is a rank. Seconds are those of the
 caller. Processor time is that of all workers, and of the thread of the scheduler, on which this process listens to it
 too. After the fits that are timed there is one in which the processes are watched: ``sockets`` is how many a worker has
 open at once beyond those of Dask, ``shared_bytes`` what it has mapped of shared memory, both of the worker with the
@@ -34,14 +35,17 @@ from benchmarks.common.workers import workers
 
 PAGE = "cluster"
 QUICK_S = 60
-QUICK = "2 and 8 workers, three fits each, without XGBoost"
+QUICK = "2 and 8 workers, and 8 ranks in threads, three fits each, without XGBoost"
 REPEATS = (5, 3)
-CASES = ("dsgd", "cold", "xgboost")
-USUAL_CASES = ("dsgd", "xgboost")
-QUICK_CASES = ("dsgd",)
+CASES = ("dsgd", "cold", "xgboost", "threads")
+USUAL_CASES = ("dsgd", "xgboost", "threads")
+QUICK_CASES = ("dsgd", "threads")
 
 SIZES = (8, 32, 64)
 QUICK_SIZES = (2, 8)
+# Of the case "threads": worker processes, and threads of each.
+THREADS = (4, 64)
+QUICK_THREADS = (2, 4)
 N_ROWS = 20_000
 # Between two looks at the files of all workers.
 _LOOK_S = 0.02
@@ -68,8 +72,8 @@ def train_trees(client: Any, X: Any, y: Any) -> Any:
 
 
 @contextlib.contextmanager
-def fresh_cluster(n: int, *, cold: bool) -> Iterator[tuple[Any, Any, Any]]:
-    """Give a client of n new processes, and rows and labels that they hold."""
+def fresh_cluster(n: int, threads: int, *, cold: bool) -> Iterator[tuple[Any, Any, Any]]:
+    """Give a client of n new processes of some threads, and rows and labels that they hold."""
     import dask.array as da
     from distributed import wait
 
@@ -82,7 +86,7 @@ def fresh_cluster(n: int, *, cold: bool) -> Iterator[tuple[Any, Any, Any]]:
             before = os.environ.get("NUMBA_CACHE_DIR")
             os.environ["NUMBA_CACHE_DIR"] = folder
             stack.callback(_restore, "NUMBA_CACHE_DIR", before)
-        client = stack.enter_context(workers(n, memory_limit=0))
+        client = stack.enter_context(workers(n, threads, memory_limit=0))
         client.wait_for_workers(n, timeout=300)
         labels = (whole[:, 0] > 0).astype(int)
         X, y = client.persist([da.from_array(whole, chunks=(share, 20)), da.from_array(labels, chunks=share)])
@@ -168,29 +172,33 @@ def stage_s(model: Any, name: str) -> float:
     return statistics.mean(seconds.values())
 
 
-def measure(case: str, n: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]) -> None:
+def measure(
+    case: str, n: int, threads: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]
+) -> None:
     """Fit some times on a cluster of n new processes, and once more under watch."""
     train = train_trees if case == "xgboost" else train_sgd
-    with fresh_cluster(n, cold=case == "cold") as (client, X, y):
+    gang = {"case": case, "workers": n, "ranks": (ranks := n * threads)}
+    with fresh_cluster(n, threads, cold=case == "cold") as (client, X, y):
         for number in range(options.repeats + 1):
             before = cpu_s(client)
             timing = in_time(lambda: train(client, X, y), options.limit_s)
             if timing is None:
-                rows.add(case=case, workers=n, fit=number, seconds=None, limit_s=options.limit_s)
-                line(case, n, number + 1, f"over {options.limit_s:g}", *[None] * 5)
+                rows.add(**gang, fit=number, seconds=None, limit_s=options.limit_s)
+                line(case, n, ranks, number + 1, f"over {options.limit_s:g}", *[None] * 5)
                 return
             scheduler, all_workers = (now - then for now, then in zip(cpu_s(client), before, strict=True))
             found = {"seconds": timing.seconds, "scheduler_cpu_s": scheduler, "workers_cpu_s": all_workers}
             if case != "xgboost":
                 found |= {f"{stage.replace(' ', '_')}_s": stage_s(timing.value, stage) for stage in STAGES}
-            rows.add(case=case, workers=n, fit=number, **found)
-            line(case, n, number + 1, timing.seconds, 1e3 * scheduler / n, all_workers, found.get("meet_s"), None, None)
+            rows.add(**gang, fit=number, **found)
+            timed_cells = (timing.seconds, 1e3 * scheduler / n, all_workers, found.get("meet_s"))
+            line(case, n, ranks, number + 1, *timed_cells, None, None)
         watch = Watch(client.run(os.getpid).values())
         watch.start()
         in_time(lambda: train(client, X, y), options.limit_s)
         watch.stop()
-        rows.add(case=case, workers=n, fit="watched", sockets=watch.sockets, shared_bytes=watch.shared_bytes)
-        line(case, n, "watched", None, None, None, None, watch.sockets, watch.shared_bytes / 2**20)
+        rows.add(**gang, fit="watched", sockets=watch.sockets, shared_bytes=watch.shared_bytes)
+        line(case, n, ranks, "watched", None, None, None, None, watch.sockets, watch.shared_bytes / 2**20)
 
 
 STAGES = ("kernels", "meet", "train")
@@ -200,9 +208,12 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     """Fit some times on each number of workers."""
     if not os.path.isdir("/proc/self/fd"):
         raise UnavailableError("needs /proc")
-    heads = ("case", "workers", "fit", "seconds:.2f", "scheduler, ms a member:.1f", "CPU of workers, s:.1f")
+    heads = ("case", "workers", "ranks", "fit", "seconds:.2f", "scheduler, ms a worker:.1f", "CPU of workers, s:.1f")
     heads += ("met:.2f", "sockets", "shared, MiB:.1f")
     with table(f"three epochs, or three trees, of {N_ROWS:,} rows", *heads) as line:
         for n in options.workers or (QUICK_SIZES if options.quick else SIZES):
             for case in options.only:
-                measure(case, n, options, rows, line)
+                if case != "threads":
+                    measure(case, n, 1, options, rows, line)
+        if "threads" in options.only:
+            measure("threads", *(QUICK_THREADS if options.quick else THREADS), options, rows, line)
