@@ -3,7 +3,8 @@
 The scheduler's plugin runs on an event loop in a thread of its own, whose processor time is counted. Members are
 coroutines in another one: each says that it has begun, gives its address a moment later than the one before, waits for
 those of all, and ends; one watches as the client does. Every message is packed and unpacked as Dask does it. The job is
-``done`` well, or it ``fails``: one member raises, and all others then say that they lost a peer.
+``done`` well, or all that have begun are told to stop and say when they have: one member raises (``fails``), a worker
+leaves while members train (``worker``) or while they still come (``join``), or the ``client`` leaves.
 
     python -m benchmarks run control_plane --out rows.jsonl
 """
@@ -15,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -33,13 +34,16 @@ from dsgd.runtime.worker.rendezvous import JOIN_S
 PAGE = "cluster"
 QUICK_S = 10
 QUICK = "64 and 512 members"
-CASES = ("done", "fails")
+CASES = ("done", "fails", "worker", "join", "client")
+# How the client sees its job last.
+LAST = dict.fromkeys(CASES, "failed") | {"done": "done", "client": "unknown"}
 
 SIZES = (64, 512, 1024, 4096)
 QUICK_SIZES = (64, 512)
 # Between the arrivals of two members: about as fast as one client starts tasks.
 APART_S = 0.004
 JOB = {"job_id": "a" * 32, "epoch": 0, "token": b"t" * 32}
+CLIENT = "me"
 
 
 class Traffic:
@@ -96,11 +100,12 @@ class Scheduler:
         self.addresses = [f"tcp://10.0.{k // 250}.{k % 250}:40000" for k in range(self.n)]
         self.workers = {a: SimpleNamespace(address=a, status=Status.running) for a in self.addresses}
         self.stream_comms = dict.fromkeys(self.addresses)
-        self.clients = {"me": None}
+        self.clients = {CLIENT: None}
         self.plugins: dict[str, Any] = {}
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.http_application = SimpleNamespace(applications=[])
+        self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.log: list[tuple[str, dict[str, Any]]] = []
 
     def worker_send(self, worker: str, message: dict[str, Any]) -> None:
@@ -155,24 +160,57 @@ class ControlPlane:
         }
 
     async def _job(self, how: str) -> None:
-        n = self.scheduler.n
+        n, last = self.scheduler.n, self.scheduler.n - 1
+        stops = [asyncio.Event() for _ in range(n)]
+        self._hear_stops(stops)
         members = [(address, "host", 1) for address in self.scheduler.addresses]
-        status = await self.ask("dsgd_admit", **JOB, client="me", members=members)
-        assert status["job_state"] == "running"
+        await self.ask("dsgd_admit", **JOB, client=CLIENT, members=members)
         watching = asyncio.create_task(self._watch())
-        answers = await asyncio.gather(*(self._member(k) for k in range(n)))
-        assert all(answer["join_state"] == "ready" for answer in answers)
-        await asyncio.gather(*(self._end(k, how) for k in range(n)))
-        last = await watching
-        assert last["job_state"] == ("done" if how == "done" else "failed"), last
+        joining = asyncio.gather(*(self._member(k) for k in range(last if how == "join" else n)))
+        if how == "join":
+            await asyncio.sleep(n // 2 * self._apart_s)
+            await self._leave(worker=self.scheduler.addresses[last])
+        states = {answer["join_state"] for answer in await joining}
+        assert states <= ({"stopped", "stale"} if how == "join" else {"ready"}), states
+        if how == "worker":
+            await self._leave(worker=self.scheduler.addresses[last])
+        if how == "client":
+            await self._leave(client=CLIENT)
+        staying = range(last if how in ("worker", "join") else n)
+        await asyncio.gather(*(self._end(k, how, stops[k]) for k in staying))
+        status = await watching
+        assert status["job_state"] == LAST[how], status
         await self.ask("dsgd_close", job_id=JOB["job_id"])
+
+    def _hear_stops(self, stops: Sequence[asyncio.Event]) -> None:
+        """Set the event of a member when its worker is told to stop."""
+        loop, numbers = asyncio.get_running_loop(), {a: k for k, a in enumerate(self.scheduler.addresses)}
+
+        def hear(worker: str, message: dict[str, Any]) -> None:
+            if message["action"] == "abort":
+                loop.call_soon_threadsafe(stops[numbers[worker]].set)
+
+        self.scheduler.told = hear
+
+    async def _leave(self, *, worker: str = "", client: str = "") -> None:
+        """Let Dask lose a worker or a client."""
+
+        async def leave() -> None:
+            if worker:
+                del self.scheduler.workers[worker], self.scheduler.stream_comms[worker]
+                self.plugin.remove_worker(self.scheduler, worker)  # type: ignore[arg-type]
+            if client:
+                del self.scheduler.clients[client]
+                self.plugin.remove_client(self.scheduler, client)  # type: ignore[arg-type]
+
+        await asyncio.wrap_future(self.inside.submit(leave()))
 
     async def _watch(self) -> dict[str, Any]:
         seen = -2
         while True:
             status = await self.ask("dsgd_watch", job_id=JOB["job_id"], seen=seen, wait_s=0.5)
             seen = status["version"]
-            if status["job_state"] in ("done", "failed") and not status["live"]:
+            if status["job_state"] in LAST.values() and not status["live"]:
                 return dict(status)
 
     async def _member(self, number: int) -> dict[str, Any]:
@@ -185,14 +223,16 @@ class ControlPlane:
             if answer["join_state"] != "waiting":
                 return dict(answer)
 
-    async def _end(self, number: int, how: str) -> None:
+    async def _end(self, number: int, how: str, stop: asyncio.Event) -> None:
         worker = self.scheduler.addresses[number]
         if how == "done":
             self.say(MEMBER_END, worker, **JOB, member=number, failure=None)
             return
-        kind = "aborted" if number else "raised"
-        failure = {"kind": kind, "text": "rank 0 went away", "pickled": b"x" * 500, "rank": number}
-        await self.ask("dsgd_finish", **JOB, member=number, failure=failure)
+        raises = how == "fails" and number == 0
+        if not raises:
+            await stop.wait()
+        failure = {"kind": "raised" if raises else "aborted", "text": "rank 0 went away", "pickled": b"x" * 500}
+        await self.ask("dsgd_finish", **JOB, member=number, failure={**failure, "rank": number})
 
     def close(self) -> None:
         """End both threads."""

@@ -24,6 +24,15 @@ HERE = Path(__file__).parent
 NAMES = {"dsgd": "dsgd", "xgboost": "XGBoost", "threads": "dsgd, 4 processes of 64 threads"}
 COLOURS = {"dsgd": theme.BLUE, "xgboost": theme.VERMILION, "threads": theme.GREEN}
 
+# How jobs of the control plane end.
+ENDS = {
+    "done": "Done, s",
+    "fails": "A member fails, s",
+    "worker": "A worker leaves, s",
+    "join": "A worker leaves while others join, s",
+    "client": "The client leaves, s",
+}
+
 
 class Gang:
     """All fits of one case on one cluster.
@@ -69,7 +78,7 @@ def main() -> None:
     simulated = [row for row in rows if row["benchmark"].endswith("control_plane")]
     heads = ["", "Workers", "Ranks", "First fit, s", "Next fits, s", "Scheduler, ms a worker", "Sockets"]
     write("gangs", heads, [gang.cells() for gang in gangs])
-    write("control-plane", ["Members", "Job is done", "A member fails", "Messages a member"], costs(simulated))
+    write("control-plane", ["Members", *ENDS.values(), "Messages a member"], costs(simulated))
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(6.4, 6.0), layout="constrained")
         above, below = figure.subplots(2, 1)
@@ -90,8 +99,7 @@ def costs(rows: list[dict[str, Any]]) -> Iterable[Iterable[str]]:
     for row in rows:
         by_members.setdefault(row["members"], {})[row["case"]] = row
     for members, found in sorted(by_members.items()):
-        done, fails = found["done"], found["fails"]
-        yield f"{members:,}", f"{done['seconds']:.2f} s", f"{fails['seconds']:.2f} s", f"{done['messages']:.1f}"
+        yield f"{members:,}", *(f"{found[case]['seconds']:.2f}" for case in ENDS), f"{found['done']['messages']:.1f}"
 
 
 def write(name: str, heads: Sequence[str], lines: Iterable[Iterable[str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from dsgd.runtime.plan import rank_names
@@ -41,9 +42,9 @@ class Job:
     """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; `failure` and `suspicion` say whether it failed; `opened`
-    are the workers that hold data of it, perhaps from an earlier epoch; `table` is what all members get once the last
-    has joined; `events` wait for the client, `history` stays; `passes` counts the later jobs that got workers which it
-    wants.
+    are the workers that hold data of it, perhaps from an earlier epoch; `live` members have begun and not ended;
+    `table` is what all members get once the last has joined; `events` wait for the client, `history` stays; `passes`
+    counts the later jobs that got workers which it wants.
     """
 
     job_id: str
@@ -59,6 +60,7 @@ class Job:
     phase: str = "queued"
     opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
+    live: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
     n_cores: int | None = None
     table: bytes = b""
@@ -76,15 +78,32 @@ class Job:
         """Whose it is: the first part of its owner, else its client."""
         return self.history.owner.partition("@")[0] or self.client
 
-    @property
-    def live(self) -> set[int]:
-        """Members that have begun and have not ended."""
-        return self.started - self.ended
+    @cached_property
+    def members_on(self) -> dict[str, tuple[int, ...]]:
+        """The members on each worker; workers come in the order of their first members."""
+        found: dict[str, list[int]] = {}
+        for number, member in enumerate(self.members):
+            found.setdefault(member.worker, []).append(number)
+        return {worker: tuple(numbers) for worker, numbers in found.items()}
 
-    @property
+    @cached_property
     def workers(self) -> tuple[str, ...]:
         """The workers of the job, each once, in the order of their members."""
-        return tuple(dict.fromkeys(member.worker for member in self.members))
+        return tuple(self.members_on)
+
+    def begin(self, member: int) -> None:
+        """Record that a member has begun."""
+        self.started.add(member)
+        self.live.add(member)
+
+    def end(self, members: Iterable[int]) -> None:
+        """Record that members have ended, or are gone."""
+        self.ended.update(members)
+        self.live.difference_update(members)
+
+    def is_idle(self, worker: str) -> bool:
+        """Whether no member runs on a worker."""
+        return self.live.isdisjoint(self.members_on.get(worker, ()))
 
     def workers_of(self, members: Iterable[int]) -> tuple[str, ...]:
         """Return the workers of some members, each once."""

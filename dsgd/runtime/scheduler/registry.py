@@ -21,7 +21,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ _HEARTBEATS: Final = 8
 _LONGEST_HEARTBEAT_S: Final = 2.0
 # Number of finished jobs that are still shown.
 _N_OVER: Final = 8
+# Members of a gang that stops whose end is told each.
+_FEW: Final = 8
 _NOBODY: Final = Member("", "", -1, 0)
 
 
@@ -157,8 +159,8 @@ class Registry:
             "job_state": state,
             "version": job.version,
             "position": self.queue.place(job),
-            "most": self.queue.most_workers if job.phase == "queued" and self.queue.is_limited(job) else None,
-            "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
+            "most": self.queue.most_workers if state == "queued" and self.queue.is_limited(job) else None,
+            "ahead": sorted(self._taken(job)) if state == "queued" else [],
             "started": sorted(job.started),
             "live": sorted(job.live),
             "failure": job.failure,
@@ -235,6 +237,7 @@ class Registry:
         job.closed_at = self._clock()
         self._changed(job)
         self._met(job_id)
+        self._vacate(job, job.workers)
         self._sweep()
 
     def overview(self) -> list[JobView]:
@@ -311,7 +314,7 @@ class Registry:
         job = self._fenced(job_id, epoch, token, member)
         if job is None or member in job.ended:
             return
-        job.ended.add(member)
+        job.end([member])
         if failure is not None:
             place = job.members[member]
             record = {"rank": place.first_rank, **failure, "worker": place.worker, "host": place.host}
@@ -319,10 +322,13 @@ class Registry:
                 self._suspect(job, record)
             else:
                 self._fail(job, record)
-        # A failure is told at once; a job without one tells only its end.
-        if failure is not None or job.stopped or job.phase == "closed" or len(job.ended) == len(job.members):
+        # A failure has been told at once. What the client hears of an end is as long as the gang is large, so it hears
+        # of the last few, and of every halving before.
+        n_live = len(job.live)
+        if (job.stopped and (n_live <= _FEW or n_live.bit_count() == 1)) or len(job.ended) == len(job.members):
             self._changed(job)
-            self._sweep()
+        self._vacate(job, [job.members[member].worker])
+        self._sweep()
 
     def publish(self, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any]) -> None:
         """Keep a progress event until the client asks for it; the oldest are dropped if there are too many."""
@@ -345,11 +351,11 @@ class Registry:
             How it left, to follow "worker ..." in a text.
         """
         for job in list(self.jobs.values()):
-            gone = [number for number, member in enumerate(job.members) if member.worker == worker]
-            if not gone:
+            gone = job.members_on.get(worker)
+            if gone is None:
                 continue
             # All of them before the job fails, so that no stop is sent to workers that are gone.
-            job.ended.update(gone)
+            job.end(gone)
             job.opened.discard(worker)
             if job.phase != "closed":
                 self._fail(job, _failure("lost", job.members[gone[0]], f"worker {worker} {how}"))
@@ -406,19 +412,27 @@ class Registry:
                 self._tell(worker, "open", job)
             self._changed(job)
 
+    def _taken(self, job: Job) -> list[str]:
+        """Return the workers of a job that others hold."""
+        return [worker for worker in job.workers if self.leases.get(worker, job.job_id) != job.job_id]
+
     def _free(self, worker: str) -> None:
         self.leases.pop(worker, None)
         self.queue.shares.free(worker)
 
+    def _vacate(self, job: Job, workers: Iterable[str]) -> None:
+        """Free those workers of a closed job on which no member runs."""
+        for worker in workers:
+            if job.phase == "closed" and self.leases.get(worker) == job.job_id and job.is_idle(worker):
+                self._free(worker)
+
     def _sweep(self) -> None:
+        """Forget closed jobs whose members have ended, or had their time to end, and grant what can be granted."""
         now = self._clock()
         for job in [job for job in self.jobs.values() if job.phase == "closed"]:
-            expired = now - job.closed_at >= _LINGER_S
-            busy = () if expired else job.workers_of(job.live)
-            for worker in job.workers:
-                if worker not in busy and self.leases.get(worker) == job.job_id:
-                    self._free(worker)
-            if expired or not job.live:
+            if not job.live or now - job.closed_at >= _LINGER_S:
+                job.end(list(job.live))
+                self._vacate(job, job.workers)
                 del self.jobs[job.job_id]
                 self._notify(job.job_id)
         self._grant()
@@ -477,7 +491,7 @@ class Registry:
 
     def _start(self, job: Job, member: int) -> None:
         n_before = len(job.started)
-        job.started.add(member)
+        job.begin(member)
         if n_before < len(job.started) == len(job.members):
             self._changed(job)
 
