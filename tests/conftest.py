@@ -142,9 +142,25 @@ def _sockets() -> frozenset[str]:
 
 
 def _shared_memory() -> frozenset[str]:
+    """Return the names of shared memory, but for what another process that runs tests has open."""
     if not _SHARED_MEMORY.is_dir():
         return frozenset()
-    return frozenset(path.name for path in _SHARED_MEMORY.iterdir() if path.name.startswith(_SHARED_MEMORY_PREFIX))
+    names = {path for path in _SHARED_MEMORY.iterdir() if path.name.startswith(_SHARED_MEMORY_PREFIX)}
+    held = _opened_elsewhere() if names else set()
+    return frozenset(path.name for path in names if path.with_suffix("") not in held)
+
+
+def _opened_elsewhere() -> set[Path]:
+    """Return the files that processes have open which neither are this one nor come from it."""
+    ours = {os.getpid(), *(pid for pid, _ in _descendants(os.getpid()))}
+    found = set()
+    for pid in set(psutil.pids()) - ours:
+        # Such a process, or a file of it, may be gone by now, or be another user's.
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(link.readlink())
+    return found
 
 
 def _lives_cluster() -> bool:

@@ -332,7 +332,7 @@ import numpy as np
 from dsgd.runtime.threads import peak_rss_bytes
 from dsgd.svm import SVC
 rng = np.random.default_rng(0)
-X = rng.normal(size=(10_000, 6))
+X = rng.normal(size=(7_000, 6))
 y = (X[:, 0] * X[:, 1] + 0.3 * X[:, 2] > 0).astype(int)
 SVC(n_jobs=2, cache_size=1, elimination="aggressive").fit(X[:1000], y[:1000])  # compiled code is loaded once
 before = peak_rss_bytes()
@@ -343,9 +343,9 @@ print(before, peak_rss_bytes(), X.nbytes)
 """
 
 
-@pytest.mark.parametrize("cache_size", [40])
+@pytest.mark.parametrize("cache_size", [10])
 def test_peak_memory_of_a_process_is_bounded(cache_size):
-    """Resident memory grows by at most the cache, four times the data and 96 megabytes; the kernel would be 381."""
+    """Resident memory grows by at most the cache, four times the data and 96 megabytes; the kernel would be 187."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, str(cache_size)],
         capture_output=True,
