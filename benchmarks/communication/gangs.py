@@ -23,6 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -102,12 +103,17 @@ def _restore(name: str, value: str | None) -> None:
 
 
 def in_time(work: Callable[[], Any], limit_s: float) -> Any:
-    """Return what a call returns; None if it is not over in time, when a thread is left with it."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(timed(work)), daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return found[0] if found else None
+    """Return what a call returns, or raise what it raises; None if it is not over in time, when a thread is left."""
+    over: futures.Future[Any] = futures.Future()
+
+    def call() -> None:
+        try:
+            over.set_result(timed(work))
+        except BaseException as error:
+            over.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return over.result() if over in futures.wait([over], limit_s).done else None
 
 
 def cpu_s(client: Any) -> tuple[float, float]:

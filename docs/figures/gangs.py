@@ -89,7 +89,8 @@ def main() -> None:
         cost = [1e3 * row["seconds"] / row["members"] for row in simulated if row["case"] == "done"]
         below.plot(sizes, cost, marker="D", color=theme.PURPLE.light, label="control plane alone, simulated members")
         finish(above, sorted({gang.ranks for gang in gangs}), "ranks", "seconds of a fit")
-        finish(below, sorted({*sizes, *(gang.workers for gang in gangs)}), "worker processes", "scheduler, ms a worker")
+        sizes += [gang.workers for gang in gangs if gang.case != "threads"]
+        finish(below, sorted(set(sizes)), "worker processes", "scheduler, ms a worker")
         (HERE.parent / "_static" / "gangs.png").write_bytes(picture(figure))
 
 
@@ -136,7 +137,7 @@ def finish(axis: Any, sizes: Sequence[int], xlabel: str, ylabel: str) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.legend(frameon=False, fontsize="small")
+    axis.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,11 @@ FIGURES: Final = (
           "dsgd study elimination --demo --repeats 1 --ranks none --simulated none --no-reference --out study/ && "
           "python docs/figures/elimination.py study/rows.jsonl",
           _one("svm/kernel_solver/elimination.py", "dsgd/study/elimination/problems.py")),
+    Drawn("gangs", ["_static/gangs.png", "figures/gangs.csv", "figures/control-plane.csv"],
+          "python -m benchmarks run gangs --out docs/figures/gangs.jsonl && "
+          "python -m benchmarks run control_plane --out docs/figures/gangs.jsonl",
+          _one("benchmarks/communication/gangs.py", "benchmarks/simulation/control_plane.py",
+               "dsgd/runtime/scheduler/registry.py", "dsgd/runtime/scheduler/jobs.py", "dsgd/runtime/messages.py")),
     Drawn("gossip", ["_static/gossip.png"], "python -m benchmarks run gossip --out docs/figures/gossip.jsonl",
           _one("benchmarks/training/gossip.py", "dsgd/sync/sgp.py", "dsgd/sync/overlap_sgp.py", "dsgd/sync/dpsgd.py")),
     Drawn("leaders", ["_static/leaders.png"], "python -m benchmarks run leaders --out docs/figures/leaders.jsonl",
