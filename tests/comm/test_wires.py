@@ -206,8 +206,14 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
             assert model.coef_.tobytes() == plain.coef_.tobytes()
             assert model.fit_report_["transport"] == {"auto": "shm"}.get(transport, transport)
             assert model.fit_report_["refused"] == {}
-        with pytest.raises(ClusterError, match="does not encrypt"):
-            sums(encrypted, transport="gloo")
+        for open_to_all in ("gloo", "mpi", "ucx"):
+            with pytest.raises(ClusterError, match=r"does not encrypt.*Use transport=\"auto\""):
+                sums(encrypted, transport=open_to_all)
+        # Ranks refuse it, too: what a client says is not what protects the cluster.
+        refusals = encrypted.run(firewall.refuse_open_ports)
+        assert all("does not encrypt" in text for text in refusals.values())
+        # One for those that connect and one for those that listen, for all ranks of all jobs.
+        assert all(1 <= n <= 2 for n in encrypted.run(firewall.tls_contexts).values())
         long = run_on_cluster(
             programs.add_long, [], client=encrypted, pack=programs.keep, args=(300_000,), transport="tcp"
         )

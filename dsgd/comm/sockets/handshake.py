@@ -201,7 +201,7 @@ class Credentials:
         """Return why a peer that holds the token does not fit all the same; zero if it does."""
         if hello.size != self.size:
             return WRONG_SIZE
-        if hello.config != self._config:
+        if not hmac.compare_digest(hello.config, self._config):
             return WRONG_CONFIG
         return OK if hello.peer == self.rank else WRONG_RANK
 

@@ -14,7 +14,7 @@ from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
-from dsgd.runtime.dask_internals import servers_here
+from dsgd.runtime.dask_internals import scheduler_address, servers_here
 from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import require_cluster
 from dsgd.runtime.gang.job_handle import JobHandle
@@ -176,7 +176,7 @@ def run_on_cluster(
     VersionMismatchError
         A worker, or the scheduler, has no dsgd or another version.
     ClusterError
-        The workers have too few threads.
+        The workers have too few threads, or the cluster uses TLS and `transport` does not encrypt.
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
@@ -198,6 +198,7 @@ def run_on_cluster(
         check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
+    wires.check_cluster(scheduler_address(client))
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):

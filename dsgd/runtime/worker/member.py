@@ -165,15 +165,15 @@ class MemberOutcome:
 _NOTHING = MemberOutcome(False, b"", [], [], [])
 
 
-def kept_blocks(job_id: str, token: bytes, dask_worker: Worker) -> tuple[int, ...] | None:
+def kept_blocks(shown: MemberCredentials, dask_worker: Worker) -> tuple[int, ...] | None:
     """Return which blocks a job has packed on this worker; None if it has packed none. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     return None if job is None else job.kept.blocks
 
 
-def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
+def request_pause(shown: MemberCredentials, dask_worker: Worker) -> None:
     """Ask the ranks on this worker to stop at the end of its epoch. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     if job is not None:
         for keeper in list(job.kept.keepers.values()):
             keeper.pause_requested = True
@@ -184,9 +184,9 @@ def forget_packed(name: str, dask_worker: Worker) -> None:
     store_of(dask_worker).packed.forget(name)
 
 
-def recorded_stacks(job_id: str, token: bytes, dask_worker: Worker) -> dict[int, str]:
+def recorded_stacks(shown: MemberCredentials, dask_worker: Worker) -> dict[int, str]:
     """Return where the ranks of a job on this worker were when it stopped. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     return {} if job is None else job.recorder.stacks()
 
 

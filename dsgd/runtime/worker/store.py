@@ -8,8 +8,9 @@ no job and does nothing. A job that is opened again, when its gang is formed aga
 from __future__ import annotations
 
 import hmac
+import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -136,11 +137,19 @@ class PackedRows:
 
 
 class JobStore:
-    """The jobs of one worker, and the packed rows that it keeps for later ones."""
+    """The jobs of one worker, and the packed rows that it keeps for later ones.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tls_context : callable, optional
+        Takes ``server_side=`` and returns what encrypts connections of ranks; the same at each call, for all jobs.
+        Needed on a cluster with TLS only.
+    """
+
+    def __init__(self, tls_context: Callable[..., ssl.SSLContext] | None = None) -> None:
         self._jobs: dict[str, JobState] = {}
         self.packed = PackedRows()
+        self.tls_context = tls_context
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -8,7 +8,7 @@ one call: they can stand in Dask's configuration, on the client or on the worker
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 import dask.config
 from distributed.comm import get_address_host, parse_address
@@ -26,6 +26,8 @@ __all__ = ["WireOptions", "data_host", "open_listener"]
 
 _PORTS = "dsgd.comm.ports"
 _INTERFACE = "dsgd.comm.interface"
+#: Transports whose arrays a library carries over connections of its own, without certificates.
+_OPEN: Final = ("gloo", "mpi", "ucx")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,30 @@ class WireOptions:
         if interface is not None and not (isinstance(interface, str) and interface):
             raise InvalidParameterError(f"{caller}(interface=...) must be the name of a network. Got {interface!r}.")
         return cls(transport, ports, interface)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether a library carries the arrays over connections of its own."""
+        return self.transport in _OPEN
+
+    def check_cluster(self, address: str) -> None:
+        """Refuse a library that would send arrays past the encryption of a cluster.
+
+        Parameters
+        ----------
+        address : str
+            Of the scheduler or of a worker; ``tls://...`` on a cluster with TLS.
+
+        Raises
+        ------
+        ClusterError
+            The cluster uses TLS, and `transport` does not encrypt.
+        """
+        if self.is_carried and address.startswith("tls://"):
+            raise ClusterError(
+                f"transport={self.transport!r} does not encrypt and opens ports to all, but this cluster uses TLS. "
+                'Use transport="auto", "tcp" or "rpc": they use the certificates of the workers.'
+            )
 
 
 def open_listener(worker: Worker, options: WireOptions) -> Listener:
