@@ -182,14 +182,21 @@ class MemberContext:
             "abort": self.job.abort,
             "timeout_s": self.timeout_s,
             "connect_timeout_s": min(self.timeout_s, _CONNECT_S),
+            # TLS has codes of its own.
+            "integrity": "none" if self.is_encrypted else self.wires.integrity,
         }
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether this is a cluster with TLS."""
+        return self.worker.address.startswith("tls://")
 
     def wrap(self) -> Wrap | None:
         """Return what encrypts a data socket with the worker's own certificates, or None on a plain cluster.
 
         Both sides must show a certificate of the cluster's authority, as Dask's own connections do.
         """
-        if not self.worker.address.startswith("tls://"):
+        if not self.is_encrypted:
             return None
         context = store_of(self.worker).tls_context
         assert context is not None  # the plugin of a worker has given it
