@@ -351,7 +351,11 @@ class _Member:
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
         context = MemberContext(self._worker, job, task.credentials, orders.wires, orders.timeout_s)
-        between, refused = join_gang(context, self._link, own[0])
+        meters, refused = store_of(self._worker).meters, dict[str, int]()
+        meters.begin(ledgers.values())
+        cleanup.callback(meters.end, ledgers.values(), refused)
+        between, found = join_gang(context, self._link, own[0])
+        refused |= found
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
         mailboxes: MemberMailboxes | None = None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.worker.metrics import RankMeters
 from dsgd.runtime.worker.stacks import Recorder
 
 __all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows"]
@@ -149,6 +150,7 @@ class JobStore:
     def __init__(self, tls_context: Callable[..., ssl.SSLContext] | None = None) -> None:
         self._jobs: dict[str, JobState] = {}
         self.packed = PackedRows()
+        self.meters = RankMeters()
         self.tls_context = tls_context
 
     def __len__(self) -> int:

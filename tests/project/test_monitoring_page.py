@@ -1,0 +1,48 @@
+"""The page on monitoring and the dashboard know every metric, and no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from dsgd.runtime.metrics import METRICS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_table_has_every_metric() -> None:
+    """Name, page, label and text of each metric are in the table, in the same order."""
+    text = (DOCS / "monitoring.rst").read_text(encoding="utf-8")
+    text = text[text.index(".. begin: metrics") : text.index(".. end: metrics")]
+    lines = re.findall(r"^``(dsgd_\w+)`` +(scheduler|workers)(?: +``(\w+)``)? +(.+)$", text, re.MULTILINE)
+    assert lines == [(metric.name, metric.place, metric.label, metric.text) for metric in METRICS.values()]
+
+
+def test_the_dashboard_asks_for_every_metric_and_no_other() -> None:
+    """Each query of the dashboard names metrics that there are, with labels that they have; all are on it."""
+    board = json.loads((DOCS / "grafana" / "dsgd.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    asked = {name for query in queries for name in re.findall(r"\bdsgd_\w+", query)}
+    assert asked == set(METRICS)
+    for query in queries:
+        labels = {METRICS[name].label for name in re.findall(r"\bdsgd_\w+", query)}
+        used = {*re.findall(r"by \((\w+)\)", query), *re.findall(r"{(\w+)=", query)}
+        assert used <= labels | {"instance"}, query
+        rates = re.findall(r"(?:rate|increase)\((dsgd_\w+)", query)
+        assert {name for name in re.findall(r"\bdsgd_\w+", query) if METRICS[name].is_counter} == set(rates)
+
+
+def test_the_dashboard_has_one_place_for_each_panel() -> None:
+    """Panels have numbers of their own, do not overlap, and are described."""
+    panels = json.loads((DOCS / "grafana" / "dsgd.json").read_text(encoding="utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    assert all(panel["description"].endswith(".") for panel in panels if panel["type"] != "row")
