@@ -96,5 +96,5 @@ def register(collector: Collector) -> None:
     import prometheus_client
 
     # Without ``describe`` the package would collect now, and refuse names that another collector has.
-    prometheus_client.REGISTRY.register(collector)  # type: ignore[arg-type]
+    prometheus_client.REGISTRY.register(collector)
     _registered.append(collector)

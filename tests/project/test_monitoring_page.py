@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 from dsgd.runtime.metrics import METRICS
@@ -46,3 +50,21 @@ def test_the_dashboard_has_one_place_for_each_panel() -> None:
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
     assert all(panel["description"].endswith(".") for panel in panels if panel["type"] != "row")
+
+
+def test_the_logging_configuration_of_the_page_works(tmp_path: Path) -> None:
+    """Dask takes the configuration as it stands on the page, and a record becomes a line of JSON with its job."""
+    text = (DOCS / "monitoring.rst").read_text(encoding="utf-8")
+    block = text[text.index("   logging:\n") :].split("\n\n", 1)[0]
+    (tmp_path / "logging.yaml").write_text(textwrap.dedent(block))
+    code = (
+        "import distributed, logging; from dsgd.runtime.logs import working_for\n"
+        "with working_for('j', 1, 4): logging.getLogger('dsgd.runtime').info('pack took %d s', 3)\n"
+    )
+    command, env = [sys.executable, "-c", code], os.environ | {"DASK_CONFIG": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
+    line = json.loads(done.stderr)
+    assert (line.pop("time")[-1], line) == (
+        "Z",
+        {"level": "INFO", "logger": "dsgd.runtime", "message": "pack took 3 s", "job": "j", "formed": 1, "rank": 4},
+    )

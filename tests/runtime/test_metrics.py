@@ -81,14 +81,14 @@ def test_workers_show_what_their_ranks_have_done(rng: np.random.Generator) -> No
 
         endless = dsgd.submit(SGDClassifier(max_iter=10**8, tol=None, sync=16), X, y, client=client)
         wait_until(lambda: not endless.info().epoch)
-        running = _metrics(*cluster.workers.values())
+        running = _metrics(cluster.scheduler, *cluster.workers.values())
         assert running["dsgd_worker_ranks"] == 2
         assert running["dsgd_rounds_total"] > after["dsgd_rounds_total"]
         endless.cancel()
         wait_until(lambda: _metrics(*cluster.workers.values())["dsgd_worker_ranks"])
         shown = _metrics(cluster.scheduler, *cluster.workers.values())
         endless.forget()
-        names = {name.partition("{")[0] for name in shown}
+        names = {name.partition("{")[0] for name in running | shown}
         # Nobody was refused here.
         assert names == set(METRICS) - {"dsgd_refused_total"}
         assert shown['dsgd_failures_total{kind="stopped"}'] == 1

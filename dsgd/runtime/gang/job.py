@@ -23,11 +23,13 @@ from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
 from dsgd.runtime.gang.versions import check_versions
+from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.sharing import priority_of
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
+from dsgd.runtime.tracing import carrier, span
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import slow_timers
@@ -212,8 +214,8 @@ def run_on_cluster(
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(client, limits, on_event, title, priority_of("run_on_cluster", priority))
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
-    with handle.lease.attended:
+    with handle.lease.attended, working_for(handle.job_id), span("job", title=title):
+        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as, carrier())
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
             with stage("gather"):
@@ -245,9 +247,9 @@ def _outcomes(
     while True:
         plan: Plan | None = None
         try:
-            with stage("plan"):
+            with stage("plan"), span("plan"):
                 plan = _admitted(handle, recovery, blocks)
-            with stage("workers"):
+            with stage("workers"), span("gang"):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])

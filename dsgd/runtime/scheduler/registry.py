@@ -235,7 +235,8 @@ class Registry:
         self.n_ended[job.history.outcome] += 1
         if job.failure is not None:
             self.counts.failures[job.failure["kind"]] += 1
-        self._record(job.history.outcome, job, elapsed_s=self._clock() - job.history.began)
+        began, granted, now = job.history.began, job.history.granted, self._clock()
+        self._record(job.history.outcome, job, elapsed_s=now - began, waited_s=(granted or now) - began)
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()

@@ -189,7 +189,8 @@ class MemberContext:
     @property
     def is_encrypted(self) -> bool:
         """Whether this is a cluster with TLS."""
-        return self.worker.address.startswith("tls://")
+        address: str = self.worker.address
+        return address.startswith("tls://")
 
     def wrap(self) -> Wrap | None:
         """Return what encrypts a data socket with the worker's own certificates, or None on a plain cluster.
