@@ -71,6 +71,10 @@ _Timeout: TypeAlias = Annotated[
 _Priority: TypeAlias = Annotated[
     int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
 ]
+_Integrity: TypeAlias = Annotated[
+    str | None,
+    place_option(help="On a cluster without TLS, hmac detects frames that were changed on their way; none does not."),
+]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -110,6 +114,7 @@ def fit(
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
     priority: _Priority = None,
+    integrity: _Integrity = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -135,10 +140,9 @@ def fit(
         "transport": transport,
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
-        "checkpoint": checkpoint,
-        "resume_from": resume_from,
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0, priority=priority, **stepping(optimizer, sampling)),
+        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling)),
+        **_given(checkpoint=checkpoint, resume_from=resume_from, priority=priority, integrity=integrity),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})

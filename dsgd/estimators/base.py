@@ -21,6 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
@@ -175,6 +176,9 @@ class AbstractSGD(AbstractLinearEstimator):
     priority : int or None, default None
         On a cluster that others use, fits of a higher one get workers first. None takes what the setting
         ``dsgd.runtime.priority`` of Dask says, else 0.
+    integrity : {"none", "hmac"} or None, default None
+        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
+        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same to the bit.
@@ -238,6 +242,7 @@ class AbstractSGD(AbstractLinearEstimator):
     elastic: bool = False
     timeouts: Timeouts | None = None
     priority: int | None = None
+    integrity: Integrity | None = None
     out_of_core: bool = False
 
     #: The losses there are, by name.

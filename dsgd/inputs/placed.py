@@ -86,6 +86,7 @@ class ClusterBlocks:
                 elastic=terms.elastic,
                 timeouts=terms.timeouts,
                 priority=terms.priority,
+                integrity=terms.integrity,
                 title=terms.title,
             )
         if self.packed is not None and name:
