@@ -8,19 +8,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
-from dsgd.local.order import count_visits
+from dsgd.local.order import Words, count_visits
 from dsgd.types import AnyArray
 
-__all__ = ["Block", "BlockSummary", "check_summaries", "hold_out", "make_block", "nbytes_of", "summarise", "widen"]
+__all__ = [
+    "Block",
+    "BlockSummary",
+    "HashedBlock",
+    "check_summaries",
+    "hold_out",
+    "make_block",
+    "nbytes_of",
+    "summarise",
+    "widen",
+]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
+
+
+@final
+class HashedBlock(tuple[Any, Any, Any]):
+    """A block (X, y, sample_weight) whose rows were hashed where they come from, so that nobody has to read them again.
+
+    Hashes decide the order of these rows and nothing else: wrong ones, of a client that is broken or lies, harm the
+    fits of that client alone. Rows that workers keep are told apart by Dask's keys, and checkpoints hash the rows
+    themselves.
+
+    Parameters
+    ----------
+    block : tuple
+        (X, y, sample_weight).
+    prints : array of uint64, shape (n_rows,)
+        `dsgd.local.blocks.fingerprints` of the rows.
+    """
+
+    prints: Words
+
+    def __new__(cls, block: Block, prints: Words) -> Self:
+        """Make a tuple of the three, with an attribute."""
+        made = super().__new__(cls, block)
+        made.prints = prints
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (tuple(self), self.prints)
 
 
 @dataclass(frozen=True)
@@ -65,7 +103,7 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     Parameters
     ----------
     X : array, sparse matrix, DataFrame, or a tuple (X, y) or (X, y, sample_weight)
-        The rows.
+        The rows. A `HashedBlock` is returned as it is.
     y, sample_weight : array, Series or None
         One entry per row.
 
@@ -79,6 +117,8 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     InvalidDataError
         A column of a table has missing values.
     """
+    if isinstance(X, HashedBlock):
+        return X
     if isinstance(X, (tuple, list)) and y is None:
         X, y, sample_weight = (*X, None)[:3]
     if hasattr(X, "tocsr"):

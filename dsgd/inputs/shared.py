@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
-from dsgd.inputs.blocks import Block
+from dsgd.inputs.blocks import Block, HashedBlock
 from dsgd.inputs.partition import Partition
 from dsgd.types import AnyArray, IntVector
 
@@ -86,7 +86,8 @@ class SharedBlock:
     segment : Segment
         Where its arrays lie.
     places : mapping of str to place
-        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, and for CSR rows ``"indices"`` and ``"indptr"``.
+        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, for CSR rows ``"indices"`` and ``"indptr"``, and
+        ``"prints"`` of a `HashedBlock`.
     sent : mapping of str to array
         Arrays of Python objects, which cannot lie there.
     form : (type, int) or None
@@ -135,7 +136,7 @@ def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None
     """
     X, y, weights = rows
     mine = partition.rows(k)
-    columns = {"y": y, "weights": weights}
+    columns = {"y": y, "weights": weights, "prints": partition.prints}
     parts: dict[str, _Part] = {}
     if sp.issparse(X):
         taken = partition.block((X, None, None), k)[0]
@@ -218,7 +219,8 @@ def _mapped(
     if form is not None:
         kind, width = form
         X = kind((X, found["indices"], found["indptr"]), shape=(len(found["indptr"]) - 1, width), copy=False)
-    return X, found.get("y"), found.get("weights")
+    block = X, found.get("y"), found.get("weights")
+    return HashedBlock(block, found["prints"]) if "prints" in found else block
 
 
 def _asked(client: Client, workers: Sequence[str]) -> dict[str, bool]:

@@ -284,7 +284,7 @@ def scatter_block(
     """
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
-        it.nbytes = nbytes_of(*block)
+        it.nbytes = nbytes_of(*block, getattr(block, "prints", None))
         future = _scattered(client, block, workers)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from dsgd.comm.memory.segment import Segment, shared_folder
 from dsgd.inputs import shared, sources
 from dsgd.inputs.asked import Spread
+from dsgd.inputs.blocks import HashedBlock
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.shared import neighbours, share_block
 
@@ -78,6 +79,9 @@ def test_a_block_comes_out_of_shared_memory_as_it_would_be_sent(rows: str, colum
         found = pickle.loads(pickle.dumps(handed, protocol=5))
         handed.unlink()
         expected = partition.block(given, k)
+        assert type(found) is type(expected) is (tuple if seed is None else HashedBlock)
+        if seed is not None:
+            np.testing.assert_array_equal(found.prints, expected.prints)
         for ours, sent in zip(found, expected, strict=True):
             assert type(ours) is type(sent)
             if sent is not None:

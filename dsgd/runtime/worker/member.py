@@ -306,6 +306,7 @@ class _Member:
         job, ranks = self._job, self._task.ranks
         job.recorder.enter(ranks[0])
         job.abort.check()
+        cleanup.enter_context(keep_freed_memory(self._task.place.worker.memory_limit))
         with stage("pack"), span("pack"):
             data = self._pack_rows()
         job.abort.check()
@@ -325,8 +326,7 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        limit = self._task.place.worker.memory_limit
-        with stage("train"), span("train"), keep_freed_memory(limit), slow_timers([self._worker]):
+        with stage("train"), span("train"), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING
