@@ -154,7 +154,7 @@ def fit(
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
-        _train(estimator, paths, show=not (quiet or as_json))
+        _train(estimator, *_rows(client, paths), show=not (quiet or as_json))
         # The model outlives the cluster it was trained on.
         estimator.set_params(client=None)
     save_model(estimator, model)
@@ -212,13 +212,16 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _train(estimator: Any, paths: list[str], *, show: bool) -> None:
-    """Train on files, which workers read by themselves if they can."""
+def _rows(client: Any, paths: list[str]) -> tuple[Any, Any]:
+    """Return the rows of files, or the files, which workers read by themselves if they can."""
+    return (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+
+
+def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
     from rich.console import Console
 
     from dsgd.progress import ProgressLine
 
-    X, y = (paths, None) if estimator.client is not None and is_svmlight(paths[0]) else read_rows(paths)
     console = Console(stderr=True)
     if show and console.is_terminal:
         # The table of results follows, so the progress line is no longer needed.

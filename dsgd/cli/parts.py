@@ -35,8 +35,8 @@ COMPRESS_HELP: Final = (
 )
 
 OPTIMIZER_HELP: Final = (
-    "none (plain steps), momentum, adagrad, adam, lars, saga or svrg, with or without parameters: momentum:0.95, "
-    "svrg:every=2"
+    "none (plain steps), momentum, adagrad, adam, lars, gd (a step a round), saga or svrg, with or without parameters: "
+    "momentum:0.95, svrg:every=2"
 )
 SAMPLING_HELP: Final = "uniform (each once an epoch) or importance, by their last gradients; importance:0.2"
 FEATURES_HELP: Final = (
