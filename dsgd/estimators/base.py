@@ -70,6 +70,7 @@ _ELASTIC_PIECES: Final = 4
 
 # The last model and the mean of the models, there where they are two; named as in scikit-learn.
 _BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
+_OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,11 @@ class AbstractSGD(AbstractLinearEstimator):
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
         1024 samples, of sparse rows less often (`LocalSGD`), and raises rates that do not fall like 1/t so that ranks
         get as far in an epoch as one rank. It has no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `SAGA`, `SVRG` or None, default None
-        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
-        those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or
-        ``"invscaling"``. SAGA and SVRG take steps by row, of a length of their own, to the exact minimum of a loss
-        without corners and an L2 penalty.
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG` or None
+        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch, and
+        GradientDescent one per round, along the gradient of all of its rows. Rates are those of `learning_rate`, with t
+        counted in steps; most of these rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take
+        steps by row, of a length of their own, to the exact minimum of a loss without corners and an L2 penalty.
     sampling : {"uniform", "importance"} or `dsgd.local.Importance`, default "uniform"
         Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
         epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
@@ -201,6 +202,8 @@ class AbstractSGD(AbstractLinearEstimator):
         ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank; a pickle of the model leaves it out.
+    rank_coef_, rank_intercept_ : array, shape (ranks, *coef_.shape) and (ranks, *intercept_.shape)
+        The model of each rank, before they were combined; there with ``sync=DPSGD(keep_models=True)`` only.
     fit_report_ : dict
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
         seconds of the whole fit went, ``recoveries`` and ``rows_lost`` report survived failures.
@@ -248,7 +251,7 @@ class AbstractSGD(AbstractLinearEstimator):
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, "_left")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, *_OF_RANKS, "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
 
@@ -469,13 +472,16 @@ class AbstractSGD(AbstractLinearEstimator):
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._n_averaged, self._left = result.n_averaged, result.left
-        for name in _BESIDE:
+        for name in (*_BESIDE, *_OF_RANKS):
             self.__dict__.pop(name, None)
         if result.averaged is not None:
             self._standard_coef, self._standard_intercept = coef, intercept
             coef, intercept = unpack(result.averaged, d, k, sparse=sparse)
             self._average_coef, self._average_intercept = coef, intercept
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
+        if result.of_ranks is not None:
+            models = [self._shape_model(*unpack(one, d, k, sparse=sparse)) for one in result.of_ranks]
+            self.rank_coef_, self.rank_intercept_ = (np.stack(parts) for parts in zip(*models, strict=True))
         self.n_iter_ = result.n_iter
         self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]

@@ -102,8 +102,8 @@ def check_parameters(estimator: Any) -> None:
         )
     if not isinstance(estimator.optimizer, (AbstractRule, AbstractReduction, type(None))):
         raise InvalidParameterError(
-            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS), SAGA or SVRG. "
-            f"Got {estimator.optimizer!r}."
+            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS, "
+            f"GradientDescent), SAGA or SVRG. Got {estimator.optimizer!r}."
         )
     sampling = resolve_sampling(estimator.sampling)
     steps = steps_of(estimator.optimizer, sampling)

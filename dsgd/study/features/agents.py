@@ -1,0 +1,168 @@
+"""Decentralised gradient descent with random features, all graphs at once.
+
+Problem: agents that have rows of their own, neighbours, and no centre are to learn one function, of which the kernel is
+known.
+
+Update, as Richards, Rebeschini and Rosasco 2020: all agents draw the same features phi from a seed, and agent v with m
+rows takes ``h_v = w_v - eta / m sum_i (<w_v, phi(x_i)> - y_i) phi(x_i)``; then ``w_v <- sum_u W_vu h_u`` with the
+weights of its neighbours. There is no penalty: the number of steps regularises. One machine that has all rows has
+``w_t = (I - (I - eta H)^t) H^+ b`` with H and b the means over all rows.
+
+These are the steps of ``SGDRegressor(features=..., optimizer=GradientDescent(), sync=DPSGD(...))``, which a test holds
+against this; here agents and graphs are one array, so that thousands of steps take seconds.
+
+Cost of a step and graph: 2 m M multiplications an agent, or M^2 where that is less, and N^2 M for the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dsgd.comm.topology.mixing import mixing_matrix, spectral_gap
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.study.features.grid import ALONE, GRAPHS, ONE_MACHINE, AgentRun
+from dsgd.study.frame.rows import Row
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["Agents", "models_after", "one_machine", "rows_of_agents", "run_agents", "true_values", "weights_of"]
+
+#: Width of the kernel, of which the true function is a sum of values.
+GAMMA: Final = 8.0
+#: Length of a step: curvatures of these features are far below one.
+RATE: Final = 1.0
+
+_NOISE: Final = 1.0
+_CENTRES: Final = 20
+_TEST_ROWS: Final = 1_000
+_POINTS: Final = 60
+
+
+class Agents(NamedTuple):
+    """The rows of agents, as features.
+
+    Parameters
+    ----------
+    features : array, shape (n_agents, n_rows, n_features)
+        Features of the rows of each agent.
+    values : array, shape (n_agents, n_rows)
+        What is to be learnt, with noise.
+    test_features : array, shape (n_test_rows, n_features)
+        Features of rows to test on.
+    test_values : array, shape (n_test_rows,)
+        The true function there, without noise.
+    """
+
+    features: AnyArray
+    values: FloatMatrix
+    test_features: FloatMatrix
+    test_values: FloatVector
+
+    def excess(self, models: AnyArray) -> tuple[FloatVector, FloatVector]:
+        """Return the mean squared distance of predictions from the truth: mean and worst of the agents.
+
+        Parameters
+        ----------
+        models : array, shape (n_agents, n_features, n_graphs)
+            What each agent has learnt on each graph.
+        """
+        errors = np.empty(models.shape[::2])
+        for agent, model in enumerate(models):
+            errors[agent] = np.mean((self.test_features @ model - self.test_values[:, None]) ** 2, axis=0)
+        return errors.mean(axis=0), errors.max(axis=0)
+
+
+def true_values(X: FloatMatrix) -> FloatVector:
+    """Return the function that is to be learnt, a sum of twenty values of the kernel, on rows of two columns."""
+    rng = np.random.default_rng(99)
+    centres, heights = rng.uniform(-1.0, 1.0, (_CENTRES, 2)), rng.standard_normal(_CENTRES)
+    found = np.zeros(len(X))
+    for centre, height in zip(centres, heights, strict=True):
+        found += height * np.exp(-GAMMA * np.sum((X - centre) ** 2, axis=1))
+    return found
+
+
+def rows_of_agents(agents: int, rows: int, features: int, seed: int) -> Agents:
+    """Return rows of the square from -1 to 1, with values of the function and normal noise of variance one."""
+    rng = np.random.default_rng(seed)
+    made = RandomFeatures(features, gamma=GAMMA, random_state=seed).fit(np.zeros((1, 2)))
+    phi, values = np.empty((agents, rows, features)), np.empty((agents, rows))
+    for agent in range(agents):
+        X = rng.uniform(-1.0, 1.0, (rows, 2))
+        phi[agent], values[agent] = made.transform(X), true_values(X) + _NOISE * rng.standard_normal(rows)
+    X_test = np.random.default_rng(1_000_000).uniform(-1.0, 1.0, (_TEST_ROWS, 2))
+    return Agents(phi, values, made.transform(X_test), true_values(X_test))
+
+
+def weights_of(graphs: Sequence[str], agents: int) -> AnyArray:
+    """Return the weights of neighbours on each graph, shape (n_graphs, n_agents, n_agents)."""
+    return np.stack([np.eye(agents) if name == ALONE else mixing_matrix(GRAPHS[name], agents) for name in graphs])
+
+
+def models_after(data: Agents, weights: AnyArray, steps: Sequence[int]) -> Iterator[AnyArray]:
+    """Yield the models of all agents on all graphs, shape (n_agents, n_features, n_graphs), after so many steps.
+
+    Parameters
+    ----------
+    data : Agents
+        Their rows.
+    weights : array, shape (n_graphs, n_agents, n_agents)
+        See `weights_of`.
+    steps : sequence of int
+        Rising numbers of steps.
+    """
+    phi = data.features
+    n_agents, n_rows, n_features = phi.shape
+    turned = phi.transpose(0, 2, 1)
+    pulls = (turned @ data.values[..., None]) / n_rows
+    # Of many rows their second moments are the shorter way.
+    moments = turned @ phi / n_rows if n_features < 2 * n_rows else None
+    models, done = np.zeros((n_agents, n_features, len(weights))), 0
+    for stop in steps:
+        for _ in range(stop - done):
+            slopes = turned @ (phi @ models) / n_rows if moments is None else moments @ models
+            halves = models - RATE * (slopes - pulls)
+            models = np.ascontiguousarray((weights @ halves.transpose(2, 0, 1)).transpose(1, 2, 0))
+        done = stop
+        yield models
+
+
+def one_machine(data: Agents, steps: Sequence[int]) -> Iterator[FloatVector]:
+    """Yield the model of one machine that has all rows, shape (n_features,), after so many steps: the closed form."""
+    phi = data.features.reshape(-1, data.features.shape[2])
+    values, vectors = np.linalg.eigh(phi.T @ phi / len(phi))
+    values = np.clip(RATE * values, 1e-15, None)
+    pull = vectors.T @ (phi.T @ data.values.reshape(-1) / len(phi))
+    for stop in steps:
+        yield vectors @ (RATE * pull * -np.expm1(stop * np.log1p(-values)) / values)
+
+
+def run_agents(runs: Sequence[AgentRun]) -> list[Row]:
+    """Return the contents of the rows of runs that differ in the graph only."""
+    first = runs[0]
+    steps = np.unique(np.geomspace(1, first.steps, _POINTS).round().astype(int)).tolist()
+    data = rows_of_agents(first.agents, first.rows, first.features, first.seed)
+    graphs = [run.graph for run in runs if run.graph != ONE_MACHINE]
+    weights = weights_of(graphs, first.agents)
+    found: dict[str, list[Row]] = {run.graph: [] for run in runs}
+    for stop, models in zip(steps, models_after(data, weights, steps) if graphs else (), strict=bool(graphs)):
+        for name, mean, worst in zip(graphs, *data.excess(models), strict=True):
+            found[name].append({"steps": stop, "error": float(mean), "worst": float(worst)})
+    if ONE_MACHINE in found:
+        for stop, model in zip(steps, one_machine(data, steps), strict=True):
+            error = float(data.excess(model[None, :, None])[0][0])
+            found[ONE_MACHINE].append({"steps": stop, "error": error, "worst": error})
+    gaps = {name: spectral_gap(matrix) for name, matrix in zip(graphs, weights, strict=True)}
+    return [_row(run, found[run.graph], gaps.get(run.graph, 1.0), data) for run in runs]
+
+
+def _row(run: AgentRun, curve: list[Row], gap: float, data: Agents) -> Row:
+    best = min(curve, key=lambda at: at["error"])
+    graph = GRAPHS.get(run.graph)
+    peers = 0 if graph is None else max(len(graph.out_peers(v, run.agents)) for v in range(run.agents))
+    return {
+        "gap": gap, "neighbours": peers, "best": best["error"], "best_steps": best["steps"], "worst": best["worst"],
+        "variance": float(np.var(data.test_values)), "curve": curve,
+    }  # fmt: skip
