@@ -210,6 +210,9 @@ def test_codes_on_every_frame_give_the_same_model(client: Client) -> None:
 
 def test_what_protects_frames_is_checked(client: Client) -> None:
     """A word that is none, given or configured, and a library that would send arrays without codes are refused."""
+    for nothing in (None, "none"):
+        with dask.config.set({"dsgd.runtime.integrity": nothing}):
+            assert WireOptions.of_call("run_on_cluster", "auto").integrity == "none"
     with pytest.raises(InvalidParameterError, match=r"run_on_cluster\(integrity=\.\.\.\)"):
         sums(client, integrity="crc")
     with dask.config.set({"dsgd.runtime.integrity": True}), pytest.raises(InvalidParameterError, match=r"the setting"):

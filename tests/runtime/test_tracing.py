@@ -19,6 +19,7 @@ from distributed import Client
 import gang_programs as programs
 from dsgd.errors import RankError
 from dsgd.runtime import JsonFormatter, RankFilter, run_on_cluster, tracing
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.logs import Whereabouts, whereabouts, working_for
 from dsgd.runtime.tracing import SPANS_TOPIC, carrier, collected, span
 from gang_cluster import start_cluster, wait_until
@@ -85,7 +86,7 @@ def fail_late(rank: Any, data: Any) -> None:
 
 
 @pytest.mark.cluster
-def test_spans_and_logs_of_a_job_reach_observers(provider: _Provider) -> None:
+def test_spans_and_logs_of_a_job_reach_observers(provider: _Provider, caplog: pytest.LogCaptureFixture) -> None:
     """Dask keeps the spans of each member; OpenTelemetry has them under the client's; every log line names its rank."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -101,6 +102,7 @@ def test_spans_and_logs_of_a_job_reach_observers(provider: _Provider) -> None:
             with pytest.raises(RankError):
                 run_on_cluster(fail_late, [], client=client, pack=programs.keep)
             wait_until(lambda: len(client.get_events(SPANS_TOPIC)) != 4)
+            _check_no_token(client, caplog)
         finally:
             for logger in loggers:
                 logger.removeHandler(handler)
@@ -124,6 +126,19 @@ def test_spans_and_logs_of_a_job_reach_observers(provider: _Provider) -> None:
     assert {record["error"] for record in records} >= {"", "rank 1 raised ValueError"}
     _check_traces(provider.ended, good, bad)
     _check_lines([json.loads(line) for line in stream.getvalue().splitlines()], good, bad)
+
+
+def _fail_with(shown: MemberCredentials) -> None:
+    raise ValueError(f"cannot do this for {shown.job_id}")
+
+
+def _check_no_token(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Dask logs the arguments of what fails on a worker; those of ours have no token in them."""
+    shown = MemberCredentials("the-job", 0, b"secret-secret-secret-secret", 0)
+    with caplog.at_level(logging.INFO, "distributed.worker"), pytest.raises(ValueError, match="cannot do this"):
+        client.run(_fail_with, shown)
+    assert "the-job" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def _check_traces(spans: list[dict[str, Any]], good: str, bad: str) -> None:

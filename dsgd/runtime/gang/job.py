@@ -249,7 +249,7 @@ def _outcomes(
         try:
             with stage("plan"), span("plan"):
                 plan = _admitted(handle, recovery, blocks)
-            with stage("workers"), span("gang"):
+            with stage("workers"), span("gang", formed=handle.epoch):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])

@@ -114,10 +114,14 @@ class WireOptions:
 
 
 def _settled_integrity(caller: str, given: Integrity | None) -> Integrity:
-    where = f"{caller}(integrity=...)" if given is not None else f"the setting {_INTEGRITY} of dask"
-    value: Integrity = dask.config.get(_INTEGRITY, "none") if given is None else given
-    check_choice(where, value, get_args(Integrity))
-    return value
+    if given is None:
+        # Dask reads the word "none" of an environment variable as None.
+        configured: Integrity | None = dask.config.get(_INTEGRITY, None)
+        caller, given = f"the setting {_INTEGRITY} of dask", "none" if configured is None else configured
+    else:
+        caller = f"{caller}(integrity=...)"
+    check_choice(caller, given, get_args(Integrity))
+    return given
 
 
 def open_listener(worker: Worker, options: WireOptions) -> Listener:
