@@ -30,7 +30,7 @@ _Components: TypeAlias = Annotated[
     str | None, grid_option(help="Features of a row of machines, as 100,1000.", callback=numbers)
 ]
 _Demo: TypeAlias = Annotated[
-    bool, typer.Option("--demo", help="Up to 400 rows per agent, machines of up to 1,000 features: a minute.")
+    bool, typer.Option("--demo", help="Up to 1,600 rows per agent, machines of up to 1,000 features: a minute.")
 ]
 
 

@@ -28,7 +28,7 @@ from dsgd.study.features import (
     summarise_machines,
     summarise_values,
 )
-from dsgd.study.features.agents import models_after, one_machine, rows_of_agents, weights_of
+from dsgd.study.features.agents import Agents, blocks_of, models_after, one_machine, weights_of
 from dsgd.study.features.machines import data_of_machines, run_machines, run_values
 from dsgd.study.frame.missing import MissingData
 from dsgd.sync import DPSGD
@@ -76,12 +76,12 @@ def made_rows(cycle: tuple[float, float] = OVER["cycle"], power: float = -0.8, b
 @pytest.mark.parametrize("n_rows", [5, 30])
 def test_agents_are_those_of_the_paper_and_of_the_estimator(n_rows: int) -> None:
     """On every graph, with few rows and with many, agents take the steps of the twin, and those that a fit takes."""
-    data = rows_of_agents(9, n_rows, 12, 1)
-    blocks = list(zip(data.features, data.values, strict=True))
+    blocks = list(blocks_of(9, n_rows, 12, 1))
+    data = Agents.of(blocks, 12, 1)
     *_, models = models_after(data, weights_of([*GRAPHS, "alone"], 9), [1, 3, 20])
     for number, matrix in enumerate([*(mixing_matrix(graph, 9) for graph in GRAPHS.values()), np.eye(9)]):
         np.testing.assert_allclose(models[:, :, number], decentralised(blocks, matrix, 1.0, 20), rtol=1e-9, atol=1e-12)
-    F, y = data.features.reshape(-1, 12), data.values.reshape(-1)
+    F, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     *_, alone = one_machine(data, [1, 20])
     np.testing.assert_allclose(alone, after(F, y, 1.0, 20), rtol=1e-8, atol=1e-11)
     np.testing.assert_allclose(models[4, :, 3], alone, rtol=1e-8, atol=1e-11)
@@ -181,7 +181,7 @@ def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     more = ["--steps", "10", "--components", "20", "--epochs", "1", "--seeds", "1"]
     assert main(["study", "features", *options, *more, "--out", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(facts["best"]) == {"5 rows, 200 features", "100 rows, 8 features"}
+    assert set(facts["best"]) == {"5 rows, 300 features", "100 rows, 8 features"}
 
 
 @pytest.mark.parametrize("values", [{"agents": 2}, {"rows_per_agent": (0,)}, {"seeds": ()}, {"components": (0,)}])

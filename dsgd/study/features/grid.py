@@ -34,7 +34,7 @@ ONE_MACHINE: Final = "one machine"
 #: The kernel machine without features.
 EXACT: Final = "SVC"
 
-_DATASET: Final = "smooth function"
+_DATASET: Final = "sum of laplacians"
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class FeatureStudy:
     agents : int
         Agents.
     rows_per_agent : sequence of int
-        How many rows each has, with the first of `features` that is `usual_features` or more.
+        How many rows each has, with `usual_features` of each row.
     features : sequence of int
         Features of a row, where agents have `usual_rows` each.
     usual_rows, usual_features : int
-        What the other is varied with.
+        See the two above.
     steps : int
         Steps of gradient descent.
     components : sequence of int
@@ -75,9 +75,9 @@ class FeatureStudy:
     )
     agents: int = 25
     rows_per_agent: Sequence[int] = (10, 25, 100, 400, 1_600, 6_400)
-    features: Sequence[int] = (12, 25, 50, 100, 200, 400)
+    features: Sequence[int] = (25, 50, 100, 200, 400, 800)
     usual_rows: int = 100
-    usual_features: int = 200
+    usual_features: int = 300
     steps: int = 3_000
     components: Sequence[int] = (100, 300, 1_000, 3_000, 10_000)
     epochs: int = 10
@@ -123,9 +123,9 @@ def demo_feature_study() -> FeatureStudy:
     """Return a study of a minute: fewer rows per agent and steps, and machines of up to 1,000 features."""
     return FeatureStudy(
         tuple(DataSource(name, 1_000, 1_000) for name in ("covtype-subset", "mnist", "ijcnn1")),
-        rows_per_agent=(10, 25, 100, 400),
-        features=(12, 50, 200),
-        steps=2_000,
+        rows_per_agent=(10, 100, 1_600),
+        features=(25, 100),
+        steps=1_500,
         components=(100, 300, 1_000),
         epochs=5,
     )
