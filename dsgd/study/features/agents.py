@@ -94,8 +94,7 @@ class Agents(NamedTuple):
             found: AnyArray = self.moments @ models
             return found
         assert self.features is not None
-        found = self.features.transpose(0, 2, 1) @ (self.features @ models) / self.features.shape[1]
-        return found
+        return self.features.transpose(0, 2, 1) @ (self.features @ models) / self.features.shape[1]
 
     def excess(self, models: AnyArray) -> tuple[FloatVector, FloatVector]:
         """Return the mean squared distance of predictions from the truth: mean and worst of the agents.
