@@ -92,9 +92,10 @@ class Agents(NamedTuple):
         """Return the second moments times models of shape (n_agents, n_features, n_graphs)."""
         if self.moments is not None:
             found: AnyArray = self.moments @ models
-            return found
-        assert self.features is not None
-        return self.features.transpose(0, 2, 1) @ (self.features @ models) / self.features.shape[1]
+        else:
+            assert self.features is not None
+            found = self.features.transpose(0, 2, 1) @ (self.features @ models) / self.features.shape[1]
+        return found
 
     def excess(self, models: AnyArray) -> tuple[FloatVector, FloatVector]:
         """Return the mean squared distance of predictions from the truth: mean and worst of the agents.
