@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.report import Claim, Table, figure_text, seconds_text
-from dsgd.study.features.grid import EXACT, GRAPHS, ONE_MACHINE
+from dsgd.study.features.grid import ALONE, EXACT, GRAPHS, ONE_MACHINE
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.statement import as_points, as_times
 from dsgd.study.frame.summary import AbstractCell, grouped
@@ -25,6 +25,7 @@ __all__ = [
     "ValueCell",
     "best_table",
     "check_feature_claims",
+    "error_table",
     "feature_verdict",
     "graph_table",
     "machine_table",
@@ -189,8 +190,8 @@ def by_features(sizes: Sequence[AgentSize]) -> list[AgentSize]:
     return sorted((size for size in sizes if size.rows == usual), key=lambda size: size.features)
 
 
-def best_table(sizes: Sequence[AgentSize]) -> Table:
-    """Return the excess risk at the best step, by rows of an agent and graph."""
+def best_table(sizes: Sequence[AgentSize], of: str = "") -> Table:
+    """Return the excess risk at the best step, by rows of an agent and graph; `of` ends the title."""
     names = list(dict.fromkeys(name for size in sizes for name in size.cells))
     rows = [
         (f"{size.rows:,}", f"{size.features:,}", *(_best(size.cells.get(name)) for name in names)) for size in sizes
@@ -200,24 +201,26 @@ def best_table(sizes: Sequence[AgentSize]) -> Table:
         "agents, at the step at which it is lowest; behind it that step. Medians over seeds. The variance of the "
         "function is 0.2, that of the noise 1."
     )
-    return Table("Excess risk at the best step", ("rows per agent", "features", *names), rows, note, n_text=0)
+    return Table(f"Excess risk at the best step{of}", ("rows per agent", "features", *names), rows, note, n_text=0)
 
 
 def speedup_table(sizes: Sequence[AgentSize]) -> Table:
     """Return the speed-up over one machine, by rows of an agent and graph."""
-    rows = [
-        (f"{size.rows:,}", *(_speedup(size, name) for name in GRAPHS), *(_over(size, name) for name in GRAPHS))
-        for size in sizes
-    ]
+    rows = [(f"{size.rows:,}", *(_speedup(size, name) for name in GRAPHS)) for size in sizes]
     agents = sizes[0].agents if sizes else 0
     note = (
-        f"Speed-up: rows that gradients are of until the excess risk is within a tenth of what one machine with all "
-        f"rows reaches at best, one machine over an agent; {agents} would be linear. Medians over seeds; -: never "
-        "reached. Messages are not in it: a round sends one model to each neighbour. Over one machine: ratio of the "
-        "lowest excess risks, mean over seeds."
+        f"Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows reaches "
+        f"at best, one machine over an agent; {agents}x would be linear. Medians over seeds; -: never reached. "
+        "Messages are not in it: a round sends one model to each neighbour."
     )
-    columns = ("rows per agent", *GRAPHS, *(f"{name}, over one machine" for name in GRAPHS))
-    return Table("Speed-up and error over one machine", columns, rows, note, n_text=0)
+    return Table("Speed-up over one machine", ("rows per agent", *GRAPHS), rows, note, n_text=0)
+
+
+def error_table(sizes: Sequence[AgentSize]) -> Table:
+    """Return the error over that of one machine, by rows of an agent and graph."""
+    rows = [(f"{size.rows:,}", *(_over(size, name) for name in (*GRAPHS, ALONE))) for size in sizes]
+    note = "Ratio of the lowest excess risks of all steps, mean over seeds."
+    return Table("Error over one machine", ("rows per agent", *GRAPHS, ALONE), rows, note, n_text=0)
 
 
 def graph_table(sizes: Sequence[AgentSize]) -> Table:
@@ -270,7 +273,7 @@ def feature_verdict(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> s
         sentences.append(
             f"An agent then has {as_times(median)} less work than one machine; {many.agents}x would be linear."
             if median
-            else "With none of these numbers of rows they catch up with it."
+            else "With none of these numbers of rows do they come within a tenth of it at every seed."
         )
     for one in sets:
         most = max(one.cells)
@@ -278,8 +281,8 @@ def feature_verdict(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> s
         if gap is not None and most:
             times = one.cells[most].median("seconds") / one.cells[0].median("seconds")
             sentences.append(
-                f"On {one.dataset}, {most:,} features end {as_points(gap.estimate)} from {EXACT}, in {as_times(times)} "
-                "its time."
+                f"On {one.dataset}, {most:,} features end {100 * abs(gap.estimate):.2f} points "
+                f"{'above' if gap.estimate > 0 else 'below'} {EXACT}, in {as_times(times)} its time."
             )
     return " ".join(sentences)
 
@@ -297,7 +300,7 @@ def _agent_claims(sizes: Sequence[AgentSize]) -> list[Claim]:
     for statement, size in ((ANY_GRAPH, many), (FEW_ROWS, few)):
         data = f"{size.agents} agents on a {_WORST}, {size.rows:,} rows each"
         found = size.over_one(_WORST)
-        alone = size.over_one("alone")
+        alone = size.over_one(ALONE)
         baseline = f"{as_times(alone.estimate)}: alone" if alone else ""
         claims.append(
             statement.not_run(data, f"Run the {_WORST} and {ONE_MACHINE}.")
