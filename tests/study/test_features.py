@@ -37,7 +37,7 @@ from reference.decentralised import after, decentralised
 from web_page import check_page
 
 STUDY = FeatureStudy(
-    (DataSource("ijcnn1-clusters", 200, 100),), 25, (10, 1_000), (12,), 100, 200, 100, (100, 400), 2, (0, 1, 2)
+    (DataSource("ijcnn1-clusters", 200, 100),), 25, (10, 1_000), (12,), 100, 200, 100, (100, 400), (2, 5), (0, 1, 2)
 )
 #: The lowest excess risk over that of one machine, with few and with many rows.
 OVER = {"cycle": (2.0, 1.02), "grid": (1.3, 1.0), "expander": (1.2, 1.0), "complete": (1.0, 1.0), "alone": (9.0, 5.0)}
@@ -134,7 +134,7 @@ def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     text = feature_verdict(summarise_agents(rows), summarise_machines(rows))
     assert "1.02x the error of one machine with 1,000 rows each, and 2x with 10" in text
     assert "400 features end 0.30 points below SVC, in 2x its time" in text
-    assert machine_table(summarise_machines(rows)).rows[1][2:4] == ("90.70%", "-0.30 points")
+    assert machine_table(summarise_machines(rows)).rows[1][2:5] == ("2", "90.70%", "-0.30 points")
     for part in ("agents", "values", "machines"):
         assert feature_page(STUDY, [row for row in rows if row["part"] == part]).figures
     few = [row for row in rows if row.get("graph") in (None, "grid")]
@@ -147,7 +147,7 @@ def test_features_come_near_the_exact_machine() -> None:
     """On clusters no set is needed for, more features end nearer to the exact machine; values have less error too."""
     data = data_of_machines(DataSource("ijcnn1-clusters", 400, 400), [])
     assert (data.X.shape, len(np.unique(data.y))) == ((400, 22), 2)
-    study = FeatureStudy(components=(5, 300), epochs=5, seeds=(0,))
+    study = FeatureStudy(components=(5, 300), epochs=(5,), seeds=(0,))
     exact, few, many = run_machines(data, study.machines(data.name, 400, 400))
     assert few["accuracy"] + 0.1 < many["accuracy"] <= exact["accuracy"] + 0.03
     errors = list(run_values(study.values()))
@@ -166,7 +166,7 @@ def test_what_was_begun_with_a_set_does_not_go_on_with_clusters(monkeypatch: Any
 def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     """Rows that are there are not made again, with the same errors in a repetition; the command prints one object."""
     study = FeatureStudy(
-        (DataSource("ijcnn1-clusters", 100, 100),), 4, (5,), (8,), 5, 8, 10, (20,), 1, (0,)
+        (DataSource("ijcnn1-clusters", 100, 100),), 4, (5,), (8,), 5, 8, 10, (20,), (1,), (0,)
     )  # fmt: skip
     runs = run_feature_study(study, tmp_path)
     begun = [next(runs) for _ in range(4)]

@@ -85,6 +85,7 @@ _FEATURES: Final = features.FeatureStudy(
     features=(300,),
     steps=2_000,
     components=(100, 300, 1_000, 3_000),
+    epochs=(40,),
     seeds=_SEEDS,
 )
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
@@ -242,7 +243,7 @@ MEASURES: Final = (
             random_features.VALUES, random_features.ACCURACY,
         ),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
-        "sets of clusters and up to 3,000 features; 5 seeds.",
+        "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
         _by_study(_FEATURES, features.run_feature_study, _of_features),
     ),
     Measure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Final
 
@@ -57,7 +58,7 @@ class FeatureStudy:
         Steps of gradient descent.
     components : sequence of int
         Features of machines, and of kernel values.
-    epochs : int
+    epochs : sequence of int
         Epochs of machines that learn features.
     seeds : sequence of int
         Every run is repeated with each.
@@ -80,12 +81,12 @@ class FeatureStudy:
     usual_features: int = 300
     steps: int = 3_000
     components: Sequence[int] = (100, 300, 1_000, 3_000, 10_000)
-    epochs: int = 10
+    epochs: Sequence[int] = (10, 40)
     seeds: Sequence[int] = (0, 1, 2)
 
     def __post_init__(self) -> None:
         check_grid(
-            self, given=("seeds",), choices={}, least={
+            self, given=("seeds", "epochs"), choices={}, least={
                 "agents": 3, "rows_per_agent": 1, "features": 1, "usual_rows": 1, "usual_features": 1, "steps": 10,
                 "components": 1, "epochs": 1, "seeds": 0,
             },
@@ -93,7 +94,7 @@ class FeatureStudy:
 
     def count(self) -> int:
         """Return the number of runs."""
-        machines = len(self.data) * (1 + len(self.components))
+        machines = len(self.data) * (1 + len(self.components) * len(self.epochs))
         return len(self.seeds) * (len(self.sizes()) * (len(GRAPHS) + 2) + len(self.components) + machines)
 
     def sizes(self) -> list[tuple[int, int]]:
@@ -113,9 +114,9 @@ class FeatureStudy:
     def machines(self, dataset: str, rows: int, test_rows: int) -> list[MachineRun]:
         """Return the machines of one set. They take turns, so that each meets the same moments of the computer."""
         return [
-            MachineRun(dataset, rows, test_rows, features, self.epochs if features else 0, seed)
+            MachineRun(dataset, rows, test_rows, features, epochs, seed)
             for seed in self.seeds
-            for features in (0, *self.components)
+            for features, epochs in [(0, 0), *product(self.components, self.epochs)]
         ]
 
 
@@ -127,7 +128,7 @@ def demo_feature_study() -> FeatureStudy:
         features=(25, 100),
         steps=1_500,
         components=(100, 300, 1_000),
-        epochs=5,
+        epochs=(5, 20),
     )
 
 

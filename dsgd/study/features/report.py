@@ -70,7 +70,10 @@ def feature_page(study: FeatureStudy, rows: Sequence[Row]) -> Page:
         ran=facts(
             rows,
             ("Agents", f"{study.agents}, with {joined(f'{n:,}' for n in study.rows_per_agent)} rows each"),
-            ("Machines", f"{joined(f'{n:,}' for n in study.components)} features, {study.epochs} epochs, one thread"),
+            (
+                "Machines",
+                f"{joined(f'{n:,}' for n in study.components)} features, {joined(study.epochs)} epochs, one thread",
+            ),
             ("Seeds", joined(study.seeds)),
         ),
         highlights=_highlights(usual, sets),
@@ -92,9 +95,9 @@ def _highlights(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> list[
         text = f"the error of one machine, on a cycle with {sizes[-1].rows:,} rows per agent"
         found.append((as_times(over.estimate), text))
     found += [
-        (as_points(gap.estimate), f"{most:,} features over {EXACT}, {one.dataset}")
+        (as_points(gap.estimate), f"{one.cells[-1].name} over {EXACT}, {one.dataset}")
         for one in sets
-        if (most := max(one.cells)) and (gap := one.behind(most)) is not None
+        if one.cells and (gap := one.behind(one.cells[-1])) is not None
     ]
     return found[:4]
 
@@ -184,17 +187,15 @@ def _speedups(sizes: Sequence[AgentSize]) -> Figure:
 def _machines(sets: Sequence[MachineSet]) -> Figure:
     panels = []
     for one in sets:
+        kinds = {
+            f"features, {epochs} epochs": [cell for cell in one.cells if cell.epochs == epochs]
+            for epochs in dict.fromkeys(cell.epochs for cell in one.cells)
+        }
         lines = []
-        for number, (label, cells) in enumerate(
-            {
-                "features": [c for m, c in one.cells.items() if m],
-                EXACT: [c for m, c in one.cells.items() if not m],
-            }.items()
-        ):
-            colour, marker, dash = series(number)
-            names = [f"{cell.features:,} features" if cell.features else EXACT for cell in cells]
+        for number, (label, cells) in enumerate([*kinds.items(), (EXACT, [one.exact] if one.exact else [])]):
+            colour, marker, dash = (TEXT, "diamond", "solid") if label == EXACT else series(number)
             seconds, accuracy = ([cell.median(name) for cell in cells] for name in ("seconds", "accuracy"))
-            lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=names))
+            lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=[cell.name for cell in cells]))
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
     return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
 

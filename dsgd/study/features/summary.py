@@ -117,14 +117,20 @@ class MachineCell(AbstractCell):
 
     Parameters
     ----------
-    features : int
-        Features; 0 for the exact one.
+    features, epochs : int
+        Features and epochs; both 0 for the exact one.
     rows : sequence of dict
         The rows of its seeds.
     """
 
     features: int
+    epochs: int
     rows: Sequence[Row]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.features:,} features" if self.features else EXACT
 
 
 @dataclass(frozen=True)
@@ -135,21 +141,23 @@ class MachineSet:
     ----------
     dataset : str
         Its name.
-    cells : dict of int to MachineCell
-        By features, rising; 0 for the exact one.
+    exact : MachineCell or None
+        The exact machine, if it was run.
+    cells : list of MachineCell
+        The others, by epochs and features, rising.
     """
 
     dataset: str
-    cells: dict[int, MachineCell]
+    exact: MachineCell | None
+    cells: list[MachineCell]
 
-    def rows_of(self, features: int) -> Row:
-        """Return a row of a machine."""
-        return self.cells[features].rows[0]
+    def behind(self, cell: MachineCell) -> Any:
+        """Return the interval of an accuracy less that of the exact machine; None without it."""
+        return self.exact and difference(cell.column("accuracy"), self.exact.column("accuracy"))
 
-    def behind(self, features: int) -> Any:
-        """Return the interval of the accuracy less that of the exact machine; None without both."""
-        ours, exact = self.cells.get(features), self.cells.get(0)
-        return difference(ours.column("accuracy"), exact.column("accuracy")) if ours and exact else None
+    def times(self, cell: MachineCell) -> float | None:
+        """Return how many times as long as the exact machine one trains; None without it."""
+        return cell.median("seconds") / self.exact.median("seconds") if self.exact else None
 
 
 def summarise_agents(rows: Iterable[Row]) -> list[AgentSize]:
@@ -170,8 +178,16 @@ def summarise_values(rows: Iterable[Row]) -> list[ValueCell]:
 def summarise_machines(rows: Iterable[Row]) -> list[MachineSet]:
     """Return one entry per set."""
     mine = grouped((row for row in rows if row["part"] == "machines"), "dataset")
+
+    def of_set(own: Sequence[Row]) -> list[tuple[tuple[Any, ...], list[Row]]]:
+        return sorted(grouped(own, "features", "epochs").items(), key=lambda item: item[0][::-1])
+
     return [
-        MachineSet(name, {m: MachineCell(m, seeds) for (m,), seeds in sorted(grouped(own, "features").items())})
+        MachineSet(
+            name,
+            next((MachineCell(0, 0, seeds) for (m, _), seeds in of_set(own) if not m), None),
+            [MachineCell(m, epochs, seeds) for (m, epochs), seeds in of_set(own) if m],
+        )
         for (name,), own in mine.items()
     ]
 
@@ -240,20 +256,21 @@ def machine_table(sets: Sequence[MachineSet]) -> Table:
     rows = [
         (
             one.dataset,
-            f"{features:,} features" if features else EXACT,
+            cell.name,
+            str(cell.epochs) if cell.epochs else "-",
             f"{cell.median('accuracy'):.2%}",
-            as_points(gap.estimate) if features and (gap := one.behind(features)) else "-",
+            as_points(gap.estimate) if cell.features and (gap := one.behind(cell)) else "-",
             seconds_text(cell.median("seconds")),
-            as_times(cell.median("seconds") / one.cells[0].median("seconds")) if features and 0 in one.cells else "-",
+            as_times(times) if cell.features and (times := one.times(cell)) else "-",
         )
         for one in sets
-        for features, cell in one.cells.items()
+        for cell in ([one.exact] if one.exact else []) + one.cells
     ]
     note = (
         "Accuracy on the test rows; training on one thread, medians over seeds. SVC minimises the hinge loss of the "
         "exact kernel; of several classes it has a machine for each pair, features have one for each class."
     )
-    columns = ("data", "machine", "accuracy", "gap to the exact one", "training", "over SVC")
+    columns = ("data", "machine", "epochs", "accuracy", "gap to the exact one", "training", "over SVC")
     return Table("Features beside the exact machine", columns, rows, note, n_text=2)
 
 
@@ -276,12 +293,10 @@ def feature_verdict(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> s
             else "With none of these numbers of rows do they come within a tenth of it at every seed."
         )
     for one in sets:
-        most = max(one.cells)
-        gap = one.behind(most)
-        if gap is not None and most:
-            times = one.cells[most].median("seconds") / one.cells[0].median("seconds")
+        gap, times = (one.behind(one.cells[-1]), one.times(one.cells[-1])) if one.cells else (None, None)
+        if gap is not None and times is not None:
             sentences.append(
-                f"On {one.dataset}, {most:,} features end {100 * abs(gap.estimate):.2f} points "
+                f"On {one.dataset}, {one.cells[-1].name} end {100 * abs(gap.estimate):.2f} points "
                 f"{'above' if gap.estimate > 0 else 'below'} {EXACT}, in {as_times(times)} its time."
             )
     return " ".join(sentences)
@@ -338,17 +353,16 @@ def _value_claims(values: Sequence[ValueCell]) -> list[Claim]:
 def _machine_claims(sets: Sequence[MachineSet]) -> list[Claim]:
     claims = []
     for one in sets:
-        most = max(one.cells)
-        found = one.behind(most) if most else None
-        if found is None:
+        most = one.cells[-1] if one.cells else None
+        if most is None or one.exact is None:
             claims.append(ACCURACY.not_run(one.dataset, f"Run {EXACT} and features."))
             continue
-        exact, first = one.cells[0], one.rows_of(most)
         note = (
-            f"{most:,} features, {first['epochs']} epochs; {EXACT} has {exact.median('accuracy'):.2%}. Training takes "
-            f"{as_times(one.cells[most].median('seconds') / exact.median('seconds'))} as long."
+            f"{most.name}, {most.epochs} epochs; {EXACT} has {one.exact.median('accuracy'):.2%}. Training takes "
+            f"{as_times(one.times(most) or 0.0)} as long."
         )
-        claims.append(ACCURACY.judged(f"{one.dataset}, {first['rows']:,} rows", found, note, baseline=f"0: {EXACT}"))
+        data = f"{one.dataset}, {most.rows[0]['rows']:,} rows"
+        claims.append(ACCURACY.judged(data, one.behind(most), note, baseline=f"0: {EXACT}"))
     return claims
 
 
