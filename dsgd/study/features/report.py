@@ -193,7 +193,9 @@ def _machines(sets: Sequence[MachineSet]) -> Figure:
         }
         lines = []
         for number, (label, cells) in enumerate([*kinds.items(), (EXACT, [one.exact] if one.exact else [])]):
-            colour, marker, dash = (TEXT, "diamond", "solid") if label == EXACT else series(number)
+            colour, marker, dash = series(number)
+            if label == EXACT:
+                colour, marker = TEXT, "diamond"
             seconds, accuracy = ([cell.median(name) for cell in cells] for name in ("seconds", "accuracy"))
             lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=[cell.name for cell in cells]))
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
