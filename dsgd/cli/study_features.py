@@ -29,8 +29,9 @@ _Steps: TypeAlias = Annotated[int | None, grid_option(help="Steps of agents.")]
 _Components: TypeAlias = Annotated[
     str | None, grid_option(help="Features of a row of machines, as 100,1000.", callback=numbers)
 ]
+_Epochs: TypeAlias = Annotated[str | None, grid_option(help="Epochs of machines, as 10,40.", callback=numbers)]
 _Demo: TypeAlias = Annotated[
-    bool, typer.Option("--demo", help="Up to 400 rows per agent, machines of up to 1,000 features: a minute.")
+    bool, typer.Option("--demo", help="Up to 1,600 rows per agent, machines of up to 1,000 features: a minute.")
 ]
 
 
@@ -40,7 +41,7 @@ def features(
     dataset: options.Dataset = None,
     rows: options.Rows = None,
     components: _Components = None,
-    epochs: options.Epochs = None,
+    epochs: _Epochs = None,
     agents: _Agents = None,
     rows_per_agent: _RowsPerAgent = None,
     features: _Features = None,

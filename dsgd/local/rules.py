@@ -290,7 +290,7 @@ class GradientDescent(AbstractRule):
     strategy. A gradient of many rows comes about in parts, so that stops are obeyed and rows in files let go.
     """
 
-    batch: ClassVar[int | None] = None
+    batch: int | None = field(default=None, init=False, repr=False)
     keeps_velocity: ClassVar[bool] = False
     keeps_second: ClassVar[bool] = False
 

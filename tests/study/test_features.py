@@ -19,6 +19,7 @@ from dsgd.study.features import (
     FeatureStudy,
     best_table,
     check_feature_claims,
+    error_table,
     feature_page,
     feature_verdict,
     machine_table,
@@ -28,7 +29,7 @@ from dsgd.study.features import (
     summarise_machines,
     summarise_values,
 )
-from dsgd.study.features.agents import models_after, one_machine, rows_of_agents, weights_of
+from dsgd.study.features.agents import Agents, blocks_of, models_after, one_machine, weights_of
 from dsgd.study.features.machines import data_of_machines, run_machines, run_values
 from dsgd.study.frame.missing import MissingData
 from dsgd.sync import DPSGD
@@ -36,7 +37,7 @@ from reference.decentralised import after, decentralised
 from web_page import check_page
 
 STUDY = FeatureStudy(
-    (DataSource("ijcnn1-clusters", 200, 100),), 25, (10, 1_000), (12,), 100, 200, 100, (100, 400), 2, (0, 1, 2)
+    (DataSource("ijcnn1-clusters", 200, 100),), 25, (10, 1_000), (12,), 100, 200, 100, (100, 400), (2, 5), (0, 1, 2)
 )
 #: The lowest excess risk over that of one machine, with few and with many rows.
 OVER = {"cycle": (2.0, 1.02), "grid": (1.3, 1.0), "expander": (1.2, 1.0), "complete": (1.0, 1.0), "alone": (9.0, 5.0)}
@@ -76,12 +77,12 @@ def made_rows(cycle: tuple[float, float] = OVER["cycle"], power: float = -0.8, b
 @pytest.mark.parametrize("n_rows", [5, 30])
 def test_agents_are_those_of_the_paper_and_of_the_estimator(n_rows: int) -> None:
     """On every graph, with few rows and with many, agents take the steps of the twin, and those that a fit takes."""
-    data = rows_of_agents(9, n_rows, 12, 1)
-    blocks = list(zip(data.features, data.values, strict=True))
+    blocks = list(blocks_of(9, n_rows, 12, 1))
+    data = Agents.of(blocks, 12, 1)
     *_, models = models_after(data, weights_of([*GRAPHS, "alone"], 9), [1, 3, 20])
     for number, matrix in enumerate([*(mixing_matrix(graph, 9) for graph in GRAPHS.values()), np.eye(9)]):
         np.testing.assert_allclose(models[:, :, number], decentralised(blocks, matrix, 1.0, 20), rtol=1e-9, atol=1e-12)
-    F, y = data.features.reshape(-1, 12), data.values.reshape(-1)
+    F, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     *_, alone = one_machine(data, [1, 20])
     np.testing.assert_allclose(alone, after(F, y, 1.0, 20), rtol=1e-8, atol=1e-11)
     np.testing.assert_allclose(models[4, :, 3], alone, rtol=1e-8, atol=1e-11)
@@ -103,7 +104,8 @@ def test_agents_are_held_against_one_machine() -> None:
     # Between the steps 1 and 10 errors fall by a factor of 4: log-linear, as steps rise by one of 10.
     late = 10 ** (np.log(4 / (1.1 / 1.02)) / np.log(4)) / 10 ** (np.log(4 / 1.1) / np.log(4))
     assert many.speedups("cycle")[1] == pytest.approx(25.0 / late)
-    assert speedup_table([few, many]).rows[0][:5] == ("10", "-", "-", "-", "25x")
+    assert speedup_table([few, many]).rows[0] == ("10", "-", "-", "-", "25x")
+    assert error_table([few]).rows[0] == ("10", "2x", "1.3x", "1.2x", "1x", "9x")
     assert best_table([few]).columns[2:] == ("cycle", "grid", "expander", "complete", "alone", "one machine")
 
 
@@ -131,8 +133,8 @@ def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     assert names == {"steps", "rows", "speedup", "number", "machines", "values"}
     text = feature_verdict(summarise_agents(rows), summarise_machines(rows))
     assert "1.02x the error of one machine with 1,000 rows each, and 2x with 10" in text
-    assert "-0.30 points from SVC, in 2x its time" in text
-    assert machine_table(summarise_machines(rows)).rows[1][2:4] == ("90.70%", "-0.30 points")
+    assert "400 features end 0.30 points below SVC, in 2x its time" in text
+    assert machine_table(summarise_machines(rows)).rows[1][2:5] == ("2", "90.70%", "-0.30 points")
     for part in ("agents", "values", "machines"):
         assert feature_page(STUDY, [row for row in rows if row["part"] == part]).figures
     few = [row for row in rows if row.get("graph") in (None, "grid")]
@@ -145,7 +147,7 @@ def test_features_come_near_the_exact_machine() -> None:
     """On clusters no set is needed for, more features end nearer to the exact machine; values have less error too."""
     data = data_of_machines(DataSource("ijcnn1-clusters", 400, 400), [])
     assert (data.X.shape, len(np.unique(data.y))) == ((400, 22), 2)
-    study = FeatureStudy(components=(5, 300), epochs=5, seeds=(0,))
+    study = FeatureStudy(components=(5, 300), epochs=(5,), seeds=(0,))
     exact, few, many = run_machines(data, study.machines(data.name, 400, 400))
     assert few["accuracy"] + 0.1 < many["accuracy"] <= exact["accuracy"] + 0.03
     errors = list(run_values(study.values()))
@@ -164,7 +166,7 @@ def test_what_was_begun_with_a_set_does_not_go_on_with_clusters(monkeypatch: Any
 def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     """Rows that are there are not made again, with the same errors in a repetition; the command prints one object."""
     study = FeatureStudy(
-        (DataSource("ijcnn1-clusters", 100, 100),), 4, (5,), (8,), 5, 8, 10, (20,), 1, (0,)
+        (DataSource("ijcnn1-clusters", 100, 100),), 4, (5,), (8,), 5, 8, 10, (20,), (1,), (0,)
     )  # fmt: skip
     runs = run_feature_study(study, tmp_path)
     begun = [next(runs) for _ in range(4)]
@@ -181,7 +183,7 @@ def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     more = ["--steps", "10", "--components", "20", "--epochs", "1", "--seeds", "1"]
     assert main(["study", "features", *options, *more, "--out", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(facts["best"]) == {"5 rows, 200 features", "100 rows, 8 features"}
+    assert set(facts["best"]) == {"5 rows, 300 features", "100 rows, 8 features"}
 
 
 @pytest.mark.parametrize("values", [{"agents": 2}, {"rows_per_agent": (0,)}, {"seeds": ()}, {"components": (0,)}])

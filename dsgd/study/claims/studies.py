@@ -81,8 +81,11 @@ _SOONER: Final = replace(
 _NOISE: Final = variance.VarianceStudy(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.FeatureStudy(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
-    features=(200,),
+    rows_per_agent=(10, 100, 1_600, 6_400),
+    features=(300,),
+    steps=2_000,
     components=(100, 300, 1_000, 3_000),
+    epochs=(40,),
     seeds=_SEEDS,
 )
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
@@ -109,8 +112,8 @@ def _period(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _of_features(rows: Sequence[Row]) -> list[Claim]:
-    summaries = features.summarise_agents, features.summarise_values, features.summarise_machines
-    return features.check_feature_claims(*(of(rows) for of in summaries))
+    values, sets = features.summarise_values(rows), features.summarise_machines(rows)
+    return features.check_feature_claims(features.summarise_agents(rows), values, sets)
 
 
 def _all_strategies(rows: Sequence[Row]) -> list[Claim]:
@@ -239,8 +242,8 @@ MEASURES: Final = (
             random_features.ANY_GRAPH, random_features.FEW_ROWS, random_features.LINEAR, random_features.OPTIMAL,
             random_features.VALUES, random_features.ACCURACY,
         ),
-        "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 200 features, 3,000 steps; two generated "
-        "sets of clusters and up to 3,000 features; 5 seeds.",
+        "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
+        "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
         _by_study(_FEATURES, features.run_feature_study, _of_features),
     ),
     Measure(

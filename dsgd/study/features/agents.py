@@ -16,7 +16,7 @@ Cost of a step and graph: 2 m M multiplications an agent, or M^2 where that is l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,38 +27,75 @@ from dsgd.study.features.grid import ALONE, GRAPHS, ONE_MACHINE, AgentRun
 from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Agents", "models_after", "one_machine", "rows_of_agents", "run_agents", "true_values", "weights_of"]
+__all__ = ["Agents", "blocks_of", "models_after", "one_machine", "run_agents", "true_values", "weights_of"]
 
-#: Width of the kernel, of which the true function is a sum of values.
-GAMMA: Final = 8.0
+#: The kernel, of which the true function is a sum of values: a rough one, whose functions are slow to learn. Those are
+#: what the rates of the source are the best possible for.
+KERNEL: Final = "laplacian"
+GAMMA: Final = 3.0
 #: Length of a step: curvatures of these features are far below one.
 RATE: Final = 1.0
 
 _NOISE: Final = 1.0
 _CENTRES: Final = 20
 _TEST_ROWS: Final = 1_000
+_TEST_SEED: Final = 1_000_000
 _POINTS: Final = 60
 
 
 class Agents(NamedTuple):
-    """The rows of agents, as features.
+    """What agents learn from: of few rows their features, of many the second moments of these.
 
     Parameters
     ----------
-    features : array, shape (n_agents, n_rows, n_features)
+    pulls : array, shape (n_agents, n_features)
+        Mean of features times values, over the rows of each agent.
+    features : array, shape (n_agents, n_rows, n_features), or None
         Features of the rows of each agent.
-    values : array, shape (n_agents, n_rows)
-        What is to be learnt, with noise.
+    moments : array, shape (n_agents, n_features, n_features), or None
+        Mean of the products of features, in place of the features themselves.
     test_features : array, shape (n_test_rows, n_features)
         Features of rows to test on.
     test_values : array, shape (n_test_rows,)
         The true function there, without noise.
     """
 
-    features: AnyArray
-    values: FloatMatrix
+    pulls: FloatMatrix
+    features: AnyArray | None
+    moments: AnyArray | None
     test_features: FloatMatrix
     test_values: FloatVector
+
+    @classmethod
+    def of(cls, blocks: Iterable[tuple[FloatMatrix, FloatVector]], features: int, seed: int) -> Agents:
+        """Return what agents learn from blocks such as those of `blocks_of`, of which one is in memory at a time.
+
+        Parameters
+        ----------
+        blocks : iterable of (array of shape (n_rows, n_features), array of shape (n_rows,))
+            Features and values of the rows of each agent.
+        features, seed : int
+            See `blocks_of`.
+        """
+        pulls, kept, moments = [], [], []
+        for phi, values in blocks:
+            pulls.append(phi.T @ values / len(phi))
+            if features < 2 * len(phi):
+                moments.append(phi.T @ phi / len(phi))
+            else:
+                kept.append(phi)
+        X = np.random.default_rng(_TEST_SEED).uniform(-1.0, 1.0, (_TEST_ROWS, 2))
+        few, many = np.stack(kept) if kept else None, np.stack(moments) if moments else None
+        return cls(np.stack(pulls), few, many, _map(features, seed).transform(X), true_values(X))
+
+    def slopes(self, models: AnyArray) -> AnyArray:
+        """Return the second moments times models of shape (n_agents, n_features, n_graphs)."""
+        if self.moments is not None:
+            found: AnyArray = self.moments @ models
+        else:
+            assert self.features is not None
+            found = self.features.transpose(0, 2, 1) @ (self.features @ models) / self.features.shape[1]
+        return found
 
     def excess(self, models: AnyArray) -> tuple[FloatVector, FloatVector]:
         """Return the mean squared distance of predictions from the truth: mean and worst of the agents.
@@ -80,20 +117,29 @@ def true_values(X: FloatMatrix) -> FloatVector:
     centres, heights = rng.uniform(-1.0, 1.0, (_CENTRES, 2)), rng.standard_normal(_CENTRES)
     found = np.zeros(len(X))
     for centre, height in zip(centres, heights, strict=True):
-        found += height * np.exp(-GAMMA * np.sum((X - centre) ** 2, axis=1))
+        found += height * np.exp(-GAMMA * np.sum(np.abs(X - centre), axis=1))
     return found
 
 
-def rows_of_agents(agents: int, rows: int, features: int, seed: int) -> Agents:
-    """Return rows of the square from -1 to 1, with values of the function and normal noise of variance one."""
-    rng = np.random.default_rng(seed)
-    made = RandomFeatures(features, gamma=GAMMA, random_state=seed).fit(np.zeros((1, 2)))
-    phi, values = np.empty((agents, rows, features)), np.empty((agents, rows))
+def blocks_of(agents: int, rows: int, features: int, seed: int) -> Iterator[tuple[FloatMatrix, FloatVector]]:
+    """Yield for each agent the features of its rows, from the square from -1 to 1, and values with noise.
+
+    Parameters
+    ----------
+    agents, rows, features : int
+        Agents, rows of each, and features of a row.
+    seed : int
+        Of rows, noise and features.
+    """
+    made = _map(features, seed)
     for agent in range(agents):
+        rng = np.random.default_rng((seed, agent))
         X = rng.uniform(-1.0, 1.0, (rows, 2))
-        phi[agent], values[agent] = made.transform(X), true_values(X) + _NOISE * rng.standard_normal(rows)
-    X_test = np.random.default_rng(1_000_000).uniform(-1.0, 1.0, (_TEST_ROWS, 2))
-    return Agents(phi, values, made.transform(X_test), true_values(X_test))
+        yield made.transform(X), true_values(X) + _NOISE * rng.standard_normal(rows)
+
+
+def _map(features: int, seed: int) -> RandomFeatures:
+    return RandomFeatures(features, gamma=GAMMA, kernel=KERNEL, random_state=seed).fit(np.zeros((1, 2)))
 
 
 def weights_of(graphs: Sequence[str], agents: int) -> AnyArray:
@@ -113,17 +159,10 @@ def models_after(data: Agents, weights: AnyArray, steps: Sequence[int]) -> Itera
     steps : sequence of int
         Rising numbers of steps.
     """
-    phi = data.features
-    n_agents, n_rows, n_features = phi.shape
-    turned = phi.transpose(0, 2, 1)
-    pulls = (turned @ data.values[..., None]) / n_rows
-    # Of many rows their second moments are the shorter way.
-    moments = turned @ phi / n_rows if n_features < 2 * n_rows else None
-    models, done = np.zeros((n_agents, n_features, len(weights))), 0
+    models, done = np.zeros((*data.pulls.shape, len(weights))), 0
     for stop in steps:
         for _ in range(stop - done):
-            slopes = turned @ (phi @ models) / n_rows if moments is None else moments @ models
-            halves = models - RATE * (slopes - pulls)
+            halves = models - RATE * (data.slopes(models) - data.pulls[..., None])
             models = np.ascontiguousarray((weights @ halves.transpose(2, 0, 1)).transpose(1, 2, 0))
         done = stop
         yield models
@@ -131,10 +170,13 @@ def models_after(data: Agents, weights: AnyArray, steps: Sequence[int]) -> Itera
 
 def one_machine(data: Agents, steps: Sequence[int]) -> Iterator[FloatVector]:
     """Yield the model of one machine that has all rows, shape (n_features,), after so many steps: the closed form."""
-    phi = data.features.reshape(-1, data.features.shape[2])
-    values, vectors = np.linalg.eigh(phi.T @ phi / len(phi))
+    moments = data.moments
+    if moments is None:
+        assert data.features is not None
+        moments = data.features.transpose(0, 2, 1) @ data.features / data.features.shape[1]
+    values, vectors = np.linalg.eigh(moments.mean(axis=0))
     values = np.clip(RATE * values, 1e-15, None)
-    pull = vectors.T @ (phi.T @ data.values.reshape(-1) / len(phi))
+    pull = vectors.T @ data.pulls.mean(axis=0)
     for stop in steps:
         yield vectors @ (RATE * pull * -np.expm1(stop * np.log1p(-values)) / values)
 
@@ -143,7 +185,8 @@ def run_agents(runs: Sequence[AgentRun]) -> list[Row]:
     """Return the contents of the rows of runs that differ in the graph only."""
     first = runs[0]
     steps = np.unique(np.geomspace(1, first.steps, _POINTS).round().astype(int)).tolist()
-    data = rows_of_agents(first.agents, first.rows, first.features, first.seed)
+    blocks = blocks_of(first.agents, first.rows, first.features, first.seed)
+    data = Agents.of(blocks, first.features, first.seed)
     graphs = [run.graph for run in runs if run.graph != ONE_MACHINE]
     weights = weights_of(graphs, first.agents)
     found: dict[str, list[Row]] = {run.graph: [] for run in runs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Final
 
@@ -34,7 +35,7 @@ ONE_MACHINE: Final = "one machine"
 #: The kernel machine without features.
 EXACT: Final = "SVC"
 
-_DATASET: Final = "smooth function"
+_DATASET: Final = "sum of laplacians"
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,16 @@ class FeatureStudy:
     agents : int
         Agents.
     rows_per_agent : sequence of int
-        How many rows each has, with the first of `features` that is `usual_features` or more.
+        How many rows each has, with `usual_features` of each row.
     features : sequence of int
         Features of a row, where agents have `usual_rows` each.
     usual_rows, usual_features : int
-        What the other is varied with.
+        See the two above.
     steps : int
         Steps of gradient descent.
     components : sequence of int
         Features of machines, and of kernel values.
-    epochs : int
+    epochs : sequence of int
         Epochs of machines that learn features.
     seeds : sequence of int
         Every run is repeated with each.
@@ -75,17 +76,17 @@ class FeatureStudy:
     )
     agents: int = 25
     rows_per_agent: Sequence[int] = (10, 25, 100, 400, 1_600, 6_400)
-    features: Sequence[int] = (12, 25, 50, 100, 200, 400)
+    features: Sequence[int] = (25, 50, 100, 200, 400, 800)
     usual_rows: int = 100
-    usual_features: int = 200
+    usual_features: int = 300
     steps: int = 3_000
     components: Sequence[int] = (100, 300, 1_000, 3_000, 10_000)
-    epochs: int = 10
+    epochs: Sequence[int] = (10, 40)
     seeds: Sequence[int] = (0, 1, 2)
 
     def __post_init__(self) -> None:
         check_grid(
-            self, given=("seeds",), choices={}, least={
+            self, given=("seeds", "epochs"), choices={}, least={
                 "agents": 3, "rows_per_agent": 1, "features": 1, "usual_rows": 1, "usual_features": 1, "steps": 10,
                 "components": 1, "epochs": 1, "seeds": 0,
             },
@@ -93,7 +94,7 @@ class FeatureStudy:
 
     def count(self) -> int:
         """Return the number of runs."""
-        machines = len(self.data) * (1 + len(self.components))
+        machines = len(self.data) * (1 + len(self.components) * len(self.epochs))
         return len(self.seeds) * (len(self.sizes()) * (len(GRAPHS) + 2) + len(self.components) + machines)
 
     def sizes(self) -> list[tuple[int, int]]:
@@ -113,9 +114,9 @@ class FeatureStudy:
     def machines(self, dataset: str, rows: int, test_rows: int) -> list[MachineRun]:
         """Return the machines of one set. They take turns, so that each meets the same moments of the computer."""
         return [
-            MachineRun(dataset, rows, test_rows, features, self.epochs if features else 0, seed)
+            MachineRun(dataset, rows, test_rows, features, epochs, seed)
             for seed in self.seeds
-            for features in (0, *self.components)
+            for features, epochs in [(0, 0), *product(self.components, self.epochs)]
         ]
 
 
@@ -123,11 +124,11 @@ def demo_feature_study() -> FeatureStudy:
     """Return a study of a minute: fewer rows per agent and steps, and machines of up to 1,000 features."""
     return FeatureStudy(
         tuple(DataSource(name, 1_000, 1_000) for name in ("covtype-subset", "mnist", "ijcnn1")),
-        rows_per_agent=(10, 25, 100, 400),
-        features=(12, 50, 200),
-        steps=2_000,
+        rows_per_agent=(10, 100, 1_600),
+        features=(25, 100),
+        steps=1_500,
         components=(100, 300, 1_000),
-        epochs=5,
+        epochs=(5, 20),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, series
+from dsgd.report.figures import Dash
+from dsgd.report.theme import TEXT, Colour
 from dsgd.study.features.grid import ALONE, EXACT, GRAPHS, ONE_MACHINE, FeatureStudy
 from dsgd.study.features.summary import (
     AgentSize,
@@ -15,6 +17,7 @@ from dsgd.study.features.summary import (
     by_features,
     by_rows,
     check_feature_claims,
+    error_table,
     feature_verdict,
     graph_table,
     machine_table,
@@ -60,14 +63,17 @@ def feature_page(study: FeatureStudy, rows: Sequence[Row]) -> Page:
     usual = by_rows(sizes)
     figures = [_courses(usual), _best(usual), _speedups(usual), _by_features(by_features(sizes))] if sizes else []
     figures += [_machines(sets)] if sets else []
-    tables = [speedup_table(usual), best_table(usual), graph_table(usual)] if sizes else []
+    tables = [speedup_table(usual), error_table(usual), best_table(usual), graph_table(usual)] if sizes else []
     return Page(
         title="What do random features cost, on one machine and on a network of agents?",
         answer=feature_verdict(sizes, sets),
         ran=facts(
             rows,
             ("Agents", f"{study.agents}, with {joined(f'{n:,}' for n in study.rows_per_agent)} rows each"),
-            ("Machines", f"{joined(f'{n:,}' for n in study.components)} features, {study.epochs} epochs, one thread"),
+            (
+                "Machines",
+                f"{joined(f'{n:,}' for n in study.components)} features, {joined(study.epochs)} epochs, one thread",
+            ),
             ("Seeds", joined(study.seeds)),
         ),
         highlights=_highlights(usual, sets),
@@ -77,7 +83,7 @@ def feature_page(study: FeatureStudy, rows: Sequence[Row]) -> Page:
         source="; ".join(SOURCES[key].reference for key in ("agents", "rff")) + ".",
         figures=[*figures, *([_errors(values)] if values else [])],
         tables=[*([machine_table(sets)] if sets else []), *tables],
-        details=[best_table(by_features(sizes))] if sizes else [],
+        details=[best_table(by_features(sizes), ", by features")] if sizes else [],
         rows=rows,
         citations=citations(SOURCES[key] for key in ("agents", "rff")),
     )
@@ -89,9 +95,9 @@ def _highlights(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> list[
         text = f"the error of one machine, on a cycle with {sizes[-1].rows:,} rows per agent"
         found.append((as_times(over.estimate), text))
     found += [
-        (as_points(gap.estimate), f"{most:,} features over {EXACT}, {one.dataset}")
+        (as_points(gap.estimate), f"{one.cells[-1].name} over {EXACT}, {one.dataset}")
         for one in sets
-        if (most := max(one.cells)) and (gap := one.behind(most)) is not None
+        if one.cells and (gap := one.behind(one.cells[-1])) is not None
     ]
     return found[:4]
 
@@ -122,7 +128,7 @@ def _courses(sizes: Sequence[AgentSize]) -> Figure:
         lines = []
         for number, name in enumerate(_NAMES):
             if name in size.cells:
-                colour, _, dash = series(number)
+                colour, _, dash = _look(number, name)
                 curve = size.cells[name].curve()
                 lines.append(
                     Line(name, [at["steps"] for at in curve], [at["error"] for at in curve], colour, dash=dash)
@@ -143,10 +149,16 @@ def _by_features(sizes: Sequence[AgentSize]) -> Figure:
     return Figure("features_number", "Excess risk by features", _FEATURES, [panel], columns=1)
 
 
+def _look(number: int, name: str) -> tuple[Colour, str, Dash]:
+    """Return how a graph is drawn; that with which all are compared stands out."""
+    colour, marker, dash = series(number)
+    return (TEXT, "", "dashed") if name == ONE_MACHINE else (colour, marker, dash)
+
+
 def _lines(sizes: Sequence[AgentSize], along: str) -> list[Line]:
     lines = []
     for number, name in enumerate(_NAMES):
-        colour, marker, dash = series(number)
+        colour, marker, dash = _look(number, name)
         found = [
             (getattr(size, along), stat)
             for size in sizes
@@ -175,19 +187,19 @@ def _speedups(sizes: Sequence[AgentSize]) -> Figure:
 def _machines(sets: Sequence[MachineSet]) -> Figure:
     panels = []
     for one in sets:
+        kinds = {
+            f"features, {epochs} epochs": [cell for cell in one.cells if cell.epochs == epochs]
+            for epochs in dict.fromkeys(cell.epochs for cell in one.cells)
+        }
         lines = []
-        for number, (label, cells) in enumerate(
-            {
-                "features": [c for m, c in one.cells.items() if m],
-                EXACT: [c for m, c in one.cells.items() if not m],
-            }.items()
-        ):
+        for number, (label, cells) in enumerate([*kinds.items(), (EXACT, [one.exact] if one.exact else [])]):
             colour, marker, dash = series(number)
-            names = [f"{cell.features:,} features" if cell.features else EXACT for cell in cells]
+            if label == EXACT:
+                colour, marker = TEXT, "diamond"
             seconds, accuracy = ([cell.median(name) for cell in cells] for name in ("seconds", "accuracy"))
-            lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=names))
+            lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=[cell.name for cell in cells]))
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
-    return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels, columns=2)
+    return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
 
 
 def _errors(values: Sequence[ValueCell]) -> Figure:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.report import Claim, Table, figure_text, seconds_text
-from dsgd.study.features.grid import EXACT, GRAPHS, ONE_MACHINE
+from dsgd.study.features.grid import ALONE, EXACT, GRAPHS, ONE_MACHINE
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.statement import as_points, as_times
 from dsgd.study.frame.summary import AbstractCell, grouped
@@ -25,6 +25,7 @@ __all__ = [
     "ValueCell",
     "best_table",
     "check_feature_claims",
+    "error_table",
     "feature_verdict",
     "graph_table",
     "machine_table",
@@ -116,14 +117,20 @@ class MachineCell(AbstractCell):
 
     Parameters
     ----------
-    features : int
-        Features; 0 for the exact one.
+    features, epochs : int
+        Features and epochs; both 0 for the exact one.
     rows : sequence of dict
         The rows of its seeds.
     """
 
     features: int
+    epochs: int
     rows: Sequence[Row]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.features:,} features" if self.features else EXACT
 
 
 @dataclass(frozen=True)
@@ -134,29 +141,31 @@ class MachineSet:
     ----------
     dataset : str
         Its name.
-    cells : dict of int to MachineCell
-        By features, rising; 0 for the exact one.
+    exact : MachineCell or None
+        The exact machine, if it was run.
+    cells : list of MachineCell
+        The others, by epochs and features, rising.
     """
 
     dataset: str
-    cells: dict[int, MachineCell]
+    exact: MachineCell | None
+    cells: list[MachineCell]
 
-    def rows_of(self, features: int) -> Row:
-        """Return a row of a machine."""
-        return self.cells[features].rows[0]
+    def behind(self, cell: MachineCell) -> Any:
+        """Return the interval of an accuracy less that of the exact machine; None without it."""
+        return self.exact and difference(cell.column("accuracy"), self.exact.column("accuracy"))
 
-    def behind(self, features: int) -> Any:
-        """Return the interval of the accuracy less that of the exact machine; None without both."""
-        ours, exact = self.cells.get(features), self.cells.get(0)
-        return difference(ours.column("accuracy"), exact.column("accuracy")) if ours and exact else None
+    def times(self, cell: MachineCell) -> float | None:
+        """Return how many times as long as the exact machine one trains; None without it."""
+        return cell.median("seconds") / self.exact.median("seconds") if self.exact else None
 
 
 def summarise_agents(rows: Iterable[Row]) -> list[AgentSize]:
     """Return one entry per number of rows and features, in the order in which they were run."""
     mine = [row for row in rows if row["part"] == "agents"]
     return [
-        AgentSize(*size, {name: AgentCell(name, seeds) for (name,), seeds in grouped(own, "graph").items()})
-        for size, own in grouped(mine, "agents", "rows", "features").items()
+        AgentSize(agents, n, m, {name: AgentCell(name, seeds) for (name,), seeds in grouped(own, "graph").items()})
+        for (agents, n, m), own in grouped(mine, "agents", "rows", "features").items()
     ]
 
 
@@ -169,8 +178,16 @@ def summarise_values(rows: Iterable[Row]) -> list[ValueCell]:
 def summarise_machines(rows: Iterable[Row]) -> list[MachineSet]:
     """Return one entry per set."""
     mine = grouped((row for row in rows if row["part"] == "machines"), "dataset")
+
+    def of_set(own: Sequence[Row]) -> list[tuple[tuple[Any, ...], list[Row]]]:
+        return sorted(grouped(own, "features", "epochs").items(), key=lambda item: item[0][::-1])
+
     return [
-        MachineSet(name, {m: MachineCell(m, seeds) for (m,), seeds in sorted(grouped(own, "features").items())})
+        MachineSet(
+            name,
+            next((MachineCell(0, 0, seeds) for (m, _), seeds in of_set(own) if not m), None),
+            [MachineCell(m, epochs, seeds) for (m, epochs), seeds in of_set(own) if m],
+        )
         for (name,), own in mine.items()
     ]
 
@@ -189,8 +206,8 @@ def by_features(sizes: Sequence[AgentSize]) -> list[AgentSize]:
     return sorted((size for size in sizes if size.rows == usual), key=lambda size: size.features)
 
 
-def best_table(sizes: Sequence[AgentSize]) -> Table:
-    """Return the excess risk at the best step, by rows of an agent and graph."""
+def best_table(sizes: Sequence[AgentSize], of: str = "") -> Table:
+    """Return the excess risk at the best step, by rows of an agent and graph; `of` ends the title."""
     names = list(dict.fromkeys(name for size in sizes for name in size.cells))
     rows = [
         (f"{size.rows:,}", f"{size.features:,}", *(_best(size.cells.get(name)) for name in names)) for size in sizes
@@ -198,26 +215,28 @@ def best_table(sizes: Sequence[AgentSize]) -> Table:
     note = (
         "Excess risk: mean squared distance of an agent's predictions from the function without noise, mean over "
         "agents, at the step at which it is lowest; behind it that step. Medians over seeds. The variance of the "
-        "function is 0.3, that of the noise 1."
+        "function is 0.2, that of the noise 1."
     )
-    return Table("Excess risk at the best step", ("rows per agent", "features", *names), rows, note, n_text=0)
+    return Table(f"Excess risk at the best step{of}", ("rows per agent", "features", *names), rows, note, n_text=0)
 
 
 def speedup_table(sizes: Sequence[AgentSize]) -> Table:
     """Return the speed-up over one machine, by rows of an agent and graph."""
-    rows = [
-        (f"{size.rows:,}", *(_speedup(size, name) for name in GRAPHS), *(_over(size, name) for name in GRAPHS))
-        for size in sizes
-    ]
+    rows = [(f"{size.rows:,}", *(_speedup(size, name) for name in GRAPHS)) for size in sizes]
     agents = sizes[0].agents if sizes else 0
     note = (
-        f"Speed-up: rows that gradients are of until the excess risk is within a tenth of what one machine with all "
-        f"rows reaches at best, one machine over an agent; {agents} would be linear. Medians over seeds; -: never "
-        "reached. Messages are not in it: a round sends one model to each neighbour. Over one machine: ratio of the "
-        "lowest excess risks, mean over seeds."
+        f"Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows reaches "
+        f"at best, one machine over an agent; {agents}x would be linear. Medians over seeds; -: never reached. "
+        "Messages are not in it: a round sends one model to each neighbour."
     )
-    columns = ("rows per agent", *GRAPHS, *(f"{name}, over one machine" for name in GRAPHS))
-    return Table("Speed-up and error over one machine", columns, rows, note, n_text=0)
+    return Table("Speed-up over one machine", ("rows per agent", *GRAPHS), rows, note, n_text=0)
+
+
+def error_table(sizes: Sequence[AgentSize]) -> Table:
+    """Return the error over that of one machine, by rows of an agent and graph."""
+    rows = [(f"{size.rows:,}", *(_over(size, name) for name in (*GRAPHS, ALONE))) for size in sizes]
+    note = "Ratio of the lowest excess risks of all steps, mean over seeds."
+    return Table("Error over one machine", ("rows per agent", *GRAPHS, ALONE), rows, note, n_text=0)
 
 
 def graph_table(sizes: Sequence[AgentSize]) -> Table:
@@ -237,20 +256,21 @@ def machine_table(sets: Sequence[MachineSet]) -> Table:
     rows = [
         (
             one.dataset,
-            f"{features:,} features" if features else EXACT,
+            cell.name,
+            str(cell.epochs) if cell.epochs else "-",
             f"{cell.median('accuracy'):.2%}",
-            as_points(gap.estimate) if features and (gap := one.behind(features)) else "-",
+            as_points(gap.estimate) if cell.features and (gap := one.behind(cell)) else "-",
             seconds_text(cell.median("seconds")),
-            as_times(cell.median("seconds") / one.cells[0].median("seconds")) if features and 0 in one.cells else "-",
+            as_times(times) if cell.features and (times := one.times(cell)) else "-",
         )
         for one in sets
-        for features, cell in one.cells.items()
+        for cell in ([one.exact] if one.exact else []) + one.cells
     ]
     note = (
         "Accuracy on the test rows; training on one thread, medians over seeds. SVC minimises the hinge loss of the "
         "exact kernel; of several classes it has a machine for each pair, features have one for each class."
     )
-    columns = ("data", "machine", "accuracy", "gap to the exact one", "training", "over SVC")
+    columns = ("data", "machine", "epochs", "accuracy", "gap to the exact one", "training", "over SVC")
     return Table("Features beside the exact machine", columns, rows, note, n_text=2)
 
 
@@ -270,16 +290,14 @@ def feature_verdict(sizes: Sequence[AgentSize], sets: Sequence[MachineSet]) -> s
         sentences.append(
             f"An agent then has {as_times(median)} less work than one machine; {many.agents}x would be linear."
             if median
-            else "With none of these numbers of rows they catch up with it."
+            else "With none of these numbers of rows do they come within a tenth of it at every seed."
         )
     for one in sets:
-        most = max(one.cells)
-        gap = one.behind(most)
-        if gap is not None and most:
-            times = one.cells[most].median("seconds") / one.cells[0].median("seconds")
+        gap, times = (one.behind(one.cells[-1]), one.times(one.cells[-1])) if one.cells else (None, None)
+        if gap is not None and times is not None:
             sentences.append(
-                f"On {one.dataset}, {most:,} features end {as_points(gap.estimate)} from {EXACT}, in {as_times(times)} "
-                "its time."
+                f"On {one.dataset}, {one.cells[-1].name} end {100 * abs(gap.estimate):.2f} points "
+                f"{'above' if gap.estimate > 0 else 'below'} {EXACT}, in {as_times(times)} its time."
             )
     return " ".join(sentences)
 
@@ -297,7 +315,7 @@ def _agent_claims(sizes: Sequence[AgentSize]) -> list[Claim]:
     for statement, size in ((ANY_GRAPH, many), (FEW_ROWS, few)):
         data = f"{size.agents} agents on a {_WORST}, {size.rows:,} rows each"
         found = size.over_one(_WORST)
-        alone = size.over_one("alone")
+        alone = size.over_one(ALONE)
         baseline = f"{as_times(alone.estimate)}: alone" if alone else ""
         claims.append(
             statement.not_run(data, f"Run the {_WORST} and {ONE_MACHINE}.")
@@ -318,7 +336,8 @@ def _optimal(sizes: Sequence[AgentSize]) -> Claim:
     found = _exponents({n: cell.column("best") for n, cell in cells.items()})
     if found is None:
         return OPTIMAL.not_run(data, "Run agents with several numbers of rows.")
-    return OPTIMAL.judged(data, found, "A smooth function has a faster rate than the worst one.", baseline="0: alone")
+    note = "Mean over agents of the lowest excess risk of all steps."
+    return OPTIMAL.judged(data, found, note, baseline="0: no steps")
 
 
 def _value_claims(values: Sequence[ValueCell]) -> list[Claim]:
@@ -334,17 +353,16 @@ def _value_claims(values: Sequence[ValueCell]) -> list[Claim]:
 def _machine_claims(sets: Sequence[MachineSet]) -> list[Claim]:
     claims = []
     for one in sets:
-        most = max(one.cells)
-        found = one.behind(most) if most else None
-        if found is None:
+        most = one.cells[-1] if one.cells else None
+        if most is None or one.exact is None:
             claims.append(ACCURACY.not_run(one.dataset, f"Run {EXACT} and features."))
             continue
-        exact, first = one.cells[0], one.rows_of(most)
         note = (
-            f"{most:,} features, {first['epochs']} epochs; {EXACT} has {exact.median('accuracy'):.2%}. Training takes "
-            f"{as_times(one.cells[most].median('seconds') / exact.median('seconds'))} as long."
+            f"{most.name}, {most.epochs} epochs; {EXACT} has {one.exact.median('accuracy'):.2%}. Training takes "
+            f"{as_times(one.times(most) or 0.0)} as long."
         )
-        claims.append(ACCURACY.judged(f"{one.dataset}, {first['rows']:,} rows", found, note, baseline=f"0: {EXACT}"))
+        data = f"{one.dataset}, {most.rows[0]['rows']:,} rows"
+        claims.append(ACCURACY.judged(data, one.behind(most), note, baseline=f"0: {EXACT}"))
     return claims
 
 
