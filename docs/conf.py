@@ -21,12 +21,14 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "command_help",
+    "llms",
     "offline",
     "public_names",
     "sources",
 ]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_theme", "gallery"]
 default_role = "py:name"  # single backticks link what is ours, and are code otherwise
 
 # Pages load nothing from elsewhere: MathJax is copied from an installed package, as one file that needs no fonts.
@@ -37,7 +39,7 @@ mathjax_path = "tex-svg.js"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "dsgd"
-html_static_path = ["_static", str(Path(_mathjax.origin).parent / "static/mathjax" / mathjax_path)]
+html_static_path = ["_static", "_theme/dsgd.css", str(Path(_mathjax.origin).parent / "static/mathjax" / mathjax_path)]
 html_css_files = ["dsgd.css"]
 html_show_sourcelink = False
 html_use_index = False  # the search and the tables of the reference find more, in less
@@ -54,6 +56,19 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+
+# Examples run in the build; those whose text has not changed since the last one are not run again.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_examples",
+    "within_subsection_order": "ExampleTitleSortKey",
+    "remove_config_comments": True,
+    "show_signature": False,
+    "copyfile_regex": r"GALLERY_HEADER\.rst",
+    "image_srcset": ["2x"],
+}
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = "$ "
 
 autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "groupwise"

@@ -16,7 +16,9 @@ def _check(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any
         for file in context.get(kind, ()):
             name = str(getattr(file, "filename", file))
             if "//" in name:
-                logger.warning("the page loads %s from elsewhere; pages must work without a network", name, location=pagename)
+                logger.warning(
+                    "%s is loaded from elsewhere; pages must work without a network", name, location=pagename
+                )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
