@@ -47,6 +47,7 @@ html_domain_indices = False
 html_copy_source = False
 html_theme_options = {
     "header_links_before_dropdown": 8,
+    "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "show_nav_level": 1,
@@ -61,9 +62,12 @@ html_theme_options = {
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_examples",
+    "backreferences_dir": "auto_examples/used",
+    "doc_module": ("dsgd",),
     "within_subsection_order": "ExampleTitleSortKey",
     "remove_config_comments": True,
     "show_signature": False,
+    "write_computation_times": False,  # that page would load its table from another server
     "copyfile_regex": r"GALLERY_HEADER\.rst",
     "image_srcset": ["2x"],
 }

@@ -193,15 +193,19 @@ def _module_page(module: str) -> str:
 
 def _object_page(module: str, name: str) -> str:
     item = getattr(importlib.import_module(module), name)
-    lines = [
-        name,
-        "=" * len(name),
-        "",
-        f".. py:currentmodule:: {module}",
-        "",
-        *_entry(module, name, item, take_all=True),
-    ]
-    return "\n".join(lines)
+    lines = [name, "=" * len(name), "", f".. py:currentmodule:: {module}", ""]
+    used = [f".. minigallery:: {module}.{name}", "   :add-heading: Examples", "   :heading-level: -", ""]
+    body = [*_entry(module, name, item, take_all=True), *_background(module, item)]
+    return "\n".join([*lines, *body, "", *(used if callable(item) else [])])
+
+
+def _background(module: str, item: Any) -> list[str]:
+    """Return what the file of a method says of its update, cost and source, if that is on no other page."""
+    where = getattr(item, "__module__", "") if callable(item) else ""
+    if not where.startswith("dsgd.") or where in _homes().values() or where == module:
+        return []
+    told = (inspect.getdoc(importlib.import_module(where)) or "").partition("\n\n")[2]
+    return ["", "Background", "----------", "", told, ""] if "Source" in told or "Update" in told else []
 
 
 def _package_page(package: str, modules: Iterable[str]) -> str:
