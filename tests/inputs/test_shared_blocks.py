@@ -30,7 +30,11 @@ ROWS = {
     "csr_array": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG),
     "csr_matrix": sp.csr_matrix(sp.random_array((N, 40), density=0.1, format="csr", rng=RNG, dtype=np.float32)),
     "no entries": sp.csr_array((N, 7)),
+    "bytes": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG).astype(bool),
+    "read-only": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG),
 }
+for array in (ROWS["read-only"].data, ROWS["read-only"].indices, ROWS["read-only"].indptr):
+    array.flags.writeable = False
 COLUMNS = {
     "nothing": (None, None),
     "numbers": (RNG.integers(0, 3, N), RNG.random(N)),
