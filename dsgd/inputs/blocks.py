@@ -7,7 +7,7 @@ classes, counts, widths and defects without receiving any rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias, final
 
 import numpy as np
@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.local.order import Words, count_visits
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, IntVector
 
 __all__ = [
     "Block",
@@ -27,6 +27,7 @@ __all__ = [
     "make_block",
     "nbytes_of",
     "summarise",
+    "summarise_part",
     "widen",
 ]
 
@@ -180,6 +181,35 @@ def summarise(
     return BlockSummary(
         X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
     )
+
+
+def summarise_part(rows: Block, mine: slice | IntVector, **expected: bool) -> BlockSummary:
+    """Summarise some rows of an array as the block of them would be, without taking them out; they are checked already.
+
+    Parameters
+    ----------
+    rows : tuple
+        (X, y, sample_weight).
+    mine : slice or array of int64
+        The numbers of the rows.
+    **expected : bool
+        As of `summarise`.
+
+    Returns
+    -------
+    BlockSummary
+        Of the block.
+    """
+    X, y, weights = rows
+    n_rows = mine.stop - mine.start if isinstance(mine, slice) else mine.shape[0]
+    # As large as the rows, and of one number.
+    outline = np.broadcast_to(np.zeros((), X.dtype), (n_rows, *X.shape[1:]))
+    found = summarise((outline, *(None if part is None else part[mine] for part in (y, weights))), **expected)
+    if not sp.issparse(X):
+        return found
+    nnz = int(np.diff(X.indptr)[mine].sum())
+    nbytes = nnz * (X.data.itemsize + X.indices.itemsize) + (n_rows + 1) * X.indptr.itemsize
+    return replace(found, sparse=True, nnz=nnz, nbytes=nbytes)
 
 
 def _row_problem(X: Any, *, any_shape: bool) -> str:

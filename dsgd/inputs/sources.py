@@ -12,7 +12,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -248,20 +247,35 @@ def _handed(client: Client, rows: Block, partition: Partition, homes: Sequence[S
         try:
             if near:
                 side_by_side(share, partition.n_blocks)
-            for k, block in sorted(shared.items()):
-                with suppress(OSError):  # a worker that cannot map it any more is sent the rows
-                    futures[k] = _scattered(client, block, homes[k])
-                    it.nbytes += block.nbytes
+            numbers = sorted(shared)
+            found = _scattered_together(client, [shared[k] for k in numbers], [homes[k] for k in numbers])
+            for k, future in zip(numbers, found, strict=True):
+                futures[k] = future
+                it.nbytes += 0 if future is None else shared[k].nbytes
         finally:
             for block in shared.values():
                 block.unlink()
     return futures
 
 
-def _scattered(client: Client, block: Any, workers: Sequence[str] | None) -> Any:
+def _scattered(client: Client, block: Any, workers: Sequence[str] | None, **options: Any) -> Any:
+    """Return a list of one future or, with ``asynchronous=True``, what can be awaited for it."""
     # Keys by content would cost a pass over all rows, and equal blocks would share one.
-    [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
-    return future
+    return client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False, **options)
+
+
+def _scattered_together(client: Client, blocks: Sequence[Any], homes: Sequence[Sequence[str]]) -> list[Any]:
+    """Scatter small objects at the same time, as each takes round trips; None for those that workers cannot take."""
+    waits = [_scattered(client, block, home, asynchronous=True) for block, home in zip(blocks, homes, strict=True)]
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    found = client.sync(all_of_them) if waits else []
+    for each in found:
+        if isinstance(each, BaseException) and not isinstance(each, OSError):
+            raise each
+    return [None if isinstance(each, OSError) else each[0] for each in found]
 
 
 def scatter_block(
@@ -285,7 +299,7 @@ def scatter_block(
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
         it.nbytes = nbytes_of(*block, getattr(block, "prints", None))
-        future = _scattered(client, block, workers)
+        [future] = _scattered(client, block, workers)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
 
