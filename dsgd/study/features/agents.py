@@ -192,13 +192,18 @@ def run_agents(runs: Sequence[AgentRun]) -> list[Row]:
     found: dict[str, list[Row]] = {run.graph: [] for run in runs}
     for stop, models in zip(steps, models_after(data, weights, steps) if graphs else (), strict=bool(graphs)):
         for name, mean, worst in zip(graphs, *data.excess(models), strict=True):
-            found[name].append({"steps": stop, "error": float(mean), "worst": float(worst)})
+            found[name].append({"steps": stop, "error": _short(mean), "worst": _short(worst)})
     if ONE_MACHINE in found:
         for stop, model in zip(steps, one_machine(data, steps), strict=True):
-            error = float(data.excess(model[None, :, None])[0][0])
+            error = _short(data.excess(model[None, :, None])[0][0])
             found[ONE_MACHINE].append({"steps": stop, "error": error, "worst": error})
     gaps = {name: spectral_gap(matrix) for name, matrix in zip(graphs, weights, strict=True)}
     return [_row(run, found[run.graph], gaps.get(run.graph, 1.0), data) for run in runs]
+
+
+def _short(value: float) -> float:
+    """Return a figure with as many digits as anybody reads: curves are most of the file of rows."""
+    return float(f"{value:.5g}")
 
 
 def _row(run: AgentRun, curve: list[Row], gap: float, data: Agents) -> Row:
