@@ -2,11 +2,12 @@
 Where the seconds of a fit go
 =============================
 
-Two worker processes of Dask train a linear SVM, once exchanging after every 16 rows, once after every 1,024. The
-ledger of each model says what its ranks did: computing, packing, moving bytes, or waiting for each other.
+Two worker processes of Dask train a linear SVM, once exchanging after every 16 rows, once
+after every 1,024. The ledger of each model says what its ranks did: computing, packing,
+moving bytes, or waiting for each other.
 
-A script that starts processes keeps what it does behind ``if __name__ == "__main__"``, because each of them imports
-it.
+A script that starts processes keeps what it does behind ``if __name__ == "__main__"``,
+because each of them imports it.
 """
 
 import matplotlib.pyplot as plt
@@ -21,14 +22,25 @@ PERIODS = (16, 64, 256, 1024)
 
 def train(client, rows):
     """Return a fitted model for each period."""
-    shared = {"loss": "hinge", "alpha": 1e-4, "max_iter": 10, "tol": None, "random_state": 0, "client": client}
-    SGDClassifier(**shared, sync=PERIODS[0]).fit(rows.X, rows.y)  # compiles, and connects the workers
-    return {period: SGDClassifier(**shared, sync=period).fit(rows.X, rows.y) for period in PERIODS}
+    shared = {
+        "loss": "hinge",
+        "alpha": 1e-4,
+        "max_iter": 10,
+        "tol": None,
+        "random_state": 0,
+        "client": client,
+    }
+    SGDClassifier(**shared, sync=PERIODS[0]).fit(
+        rows.X, rows.y
+    )  # compiles, and connects the workers
+    return {
+        period: SGDClassifier(**shared, sync=period).fit(rows.X, rows.y) for period in PERIODS
+    }
 
 
 def draw(models):
     """Stack the phases of all ranks, a bar for each period."""
-    _, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
     names = [f"every {period}" for period in models]
     below = [0.0] * len(models)
     for phase in PHASES:
@@ -37,7 +49,7 @@ def draw(models):
         below = [low + more for low, more in zip(below, seconds, strict=True)]
     axis.set(xlabel="seconds, both ranks together", title="A fit of 10 epochs over 50,000 rows")
     axis.invert_yaxis()
-    axis.legend(ncols=len(PHASES), loc="lower right", fontsize="small")
+    figure.legend(ncols=len(PHASES), loc="outside lower center", fontsize="small")
     plt.show()
 
 
