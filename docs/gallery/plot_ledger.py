@@ -12,6 +12,7 @@ because each of them imports it.
 
 import matplotlib.pyplot as plt
 from dask.distributed import Client
+from sklearn.base import clone
 
 from dsgd import SGDClassifier
 from dsgd.datasets import make_like
@@ -21,21 +22,15 @@ PERIODS = (16, 64, 256, 1024)
 
 
 def train(client, rows):
-    """Return a fitted model for each period."""
-    shared = {
-        "loss": "hinge",
-        "alpha": 1e-4,
-        "max_iter": 10,
-        "tol": None,
-        "random_state": 0,
-        "client": client,
-    }
-    SGDClassifier(**shared, sync=PERIODS[0]).fit(
-        rows.X, rows.y
-    )  # compiles, and connects the workers
-    return {
-        period: SGDClassifier(**shared, sync=period).fit(rows.X, rows.y) for period in PERIODS
-    }
+    """Return the fastest of five fits for each period; on a busy machine, ranks wait longer."""
+    linear_svm = SGDClassifier(
+        loss="hinge", alpha=1e-4, max_iter=10, tol=None, random_state=0, client=client
+    )
+    fastest = {}
+    for period in PERIODS:
+        fits = [clone(linear_svm).set_params(sync=period).fit(rows.X, rows.y) for _ in range(5)]
+        fastest[period] = min(fits, key=lambda model: model.ledger_.elapsed_s)
+    return fastest
 
 
 def draw(models):
@@ -55,7 +50,7 @@ def draw(models):
 
 if __name__ == "__main__":
     rows = make_like("ijcnn1", n_rows=50_000, seed=0)
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as client:
         models = train(client, rows)
     for period, model in models.items():
         print(f"every {period:>4} rows: {model.score(rows.X, rows.y):.4f} accurate")
