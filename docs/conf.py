@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,13 +59,15 @@ html_theme_options = {
     "footer_end": [],
 }
 
+logging.getLogger("dsgd").setLevel(logging.ERROR)  # examples need not tell of kernels that the build compiles
+
 # Examples run in the build; those whose text has not changed since the last one are not run again.
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "auto_examples/used",
     "doc_module": ("dsgd",),
-    "within_subsection_order": "ExampleTitleSortKey",
+    "within_subsection_order": "gallery_order.ByPurpose",
     "remove_config_comments": True,
     "show_signature": False,
     "write_computation_times": False,  # that page would load its table from another server

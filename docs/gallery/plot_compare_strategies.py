@@ -2,12 +2,15 @@
 Strategies on ranks with different rows
 =======================================
 
-In federated learning, and wherever data stay where they were made, ranks see different kinds of rows. Here the
-classes are dealt to 16 ranks from a Dirichlet distribution, so that most ranks see mostly one. Which strategy copes?
+In federated learning, and wherever data stay where they were made, ranks see different kinds
+of rows. Here the classes are dealt to 16 ranks from a Dirichlet distribution, so that most
+ranks see mostly one. Which strategy copes?
 
-:func:`dsgd.compare` trains with all of them on the same rows from the same seeds and says what differs by more than
-chance.
+:func:`dsgd.compare` trains with all of them on the same rows from the same seeds and says
+what differs by more than chance.
 """
+
+import textwrap
 
 import matplotlib.pyplot as plt
 
@@ -34,22 +37,27 @@ found = dsgd.compare(
     partition="dirichlet:0.3",
     name="a9a",
 )
-print(found.answer)
+print(textwrap.fill(found.answer, 90))
 
 # %%
-# ``print(found)`` shows tables, ``found.save("comparison.html")`` writes a page, and every number is in a data frame.
-# The model that training returns, by strategy:
+# ``print(found)`` shows tables, ``found.save("comparison.html")`` writes a page, and every
+# number is in a data frame. The model that training returns, by strategy:
 
+columns = ["objective", "test_accuracy", "bytes_sent", "messages"]
 runs = found.to_frame().groupby("strategy", sort=False)
-print(runs[["objective", "test_accuracy", "bytes_sent", "messages"]].median().to_string(float_format="{:.4g}".format))
+print(runs[columns].median().to_string(float_format="{:.4g}".format))
 
 # %%
-# The learning curves of the first seed, by rows, bytes and seconds. On this convex problem every strategy gets as far
-# as a sequential run, and gossip sends least on the way. Change ``partition`` to ``"label-skewed"``, or the set, and
-# see which of them still do.
+# The learning curves of the first seed, by rows, bytes and seconds. On this convex problem
+# every strategy gets as far as a sequential run, and gossip sends least on the way. Change
+# ``partition`` to ``"label-skewed"``, or the set, and see which of them still do.
 
 curves = found.to_frame("curves").query("seed == 0 and strategy != 'sequential'")
-across = {"rows": "rows visited", "bytes_sent": "bytes sent by all ranks", "seconds": "virtual seconds"}
+across = {
+    "rows": "rows visited",
+    "bytes_sent": "bytes sent by all ranks",
+    "seconds": "virtual seconds",
+}
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained", sharey=True)
 for axis, (column, label) in zip(axes, across.items(), strict=True):
     for strategy, curve in curves.groupby("strategy", sort=False):

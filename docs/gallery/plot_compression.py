@@ -2,9 +2,9 @@
 What a compressed gradient costs in accuracy
 ============================================
 
-Eight simulated machines on 100 Mbit/s sum the gradients of a wide logistic regression after every batch. A compressor
-sends less: only the largest entries, or every entry in fewer bits. Error feedback adds what was left out to the next
-gradient.
+Eight simulated machines on 100 Mbit/s sum the gradients of a wide logistic regression after
+every batch. A compressor sends less: only the largest entries, or every entry in fewer bits.
+Error feedback adds what was left out to the next gradient.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,9 @@ from dsgd.sync import MinibatchSGD
 
 rows = make_like("epsilon", n_rows=4_000, seed=0)
 cable = Link(byte_s=80e-9, overhead_s=50e-6)  # 100 Mbit/s, 50 microseconds a message
-cluster = SimulatedCluster(ranks=8, network=Network("100 Mbit/s", between=cable, inside=cable), seed=0)
+cluster = SimulatedCluster(
+    ranks=8, network=Network("100 Mbit/s", between=cable, inside=cable), seed=0
+)
 compressors = {
     "whole": None,
     "half precision": Half(),
@@ -30,12 +32,18 @@ models = {}
 for name, compressor in compressors.items():
     sync = MinibatchSGD(batch=64, compressor=compressor)
     models[name] = SGDClassifier(
-        loss="log_loss", alpha=1e-4, max_iter=6, tol=None, random_state=0, sync=sync, client=cluster
+        loss="log_loss",
+        alpha=1e-4,
+        max_iter=6,
+        tol=None,
+        random_state=0,
+        sync=sync,
+        client=cluster,
     ).fit(rows.X, rows.y)
 
 # %%
-# The objective after six epochs, against the bytes of a machine and against virtual seconds, which include waiting
-# for the network: down and to the left is better. The left end of both axes is what sending less can save.
+# The objective after six epochs, against the bytes of a machine and against virtual seconds,
+# which include waiting for the network: down and to the left is better.
 
 across = {
     "sent by a machine, MB": lambda model: model.ledger_.totals()["bytes_sent"] / 8e6,
@@ -55,4 +63,6 @@ plt.show()
 # The same in numbers:
 
 for name, model in models.items():
-    print(f"{name:>18}: {model.ledger_.elapsed_s:6.2f} s, objective {model.loss_curve_[-1]:.4f}")
+    print(
+        f"{name:>18}: {model.ledger_.elapsed_s:6.2f} s, objective {model.loss_curve_[-1]:.4f}"
+    )

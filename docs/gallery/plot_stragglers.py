@@ -2,10 +2,12 @@
 When ranks are slow at random
 =============================
 
-On shared machines, every now and then a rank takes several times as long for the same rows. Strategies whose ranks
-wait for each other then run at the speed of the slowest. Some do not wait.
+On shared machines, every now and then a rank takes several times as long for the same rows.
+Strategies whose ranks wait for each other then run at the speed of the slowest. Some do not
+wait.
 
-The 8 simulated machines have heavy-tailed times: most rounds are normal, and some take many times as long.
+The 8 simulated machines have heavy-tailed times: most rounds are normal, and some take many
+times as long.
 """
 
 import matplotlib.pyplot as plt
@@ -30,15 +32,18 @@ def train(stragglers):
 
 
 # %%
-# The same rows and seeds on machines that are all alike, and on machines that are slow at random. Compare how far
-# each curve moves to the right, and which of them ends lowest: who does not wait saves time, and averages less.
+# The same rows and seeds on machines that are all alike, and on machines that are slow at
+# random. Compare how far each curve moves to the right, and which of them ends lowest: who
+# does not wait saves time, and averages less.
 
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained", sharey=True)
 for axis, stragglers in zip(axes, ("none", "heavy-tail"), strict=True):
     curves = train(stragglers)
     for method, curve in curves.groupby("strategy", sort=False):
         axis.plot(curve["seconds"], curve["objective"], ".-", label=method)
-    axis.set(xscale="log", yscale="log", xlabel="virtual seconds", title=f"stragglers: {stragglers}")
+    axis.set(
+        xscale="log", yscale="log", xlabel="virtual seconds", title=f"stragglers: {stragglers}"
+    )
     axis.grid(alpha=0.3)
 axes[0].set_ylabel("training objective")
 axes[1].legend(fontsize="small")

@@ -2,9 +2,9 @@
 Three machines for a curved boundary
 ====================================
 
-Two moons cannot be separated by a line. An exact kernel SVM can, and proves how close it is to the optimum; random
-features approximate the same kernel, and then gradient descent is enough; a linear SVM shows what is lost without a
-kernel.
+Two moons cannot be separated by a line. An exact kernel SVM can, and proves how close it is
+to the optimum; random features approximate the same kernel, and then gradient descent is
+enough; a linear SVM shows what is lost without a kernel.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,8 @@ X, y = make_moons(2_000, noise=0.25, random_state=0)
 models = {
     "LinearSVC": LinearSVC(C=1.0, random_state=0),
     "random features": make_pipeline(
-        RandomFeatures(300, gamma=2.0, random_state=0), SGDClassifier(alpha=1e-4, average=True, random_state=0)
+        RandomFeatures(300, gamma=2.0, random_state=0),
+        SGDClassifier(alpha=1e-4, average=True, random_state=0),
     ),
     "SVC": SVC(C=1.0, gamma=2.0),
 }
@@ -28,11 +29,13 @@ for model in models.values():
     model.fit(X, y)
 
 # %%
-# The SVMs come with a certificate: the gap over all samples, computed in float64 after training.
+# The SVMs come with a certificate: the gap over all samples, computed in float64 after
+# training.
 
 exact = models["SVC"]
 print(
-    f"SVC: gap {exact.gap_:.1e}, converged: {exact.converged_}, {len(exact.support_)} of {len(X)} are support vectors"
+    f"SVC: gap {exact.gap_:.1e}, converged: {exact.converged_}, "
+    f"{len(exact.support_)} of {len(X)} samples are support vectors"
 )
 print(f"LinearSVC: gap {np.max(models['LinearSVC'].gap_):.1e}")
 

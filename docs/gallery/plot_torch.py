@@ -2,8 +2,9 @@
 A neural network that exchanges less
 ====================================
 
-Two ranks train a small network on two spirals. With ``sync=None`` they sum gradients in every step, as torch's
-``DistributedDataParallel`` does. Averaging the models every 16 batches sends a sixteenth of the bytes.
+Two ranks train a small network on two spirals. With ``sync=None`` they sum gradients in every
+step, as torch's ``DistributedDataParallel`` does. Averaging the models every 16 batches sends
+a sixteenth of the bytes.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +23,9 @@ X = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)]).astype(np.
 
 def network():
     """Return a new network: two hidden layers of 32."""
-    return nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
+    return nn.Sequential(
+        nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)
+    )
 
 
 # %%
@@ -38,10 +41,20 @@ for name, sync in ways.items():
     # With gradients the batch is that of both ranks together.
     batch = 50 if sync is None else 25
     net = TorchClassifier(
-        network, lr=0.05, optimizer__momentum=0.9, batch_size=batch, max_epochs=10, sync=sync, n_jobs=2, random_state=0
+        network,
+        lr=0.05,
+        optimizer__momentum=0.9,
+        batch_size=batch,
+        max_epochs=10,
+        sync=sync,
+        n_jobs=2,
+        random_state=0,
     )
     nets[name] = net.fit(X, y)
-    print(f"{name:>25}: {net.score(X, y):.3f}, {net.ledger_.totals()['bytes_sent'] / 1e6:.2f} MB sent")
+    print(
+        f"{name:>25}: {net.score(X, y):.3f}, "
+        f"{net.ledger_.totals()['bytes_sent'] / 1e6:.2f} MB sent"
+    )
 
 # %%
 # Where the networks draw the line.
