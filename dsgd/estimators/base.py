@@ -28,7 +28,7 @@ from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import Block, check_summaries, make_block, nbytes_of
+from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
@@ -50,6 +50,7 @@ from dsgd.local import (
 )
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
@@ -568,16 +569,16 @@ class AbstractSGD(AbstractLinearEstimator):
         return X, y, check_sample_weight(in_memory(sample_weight), X)
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:
-        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
-        if isinstance(X, Rows):
-            block = self._rows_here(X, y, sample_weight, start, is_read=True).block
-            check_any_weight(block[2])
-            return block
-        with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, start)
-            check_any_weight(block[2])
-            it.nbytes = nbytes_of(block[0])
-        return block
+        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight), hashed if they can be.
+
+        What is shuffled is dealt by its hashes, and the pass that makes them finds values that are not finite, too.
+        """
+        rows = self._rows_here(X, y, sample_weight, start, is_read=self.shuffle)
+        check_any_weight(rows.block[2])
+        if not self.shuffle:
+            return rows.block
+        rows.read(count_cores(), type(self).__name__)
+        return rows.block if rows.known is None else HashedBlock(rows.block, rows.known.prints)
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)

@@ -204,7 +204,8 @@ def summarise_part(rows: Block, mine: slice | IntVector, **expected: bool) -> Bl
     n_rows = mine.stop - mine.start if isinstance(mine, slice) else mine.shape[0]
     # As large as the rows, and of one number.
     outline = np.broadcast_to(np.zeros((), X.dtype), (n_rows, *X.shape[1:]))
-    found = summarise((outline, *(None if part is None else part[mine] for part in (y, weights))), **expected)
+    columns = [None if part is None else part[mine] for part in (y, weights)]
+    found = summarise((outline, columns[0], columns[1]), **expected)
     if not sp.issparse(X):
         return found
     nnz = int(np.diff(X.indptr)[mine].sum())

@@ -145,7 +145,7 @@ def partition_rows(
     n_rows = int(X.shape[0])
     visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
     if seed is None or n_ranks == 1:
-        return Partition(_stops(visits, None, n_rows, n_ranks), pieces)
+        return Partition(_stops(visits, None, n_rows, n_ranks), pieces, prints=prints)
     if prints is None:
         rows = X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))
         known = read_rows(rows, count_cores())

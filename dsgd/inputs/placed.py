@@ -238,11 +238,12 @@ def _scattered(
 
     `held` gets all of them.
     """
-    futures, partition = scatter_rows(client, *rows, spread)
+    X, y, weights = rows
+    futures, partition = scatter_rows(client, X, y, weights, spread, getattr(rows, "prints", None))
     held += futures
 
     def send_again(k: int) -> Future:
-        held.append(scatter_block(client, *rows, partition, k, on_disk=spread.on_disk))
+        held.append(scatter_block(client, X, y, weights, partition, k, on_disk=spread.on_disk))
         return held[-1]
 
     return futures, partition, send_again

@@ -23,6 +23,7 @@ from dsgd.inputs.frames import column_values
 from dsgd.inputs.partition import Partition, partition_rows, side_by_side
 from dsgd.inputs.shared import SharedBlock, neighbours, share_block
 from dsgd.inputs.spool import spool
+from dsgd.local.order import Words
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
 
@@ -184,7 +185,9 @@ def check_room(client: Client, X: Any, advice: str) -> None:
             time.sleep(1.0)
 
 
-def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
+def scatter_rows(
+    client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread, prints: Words | None = None
+) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
@@ -200,6 +203,8 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     spread : Spread
         The number of ranks, and how rows are assigned to them. Blocks for the disks of workers are small, and one at a
         time is in memory.
+    prints : array of uint64, shape (n,), or None, default None
+        `dsgd.local.blocks.fingerprints` of the rows, if known.
 
     Returns
     -------
@@ -213,7 +218,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
         pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
-    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
+    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed, prints=prints)
     homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
     if not spread.on_disk:
