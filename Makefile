@@ -77,7 +77,7 @@ types: $(STAMPS)/wheel-env ## check types, import contracts and doctests on the 
 	cd build/neutral && $(WHEEL_BIN)/python -P $(CURDIR)/.ci/doctests.py
 
 docs: $(STAMPS)/docs ## build the documentation, warnings are errors
-	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going --jobs 2 -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 figures: $(STAMPS)/test ## draw all figures and tables of the docs from their rows
@@ -93,7 +93,7 @@ wheel: $(STAMPS)/wheel ## build the wheel into dist/
 	@ls dist/*.whl
 
 clean: ## remove everything make has made, environments included
-	rm -rf $(VENV) $(STAMPS) build dist demo claims docs/_build docs/api/generated *.egg-info
+	rm -rf $(VENV) $(STAMPS) build dist demo claims docs/_build docs/api/generated docs/auto_examples *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find dsgd svm datasets tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 

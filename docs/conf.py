@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import dsgd
@@ -18,20 +20,62 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "command_help",
+    "llms",
+    "offline",
     "public_names",
     "sources",
 ]
-exclude_patterns = ["_build", "_ext"]
-default_role = "code"  # a single backtick in a docstring is a piece of code
+exclude_patterns = ["_build", "_ext", "_theme", "gallery"]
+default_role = "py:name"  # single backticks link what is ours, and are code otherwise
 
-html_theme = "alabaster"
-html_static_path = ["_static"]
+# Pages load nothing from elsewhere: MathJax is copied from an installed package, as one file that needs no fonts.
+_mathjax = find_spec("sphinx-mathjax-offline")
+assert _mathjax is not None
+assert _mathjax.origin is not None
+mathjax_path = "tex-svg.js"
+
+html_theme = "pydata_sphinx_theme"
+html_title = "dsgd"
+html_static_path = ["_static", "_theme/dsgd.css", str(Path(_mathjax.origin).parent / "static/mathjax" / mathjax_path)]
+html_css_files = ["dsgd.css"]
+html_show_sourcelink = False
+html_use_index = False  # the search and the tables of the reference find more, in less
+html_domain_indices = False
+html_copy_source = False
 html_theme_options = {
-    "description": dsgd.__doc__.splitlines()[0] if dsgd.__doc__ else "",
-    "fixed_sidebar": True,
-    "page_width": "1100px",
+    "header_links_before_dropdown": 8,
+    "navbar_persistent": ["search-button"],
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "show_nav_level": 1,
+    "collapse_navigation": True,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+    "footer_start": ["copyright"],
+    "footer_end": [],
 }
+
+logging.getLogger("dsgd").setLevel(logging.ERROR)  # examples need not tell of kernels that the build compiles
+
+# Examples run in the build; those whose text has not changed since the last one are not run again.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_examples",
+    "backreferences_dir": "auto_examples/used",
+    "doc_module": ("dsgd",),
+    "within_subsection_order": "gallery_order.ByPurpose",
+    "remove_config_comments": True,
+    "show_signature": False,
+    "write_computation_times": False,  # that page would load its table from another server
+    "copyfile_regex": r"GALLERY_HEADER\.rst",
+    "image_srcset": ["2x"],
+}
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = "$ "
 
 autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "groupwise"

@@ -221,6 +221,10 @@ class RankLedger:
             self._bytes += n_bytes
             self._messages += messages
 
+    def count_control(self, n_bytes: int) -> None:
+        """Add bytes that go with the messages of the present round and are none of the algorithm's."""
+        self._control_bytes += n_bytes
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Take what is sent in a ``with`` block for control, in a round of the algorithm: a word in between."""
@@ -344,11 +348,17 @@ class RankLedger:
         self._total_sent[0] += n * n_bytes
         self._total_sent[1] += n * messages
 
+    def totals(self) -> dict[str, float]:
+        """Return the sums over all rounds that are over, by the names of `RankRecords.totals`.
+
+        Another thread may ask, too: what it gets may be a round old.
+        """
+        totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
+        return totals | {**dict(zip(_SENT, self._total_sent, strict=True)), "rounds": self.rounds}
+
     def records(self) -> RankRecords:
         """Return the account so far."""
-        totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
-        totals |= {**dict(zip(_SENT, self._total_sent, strict=True)), "rounds": self.rounds}
-        return RankRecords(self.rank, totals, self._records[: self._n_records].copy())
+        return RankRecords(self.rank, self.totals(), self._records[: self._n_records].copy())
 
     def _choose_stride(self, round_s: float) -> None:
         # Only ever move by one power of two, so that one slow or fast round does not decide.

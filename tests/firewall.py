@@ -13,7 +13,10 @@ from typing import Any
 
 from dsgd.comm.sockets import connector
 from dsgd.comm.wires import shm
+from dsgd.errors import ClusterError
 from dsgd.runtime.worker import rendezvous
+from dsgd.runtime.worker.plugin import store_of
+from dsgd.runtime.worker.wires import WireOptions
 
 
 def black_hole(sockets: contextlib.ExitStack) -> str:
@@ -88,3 +91,18 @@ def addresses(dask_scheduler: Any) -> list[str]:
     """Return where ranks listen that have come to the rendezvous."""
     plugin = next(p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs"))
     return [address for job in plugin.registry.jobs.values() for address in job.addresses.values()]
+
+
+def refuse_open_ports(dask_worker: Any) -> str:
+    """Return what a rank on this worker says to a transport that would open ports to everybody."""
+    try:
+        WireOptions("gloo").check_cluster(dask_worker.address)
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+def tls_contexts(dask_worker: Any) -> int:
+    """Return how many contexts of TLS all ranks of this worker have had so far."""
+    found: int = store_of(dask_worker).tls_context.cache_info().misses  # type: ignore[union-attr]
+    return found

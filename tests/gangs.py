@@ -56,6 +56,7 @@ SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "mixed": lambda n: {"identity": two_hosts(n)},
     "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
     "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},
+    "mixed-hmac": lambda n: {"identity": two_hosts(n), "integrity": "hmac"},
 }
 
 
@@ -213,8 +214,8 @@ def gang(
         connect = gloo.connect if kind == "gloo" else ucx.connect
         transports = raise_first(connect_with(connect, n, timeout_s, aborts))
     else:
-        wrap = wrap_picky if kind == "wrapped" else None
-        transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))
+        options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
+        transports = raise_first(connect_tcp(n, timeout_s, aborts, **options))
     try:
         yield transports
     finally:

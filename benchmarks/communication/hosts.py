@@ -11,6 +11,7 @@ is left behind however the program ends.
     sudo python -m benchmarks run hosts --hosts 4 --rate 100mbit 1gbit --every 8 64 800 --out rows.jsonl
     sudo python -m benchmarks run hosts --only-worker-port        # a firewall that drops every other connection
     sudo python -m benchmarks run hosts --hosts 2 --rate 100mbit --every 32 64 128 --overlap --repeats 5
+    sudo python -m benchmarks run hosts --protect tls             # or hmac; what ranks of one host share is as without
 
 Needs Linux, the commands of iproute2 and util-linux, and root, because only root may create network cards.
 """
@@ -138,14 +139,34 @@ class Hosts:
         self._in(holder, "ip rule add pref 50 iif eth0 ipproto tcp blackhole")
 
 
+def protection(protect: str, folder: Path) -> dict[str, str]:
+    """Return the configuration of Dask, as environment, that protects what hosts send; certificates go to a folder."""
+    if protect != "tls":
+        return {"DASK_DSGD__RUNTIME__INTEGRITY": protect}
+    from distributed.security import Security
+
+    made, prefix = Security.temporary(), "DASK_DISTRIBUTED__COMM__TLS__"
+    found = {"DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "True", f"{prefix}CA_FILE": str(folder / "ca.pem")}
+    (folder / "ca.pem").write_text(str(made.tls_ca_file))
+    for role in ("client", "scheduler", "worker"):
+        for part in ("cert", "key"):
+            file = folder / f"{role}-{part}.pem"
+            file.write_text(str(getattr(made, f"tls_{role}_{part}")))
+            found[f"{prefix}{role.upper()}__{part.upper()}"] = str(file)
+    return found
+
+
 @contextlib.contextmanager
-def cluster(hosts: Hosts, workers_per_host: int, threads: int) -> Iterator[str]:
-    """Start a scheduler on host 0 and workers on all others; yield its address and end them all."""
+def cluster(
+    hosts: Hosts, workers_per_host: int, threads: int, protect: str = "none"
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Start a scheduler on host 0, workers on all others; yield its address and the environment, and end them all."""
     # What workers unpickle may lie in a module of the benchmarks.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
-    scheduler = f"tcp://{hosts.address(0)}:{SCHEDULER_PORT}"
+    scheduler = f"{'tls' if protect == 'tls' else 'tcp'}://{hosts.address(0)}:{SCHEDULER_PORT}"
     with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        environment |= protection(protect, Path(folder))
         log = stack.enter_context(open(Path(folder) / "log", "wb"))
         options: dict[str, Any] = {"env": environment, "cwd": folder, "stdout": log, "stderr": log}
 
@@ -164,7 +185,7 @@ def cluster(hosts: Hosts, workers_per_host: int, threads: int) -> Iterator[str]:
                     *("--nthreads", str(threads), "--no-nanny", "--no-dashboard", "--death-timeout", str(START_S)),
                 )
         try:
-            yield scheduler
+            yield scheduler, environment
         except BaseException:
             sys.stderr.write((Path(folder) / "log").read_text()[-4000:])
             raise
@@ -248,7 +269,7 @@ def rows_on_workers(client: Any, n_rows: int, n_features: int) -> tuple[Any, Any
 
 
 def _by_host(worker: str) -> tuple[int, int]:
-    host, port = worker.removeprefix("tcp://").rsplit(":", 1)
+    host, port = worker.partition("://")[2].rsplit(":", 1)
     return int(host.rsplit(".", 1)[1]), int(port)
 
 
@@ -256,13 +277,19 @@ def measure(args: argparse.Namespace, rate: str | None, rows: Rows, line: Callab
     """Build the hosts for one rate, train across them, and remove them."""
     ports = [SCHEDULER_PORT, *(WORKER_PORT + k for k in range(args.workers_per_host))] if args.only_worker_port else []
     shape = {"rate": rate or "unlimited", "hosts": args.hosts, "workers_per_host": args.workers_per_host}
-    shape |= {"threads": args.threads, "rows": args.rows, "features": args.features, "firewall": args.only_worker_port}
+    shape |= {
+        "protect": args.protect,
+        "threads": args.threads,
+        "rows": args.rows,
+        "features": args.features,
+        "firewall": args.only_worker_port,
+    }
     with (
         Hosts(args.hosts + 1, rate, ports) as hosts,
-        cluster(hosts, args.workers_per_host, args.threads) as scheduler,
+        cluster(hosts, args.workers_per_host, args.threads, args.protect) as (scheduler, environment),
     ):
         command = child(__name__, [scheduler], *inner_options(args))
-        client = hosts.start(0, command, stdout=subprocess.PIPE)
+        client = hosts.start(0, command, stdout=subprocess.PIPE, env=environment)
         try:
             assert client.stdout is not None
             for text in client.stdout:
@@ -327,6 +354,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=int, default=10_000, help="columns (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs of each run (default: %(default)s)")
     parser.add_argument("--only-worker-port", action="store_true", help="drop connections to any port but Dask's own")
+    parser.add_argument("--protect", choices=("none", "hmac", "tls"), default="none", help="what hosts send each other")
     parser.add_argument("--check", action="store_true", help="train the same with threads of one process, and compare")
     parser.add_argument("--overlap", action="store_true", help="also send models while the next round is worked on")
 

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
         options.hidden, options.batch, options.steps = 100, 8, 3
     check_machine()
     given = [f"--{name}={getattr(options, name)}" for name in ("rate", "hidden", "batch", "steps", "repeats")]
-    with Hosts(3, options.rate) as hosts, cluster(hosts, 1, 1) as scheduler:
+    with Hosts(3, options.rate) as hosts, cluster(hosts, 1, 1) as (scheduler, _):
         with hosts.start(0, child(__name__, [scheduler], *given), stdout=subprocess.PIPE) as process:
             text = process.communicate()[0]
         if process.returncode:

@@ -1,25 +1,35 @@
-"""Every public name of dsgd is in the reference, once.
+"""Every public name of dsgd has a place in the reference, and a name in single backticks links there.
 
 A name is public when the `__all__` of a module holds it. It is documented under the shortest path that exports it:
-`dsgd.sync.LocalSGD`, not `dsgd.sync.local_sgd.LocalSGD`. A page of the reference says ``public-module`` for a module,
-which documents what the module is the home of. The build warns, and so fails, for each public name on no page.
+`dsgd.sync.LocalSGD`, not `dsgd.sync.local_sgd.LocalSGD`. A page of the reference says ``public-module`` for a module:
+the directive links what the module is the home of, and there is a page for the module and one for each object. What no
+page names so is listed by ``internal-modules``, with a page for each package. The build warns, and so fails, for each
+public name on no page.
+
+The role ``py:name`` is the default: `LocalSGD` links to the class wherever it is written. Parameters, expressions and
+names of other libraries stay plain code. A name that begins with ``dsgd.`` and that does not exist is a warning.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Iterator
-from functools import cached_property
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, GenericAlias
 from typing import Any
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyXRefRole
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
 
 import dsgd
 import dsgd.datasets
@@ -30,25 +40,24 @@ from dsgd.study.frame.statement import Source, Statement
 _DOCUMENTED_AS_COMMANDS = ("dsgd.cli", "dsgd.__main__")
 _PRIVATE = ("__version__",)
 _METHODS = (FunctionType, property, cached_property, classmethod, staticmethod)
+_GENERATED = "generated"
 
 logger = logging.getLogger(__name__)
 
 
-def modules() -> Iterator[str]:
-    """Yield the name of every module; mapped folders are asked themselves, as an import hook maps them."""
-    yield "dsgd"
-    seen = {"dsgd"}
-    for package in (dsgd, dsgd.datasets, dsgd.svm):
-        for name in [
-            package.__name__,
-            *(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
-        ]:
-            if name not in seen and not name.startswith(_DOCUMENTED_AS_COMMANDS):
-                seen.add(name)
-                yield name
+@cache
+def modules() -> tuple[str, ...]:
+    """Return the name of every module; mapped folders are asked themselves, as an import hook maps them."""
+    packages = (dsgd, dsgd.datasets, dsgd.svm)
+    inside = (
+        found.name for package in packages for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    )
+    names = dict.fromkeys([*(package.__name__ for package in packages), *inside])
+    return tuple(name for name in names if not name.startswith(_DOCUMENTED_AS_COMMANDS))
 
 
-def homes() -> dict[tuple[str, str], str]:
+@cache
+def _homes() -> dict[tuple[str, str], str]:
     """Return for each (module, public name) the module that documents it."""
     found: dict[tuple[str, str], str] = {}
     shortest: dict[tuple[str, int], str] = {}
@@ -62,22 +71,171 @@ def homes() -> dict[tuple[str, str], str]:
 
 
 class PublicModule(SphinxDirective):
-    """Document a module: its docstring, its classes and functions, and its constants, which autodoc would leave out."""
+    """Show what a module is for and the names it is the home of; the module and each object have pages of their own."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return what autodoc makes of the module."""
+        """Return a sentence, links, and a hidden entry of the table of contents."""
         name = self.arguments[0]
-        parent, _, last = name.rpartition(".")
-        # A function may have the name of its module; then the module itself cannot be indexed as well.
-        is_taken = parent and last in importlib.import_module(parent).__all__
+        sentence = _sentence(importlib.import_module(name))
+        links = " · ".join(_link(name, public) for public in _owned(name))
+        page = f"{_GENERATED}/module-{name}"
+        lines = [
+            f"{sentence} :doc:`Details <{page}>`.",
+            "",
+            links,
+            "",
+            ".. toctree::",
+            "   :hidden:",
+            "",
+            f"   {page}",
+        ]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class InternalModules(SphinxDirective):
+    """Show a table of the packages that no page names, with their pages."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table and a hidden list of pages."""
+        packages = _internal_packages(Path(self.env.srcdir) / "api")
+        rows = [
+            (f":doc:`{name} <{_GENERATED}/package-{name}>`", _sentence(importlib.import_module(name)))
+            for name in packages
+        ]
+        pages = [f"   {_GENERATED}/package-{name}" for name in packages]
+        lines = [*_table(rows), "", ".. toctree::", "   :hidden:", "", *pages]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class NameRole(PyXRefRole):
+    """A link to what has this name; plain code if the text is not the name of anything that is documented."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return a reference to be resolved, or code."""
+        if re.fullmatch(r"[~.]*[A-Za-z_]\w*(\.\w+)*(\(\))?", self.text) and re.search(r"[A-Z._].", self.text):
+            return super().run()
+        return [nodes.literal(self.rawtext, self.text, classes=["code"])], []
+
+
+def _owned(module: str) -> list[str]:
+    """Return the names that are documented under a module."""
+    return sorted(public for (origin, public), home in _homes().items() if origin == home == module)
+
+
+def _docstring_of(module: str) -> list[str]:
+    parent, _, last = module.rpartition(".")
+    # A function may have the name of its module; then the module itself cannot be indexed as well.
+    if parent and last in importlib.import_module(parent).__all__:
+        return [f".. py:currentmodule:: {module}", ""]
+    return [f".. automodule:: {module}", "   :no-members:", ""]
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    lines = [".. list-table::", "   :class: names", "   :widths: auto", ""]
+    for name, about in rows:
+        lines += [f"   * - {name}", f"     - {about}"]
+    return lines
+
+
+def _link(module: str, name: str) -> str:
+    return f":py:obj:`{name} <{module}.{name}>`"
+
+
+def _about(module: str, name: str) -> str:
+    item = getattr(importlib.import_module(module), name)
+    if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
+        return f"A type: ``{item}``."
+    if isinstance(item, (Source, Statement)):
+        return _said(item)
+    if not callable(item):
+        return f"``{item!r}``" if isinstance(item, int | float | str) else _constant(item)
+    return _sentence(item)
+
+
+def _constant(item: Any) -> str:
+    return f"A constant, {len(item)} entries." if isinstance(item, Mapping | tuple | frozenset) else "A constant."
+
+
+def _sentence(item: Any) -> str:
+    """Return the first sentence of a docstring, in one line."""
+    first = (inspect.getdoc(item) or "").partition("\n\n")[0]
+    return re.split(r"(?<=\.)\s", " ".join(first.split()) + " ", maxsplit=1)[0].rstrip() or "\\ "
+
+
+def _page_of(module: str, name: str) -> str:
+    """Return the name of an object's page; file systems may not tell `Ledger` from `ledger`."""
+    twins = [other for other in _owned(module) if other.lower() == name.lower()]
+    return f"{module}.{name}" + (f"-{twins.index(name)}" if len(twins) > 1 and twins.index(name) else "")
+
+
+def _internal_packages(folder: Path) -> dict[str, list[str]]:
+    """Return the modules with public names of their own that no page names, by package."""
+    named = {name for page in folder.glob("*.rst") for name in _named_on(page)}
+    packages: dict[str, list[str]] = {}
+    for name in sorted({home for home in _homes().values() if home not in named}):
         module = importlib.import_module(name)
-        lines = [f".. py:currentmodule:: {name}" if is_taken else f".. automodule:: {name}", ""]
-        for (origin, public), home in sorted(homes().items()):
-            if origin == home == name:
-                lines += _entry(name, public, getattr(module, public), take_all=bool(is_taken))
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+        packages.setdefault(name if hasattr(module, "__path__") else name.rpartition(".")[0], []).append(name)
+    return dict(sorted(packages.items()))
+
+
+def _named_on(page: Path) -> list[str]:
+    return re.findall(r"^\.\. public-module:: (\S+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def _module_page(module: str) -> str:
+    rows = ((_link(module, public), _about(module, public)) for public in _owned(module))
+    pages = [f"   {_page_of(module, public)}" for public in _owned(module)]
+    lines = [module, "=" * len(module), "", *_docstring_of(module), *_table(rows), ""]
+    return "\n".join([*lines, ".. toctree::", "   :hidden:", "", *pages])
+
+
+def _object_page(module: str, name: str) -> str:
+    item = getattr(importlib.import_module(module), name)
+    lines = [name, "=" * len(name), "", f".. py:currentmodule:: {module}", ""]
+    used = [f".. minigallery:: {module}.{name}", "   :add-heading: Examples", "   :heading-level: -", ""]
+    body = [*_entry(module, name, item, take_all=True), *_background(module, item)]
+    return "\n".join([*lines, *body, "", *(used if callable(item) else [])])
+
+
+def _background(module: str, item: Any) -> list[str]:
+    """Return what the file of a method says of its update, cost and source, if that is on no other page."""
+    where = getattr(item, "__module__", "") if callable(item) else ""
+    if not where.startswith("dsgd.") or where in _homes().values() or where == module:
+        return []
+    told = (inspect.getdoc(importlib.import_module(where)) or "").partition("\n\n")[2]
+    return ["", "Background", "----------", "", told, ""] if "Source" in told or "Update" in told else []
+
+
+def _package_page(package: str, modules: Iterable[str]) -> str:
+    lines = [package, "=" * len(package), ""]
+    for module in modules:
+        is_taken = _docstring_of(module)[0].startswith(".. py:currentmodule")
+        if module != package:
+            lines += [module, "-" * len(module), ""]
+        lines += [_docstring_of(module)[0], ""]
+        for public in _owned(module):
+            lines += _entry(module, public, getattr(importlib.import_module(module), public), take_all=is_taken)
+    return "\n".join(lines)
+
+
+def _write_pages(app: Sphinx) -> None:
+    """Write the pages of modules, objects and packages; those that did not change stay as they are."""
+    folder = Path(app.srcdir) / "api"
+    public = [module for page in folder.glob("*.rst") for module in _named_on(page)]
+    texts = {_page_of(module, name): _object_page(module, name) for module in public for name in _owned(module)}
+    texts |= {f"module-{name}": _module_page(name) for name in public}
+    texts |= {f"package-{name}": _package_page(name, modules) for name, modules in _internal_packages(folder).items()}
+    into = folder / _GENERATED
+    into.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        path = into / f"{name}.rst"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    for path in into.glob("*.rst"):
+        if path.stem not in texts:
+            path.unlink()
 
 
 def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
@@ -107,21 +265,40 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
     if what == "class":  # fields are described by the docstring of their class
         return None if isinstance(obj, _METHODS) else True
     module = app.env.temp_data.get("autodoc:module") or app.env.ref_context.get("py:module", "")
-    if what != "module" or (module, name) not in app.env.dsgd_homes:  # type: ignore[attr-defined]
+    if what != "module" or (module, name) not in _homes():
         return None
-    elsewhere = app.env.dsgd_homes[module, name] != module  # type: ignore[attr-defined]
+    elsewhere = _homes()[module, name] != module
     return elsewhere or bool(_entry(module, name, obj, take_all=False))
 
 
-def _prepare(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-    del app, docnames
-    env.dsgd_homes = homes()  # type: ignore[attr-defined]
+def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
+    """Resolve what the domain could not: a name without its module, or what is no name of ours."""
+    if node.get("refdomain") != "py" or node.get("reftype") != "name":
+        return None
+    objects = env.domaindata["py"]["objects"]
+    for full in _spellings(node["reftarget"]):
+        if full in objects:
+            found = objects[full]
+            return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, content, full)
+    return None if node["reftarget"].startswith("dsgd.") and node["reftarget"] not in modules() else content
+
+
+def _spellings(target: str) -> Iterator[str]:
+    """Yield the names under which what is called `target` may be documented, the most exact first."""
+    parts = target.split(".")
+    places = [(".".join(parts[:cut]), parts[cut], parts[cut + 1 :]) for cut in range(1, len(parts))]
+    homes = [(_homes()[module, name], name, rest) for module, name, rest in places if (module, name) in _homes()]
+    bare = {home for (_, public), home in _homes().items() if public == parts[0]}
+    bare_homes = [(home, parts[0], parts[1:]) for home in sorted(bare, key=lambda home: (home.count("."), home))]
+    for home, name, rest in [*homes, *bare_homes]:
+        yield ".".join((home, name, *rest))
+        yield f"{home}.{name}"  # fields are described by the docstring of their class
 
 
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
     del app
     documented = set(env.domaindata["py"]["objects"])
-    for home, name in sorted({(home, name) for (_, name), home in homes().items()}):
+    for home, name in sorted({(home, name) for (_, name), home in _homes().items()}):
         if f"{home}.{name}" not in documented:
             page = Path(env.srcdir) / "api"
             logger.warning("public name %s.%s is on no page of the reference (%s)", home, name, page)
@@ -130,7 +307,10 @@ def _check(app: Sphinx, env: BuildEnvironment) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.add_directive("public-module", PublicModule)
-    app.connect("env-before-read-docs", _prepare)
+    app.add_directive("internal-modules", InternalModules)
+    app.add_role_to_domain("py", "name", NameRole())
+    app.connect("builder-inited", _write_pages)
+    app.connect("missing-reference", _link_name)
     app.connect("autodoc-skip-member", _skip)
     app.connect("env-check-consistency", _check)
-    return {"parallel_read_safe": False, "parallel_write_safe": True}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

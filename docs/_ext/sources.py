@@ -20,7 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from dsgd import compress
 from dsgd.compress.base import AbstractCompressor
-from dsgd.local import AbstractReduction, Importance
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.local import AbstractReduction, AbstractRule, Importance
 from dsgd.report import Claim
 from dsgd.study.claims import claims_of
 from dsgd.study.claims.report import verdict_of
@@ -47,10 +48,10 @@ def lines_of(source: Source) -> list[str]:
     """Return the Python that switches a source on: imports, and a call."""
     text = source.switched_on
     argument, _, call = text.partition("=")
-    if argument in ("optimizer", "sampling"):
-        name = call.partition("(")[0]
+    if argument in ("optimizer", "sampling", "features"):
+        name, home = call.partition("(")[0], "dsgd.kernel_approximation" if argument == "features" else "dsgd.local"
         fitted = f'clf = SGDClassifier(loss="log_loss", {argument}={call}).fit(X, y)'
-        return ["from dsgd import SGDClassifier", f"from dsgd.local import {name}", fitted]
+        return ["from dsgd import SGDClassifier", f"from {home} import {name}", fitted]
     if not text.startswith("sync="):
         names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and node.id in _MODULES]
         return [*(f"from {_MODULES[name]} import {name}" for name in reversed(names)), _fitted(text)]
@@ -101,6 +102,10 @@ def kind_of(source: Source) -> str:
         return "A rule for the period of `AutoSync`."
     if isinstance(item, type) and issubclass(item, AbstractReduction):
         return "A local optimiser of linear models, without noise at the minimum."
+    if isinstance(item, type) and issubclass(item, AbstractRule):
+        return "A local optimiser: one step a round, along the gradient of all of its rows."
+    if item is RandomFeatures:
+        return "What a model is linear in; a transformer too."
     if item is Importance:
         return "A way to draw rows, beside any local optimiser."
     return "An estimator." if hasattr(item, "fit") else "A collective."

@@ -38,6 +38,7 @@ PAGES: Final = {
     "dnn": ("study", "dnn", "--demo"),
     "speedup": ("study", "speedup", "--demo"),
     "variance": ("study", "variance", "--demo"),
+    "features": ("study", "features", "--demo"),
     "claims": ("claims",),
 }
 #: Pages that no command makes: functions that write them into a file.

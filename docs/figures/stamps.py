@@ -172,6 +172,10 @@ FIGURES: Final = (
     Drawn("studies/dnn", ["_static/dnn.png"],
           "dsgd study dnn --demo --out study/ && python docs/figures/studies.py dnn study/rows.jsonl",
           _one("dsgd/study/dnn/grid.py", "dsgd/study/dnn/modules.py", "dsgd/torch/loop.py")),
+    Drawn("studies/features", [f"_static/features-{name}.png" for name in ("steps", "speedup", "machines")],
+          "dsgd study features --out study/ && python docs/figures/studies.py features study/rows.jsonl",
+          _one("dsgd/study/features/agents.py", "dsgd/study/features/grid.py", "dsgd/study/features/machines.py",
+               "dsgd/local/features.py")),
     Drawn("studies/msf", ["_static/msf.png"], "dsgd study msf --demo --dataset ijcnn1 --out study/ && "
           "python docs/figures/studies.py msf study/rows.jsonl",
           _one("dsgd/sync/local_sgd.py", "dsgd/comm/sockets/link.py")),

@@ -16,7 +16,7 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, scaling, speedup, strategies, tuning, variance
+from dsgd.study import collectives, dnn, features, scaling, speedup, strategies, tuning, variance
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
@@ -41,6 +41,10 @@ def _variance(rows: Sequence[Row]) -> Sequence[Figure]:
     return variance.variance_page(variance.VarianceStudy(), rows).figures
 
 
+def _features(rows: Sequence[Row]) -> Sequence[Figure]:
+    return features.feature_page(features.FeatureStudy(), rows).figures
+
+
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
     return tuning.tuning_page(tuning.TuningStudy(network="10GbE"), rows).figures
 
@@ -52,6 +56,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
         {"collectives": "collectives"},
     ),
     "dnn": (lambda rows: [pareto_figure(dnn.summarise_dnn(rows))], {"pareto": "dnn"}),
+    "features": (_features, {f"features_{name}": f"features-{name}" for name in ("steps", "speedup", "machines")}),
     "msf": (lambda rows: study_figures(summarise(rows)), {"msf": "msf"}),
     "scaling": (
         lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,

@@ -24,6 +24,7 @@ from dsgd.cli import (
     study_collectives,
     study_dnn,
     study_elimination,
+    study_features,
     study_gtopk,
     study_msf,
     study_scaling,
@@ -70,6 +71,7 @@ study.app.command("msf", epilog=study_msf.EXAMPLES)(study_msf.msf)
 study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
 study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
+study.app.command("features", epilog=study_features.EXAMPLES)(study_features.features)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
 study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)

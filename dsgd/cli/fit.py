@@ -13,7 +13,16 @@ import typer
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
-from dsgd.cli.parts import COMPRESS_HELP, OPTIMIZER_HELP, SAMPLING_HELP, SYNC_HELP, compressing, parse_sync, stepping
+from dsgd.cli.parts import (
+    COMPRESS_HELP,
+    FEATURES_HELP,
+    OPTIMIZER_HELP,
+    SAMPLING_HELP,
+    SYNC_HELP,
+    compressing,
+    parse_sync,
+    stepping,
+)
 from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.validation import check_choice
 
@@ -23,6 +32,7 @@ EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib",
     "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.joblib",
     "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.joblib",
+    "dsgd fit --data train.svm --features rff:2000,gamma=0.1 --jobs 4 --model model.joblib",
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
 )
 
@@ -38,6 +48,7 @@ _Compress: TypeAlias = Annotated[
 ]
 _Optimizer: TypeAlias = Annotated[str, _training_option(help=f"How steps are made of gradients: {OPTIMIZER_HELP}.")]
 _Sampling: TypeAlias = Annotated[str, _training_option(help=f"How rows are chosen: {SAMPLING_HELP}.")]
+_Features: TypeAlias = Annotated[str, model_option(help=f"What the model is linear in: {FEATURES_HELP}.")]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
 _Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
@@ -71,6 +82,10 @@ _Timeout: TypeAlias = Annotated[
 _Priority: TypeAlias = Annotated[
     int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
 ]
+_Integrity: TypeAlias = Annotated[
+    str | None,
+    place_option(help="On a cluster without TLS, hmac detects frames that were changed on their way; none does not."),
+]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -93,6 +108,7 @@ def fit(
     penalty: options.Penalty = "l2",
     alpha: options.Alpha = 1e-4,
     l1_ratio: _L1Ratio = 0.15,
+    features: _Features = "none",
     sync: _Sync = "1024",
     compress: _Compress = None,
     optimizer: _Optimizer = "none",
@@ -110,6 +126,7 @@ def fit(
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
     priority: _Priority = None,
+    integrity: _Integrity = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -135,15 +152,13 @@ def fit(
         "transport": transport,
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
-        "checkpoint": checkpoint,
-        "resume_from": resume_from,
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0, priority=priority, **stepping(optimizer, sampling)),
+        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling, features)),
+        **_given(checkpoint=checkpoint, resume_from=resume_from, priority=priority, integrity=integrity),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
-        X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
-        _train(estimator, X, y, show=not (quiet or as_json))
+        _train(estimator, *_rows(client, paths), show=not (quiet or as_json))
         # The model outlives the cluster it was trained on.
         estimator.set_params(client=None)
     save_model(estimator, model)
@@ -199,6 +214,11 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
 def _given(**options: Any) -> dict[str, Any]:
     """Return the options that were given; the estimator has defaults for the others that go by its loss."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _rows(client: Any, paths: list[str]) -> tuple[Any, Any]:
+    """Return the rows of files, or the files, which workers read by themselves if they can."""
+    return (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
 
 
 def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:

@@ -12,6 +12,7 @@ from dsgd.errors import DsgdError, InvalidParameterError
 
 __all__ = [
     "COMPRESS_HELP",
+    "FEATURES_HELP",
     "OPTIMIZER_HELP",
     "SAMPLING_HELP",
     "SYNC_HELP",
@@ -34,10 +35,14 @@ COMPRESS_HELP: Final = (
 )
 
 OPTIMIZER_HELP: Final = (
-    "none (plain steps), momentum, adagrad, adam, lars, saga or svrg, with or without parameters: momentum:0.95, "
-    "svrg:every=2"
+    "none (plain steps), momentum, adagrad, adam, lars, gd (a step a round), saga or svrg, with or without parameters: "
+    "momentum:0.95, svrg:every=2"
 )
 SAMPLING_HELP: Final = "uniform (each once an epoch) or importance, by their last gradients; importance:0.2"
+FEATURES_HELP: Final = (
+    "none (the columns as they are), or random features of a kernel, so many of each row: rff:2000,gamma=0.1, "
+    "rff:500,kernel=laplacian, rff:2000,orthogonal=true,random_state=7"
+)
 
 
 def parse_sync(text: str, option: str = "--sync") -> Any:
@@ -125,22 +130,27 @@ def compressing(sync: Any, text: str) -> Any:
     return replace(strategy, compressor=compressor)
 
 
-def stepping(optimizer: str, sampling: str) -> dict[str, Any]:
-    """Return how an estimator steps: its parameters `optimizer` and `sampling`, None where a text leaves the default.
+def stepping(optimizer: str, sampling: str, features: str = "none") -> dict[str, Any]:
+    """Return how an estimator steps, and on what: parameters by name, None where a text leaves the default.
 
     Parameters
     ----------
-    optimizer, sampling : str
-        See `dsgd.local.parse_optimizer` and `dsgd.local.parse_sampling`.
+    optimizer, sampling, features : str
+        See `dsgd.local.parse_optimizer`, `dsgd.local.parse_sampling` and `dsgd.kernel_approximation.parse_features`.
 
     Raises
     ------
     InvalidParameterError
         A text is wrong.
     """
+    from dsgd.kernel_approximation import parse_features
     from dsgd.local import parse_optimizer, parse_sampling
 
-    return {"optimizer": parse_optimizer(optimizer), "sampling": parse_sampling(sampling)}
+    return {
+        "optimizer": parse_optimizer(optimizer),
+        "sampling": parse_sampling(sampling),
+        "features": parse_features(features),
+    }
 
 
 def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence[int] = ()) -> dict[str, Any]:

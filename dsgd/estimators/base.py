@@ -21,13 +21,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import Block, check_summaries, make_block, nbytes_of
+from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
@@ -49,6 +50,7 @@ from dsgd.local import (
 )
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
@@ -69,6 +71,7 @@ _ELASTIC_PIECES: Final = 4
 
 # The last model and the mean of the models, there where they are two; named as in scikit-learn.
 _BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
+_OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,11 @@ class AbstractSGD(AbstractLinearEstimator):
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
         1024 samples, of sparse rows less often (`LocalSGD`), and raises rates that do not fall like 1/t so that ranks
         get as far in an epoch as one rank. It has no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `SAGA`, `SVRG` or None, default None
-        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
-        those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or
-        ``"invscaling"``. SAGA and SVRG take steps by row, of a length of their own, to the exact minimum of a loss
-        without corners and an L2 penalty.
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG` or None
+        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch, and
+        GradientDescent one per round, along the gradient of all of its rows. Rates are those of `learning_rate`, with t
+        counted in steps; most of these rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take
+        steps by row, of a length of their own, to the exact minimum of a loss without corners and an L2 penalty.
     sampling : {"uniform", "importance"} or `dsgd.local.Importance`, default "uniform"
         Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
         epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
@@ -175,6 +178,9 @@ class AbstractSGD(AbstractLinearEstimator):
     priority : int or None, default None
         On a cluster that others use, fits of a higher one get workers first. None takes what the setting
         ``dsgd.runtime.priority`` of Dask says, else 0.
+    integrity : {"none", "hmac"} or None, default None
+        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
+        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same to the bit.
@@ -197,6 +203,8 @@ class AbstractSGD(AbstractLinearEstimator):
         ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank; a pickle of the model leaves it out.
+    rank_coef_, rank_intercept_ : array, shape (ranks, *coef_.shape) and (ranks, *intercept_.shape)
+        The model of each rank, before they were combined; there with ``sync=DPSGD(keep_models=True)`` only.
     fit_report_ : dict
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
         seconds of the whole fit went, ``recoveries`` and ``rows_lost`` report survived failures.
@@ -238,12 +246,13 @@ class AbstractSGD(AbstractLinearEstimator):
     elastic: bool = False
     timeouts: Timeouts | None = None
     priority: int | None = None
+    integrity: Integrity | None = None
     out_of_core: bool = False
 
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, "_left")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, *_OF_RANKS, "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
 
@@ -464,13 +473,16 @@ class AbstractSGD(AbstractLinearEstimator):
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._n_averaged, self._left = result.n_averaged, result.left
-        for name in _BESIDE:
+        for name in (*_BESIDE, *_OF_RANKS):
             self.__dict__.pop(name, None)
         if result.averaged is not None:
             self._standard_coef, self._standard_intercept = coef, intercept
             coef, intercept = unpack(result.averaged, d, k, sparse=sparse)
             self._average_coef, self._average_intercept = coef, intercept
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
+        if result.of_ranks is not None:
+            models = [self._shape_model(*unpack(one, d, k, sparse=sparse)) for one in result.of_ranks]
+            self.rank_coef_, self.rank_intercept_ = (np.stack(parts) for parts in zip(*models, strict=True))
         self.n_iter_ = result.n_iter
         self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]
@@ -557,16 +569,16 @@ class AbstractSGD(AbstractLinearEstimator):
         return X, y, check_sample_weight(in_memory(sample_weight), X)
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:
-        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
-        if isinstance(X, Rows):
-            block = self._rows_here(X, y, sample_weight, start, is_read=True).block
-            check_any_weight(block[2])
-            return block
-        with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, start)
-            check_any_weight(block[2])
-            it.nbytes = nbytes_of(block[0])
-        return block
+        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight), hashed if they can be.
+
+        What is shuffled is dealt by its hashes, and the pass that makes them finds values that are not finite, too.
+        """
+        rows = self._rows_here(X, y, sample_weight, start, is_read=self.shuffle)
+        check_any_weight(rows.block[2])
+        if not self.shuffle:
+            return rows.block
+        rows.read(count_cores(), type(self).__name__)
+        return rows.block if rows.known is None else HashedBlock(rows.block, rows.known.prints)
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)

@@ -74,18 +74,19 @@ class Packer:
         rng = np.random.default_rng([self.seed, rank_number])
         folder = scratch_folder() if self.out_of_core else None
         training, validation = self._builder(folder), self._builder(folder)
-        for X, y, weights in visit(blocks):
-            X, targets = widen(X, self.n_features), self.targets(y)
+        for block in visit(blocks):
+            X, y, weights = block
+            X, targets, prints = widen(X, self.n_features), self.targets(y), getattr(block, "prints", None)
             if not self.validation_fraction:
-                training.look(X, targets, weights)
+                training.look(X, targets, weights, prints)
                 continue
             # A row of weight zero is not visited: each of the two shards takes the rows that the other leaves out.
             held_out = self.held_out
             if held_out is None:
                 held_out = hold_out(targets, self.validation_fraction, rng, stratify=self.classes is not None)
             weights = np.ones(len(targets)) if weights is None else weights
-            training.look(X, targets, np.where(held_out, 0.0, weights))
-            validation.look(X, targets, np.where(held_out, weights, 0.0))
+            training.look(X, targets, np.where(held_out, 0.0, weights), prints)
+            validation.look(X, targets, np.where(held_out, weights, 0.0), prints)
         for X, _, _ in visit(blocks):
             training.place(widen(X, self.n_features))
             if self.validation_fraction:

@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
@@ -74,6 +75,7 @@ def check_parameters(estimator: Any) -> None:
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
     check_numbers(estimator, "priority", integer=True, optional=True)
+    check_choice(f"{name}(integrity=...)", estimator.integrity, (*get_args(Integrity), None))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):
@@ -100,8 +102,8 @@ def check_parameters(estimator: Any) -> None:
         )
     if not isinstance(estimator.optimizer, (AbstractRule, AbstractReduction, type(None))):
         raise InvalidParameterError(
-            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS), SAGA or SVRG. "
-            f"Got {estimator.optimizer!r}."
+            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS, "
+            f"GradientDescent), SAGA or SVRG. Got {estimator.optimizer!r}."
         )
     sampling = resolve_sampling(estimator.sampling)
     steps = steps_of(estimator.optimizer, sampling)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.blocks import Block
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
@@ -111,6 +112,7 @@ OF_CLUSTERS: Final[Mapping[str, Any]] = {
     "elastic": False,
     "timeouts": None,
     "priority": None,
+    "integrity": None,
 }
 
 
@@ -130,6 +132,8 @@ class Terms:
         How long it waits for each event.
     priority : int or None, default None
         Jobs of a higher one get workers first.
+    integrity : str or None, default None
+        What protects frames on a cluster without TLS.
     on_event : callable or None, default None
         Receives what rank 0 publishes.
     title : str or None, default None
@@ -141,6 +145,7 @@ class Terms:
     elastic: bool = False
     timeouts: Timeouts | None = None
     priority: int | None = None
+    integrity: Integrity | None = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
 

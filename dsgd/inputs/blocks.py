@@ -7,20 +7,59 @@ classes, counts, widths and defects without receiving any rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
-from dsgd.local.order import count_visits
-from dsgd.types import AnyArray
+from dsgd.local.order import Words, count_visits
+from dsgd.types import AnyArray, IntVector
 
-__all__ = ["Block", "BlockSummary", "check_summaries", "hold_out", "make_block", "nbytes_of", "summarise", "widen"]
+__all__ = [
+    "Block",
+    "BlockSummary",
+    "HashedBlock",
+    "check_summaries",
+    "hold_out",
+    "make_block",
+    "nbytes_of",
+    "summarise",
+    "summarise_part",
+    "widen",
+]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
+
+
+@final
+class HashedBlock(tuple[Any, Any, Any]):
+    """A block (X, y, sample_weight) whose rows were hashed where they come from, so that nobody has to read them again.
+
+    Hashes decide the order of these rows and nothing else: wrong ones, of a client that is broken or lies, harm the
+    fits of that client alone. Rows that workers keep are told apart by Dask's keys, and checkpoints hash the rows
+    themselves.
+
+    Parameters
+    ----------
+    block : tuple
+        (X, y, sample_weight).
+    prints : array of uint64, shape (n_rows,)
+        `dsgd.local.blocks.fingerprints` of the rows.
+    """
+
+    prints: Words
+
+    def __new__(cls, block: Block, prints: Words) -> Self:
+        """Make a tuple of the three, with an attribute."""
+        made = super().__new__(cls, block)
+        made.prints = prints
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (tuple(self), self.prints)
 
 
 @dataclass(frozen=True)
@@ -65,7 +104,7 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     Parameters
     ----------
     X : array, sparse matrix, DataFrame, or a tuple (X, y) or (X, y, sample_weight)
-        The rows.
+        The rows. A `HashedBlock` is returned as it is.
     y, sample_weight : array, Series or None
         One entry per row.
 
@@ -79,6 +118,8 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     InvalidDataError
         A column of a table has missing values.
     """
+    if isinstance(X, HashedBlock):
+        return X
     if isinstance(X, (tuple, list)) and y is None:
         X, y, sample_weight = (*X, None)[:3]
     if hasattr(X, "tocsr"):
@@ -140,6 +181,36 @@ def summarise(
     return BlockSummary(
         X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
     )
+
+
+def summarise_part(rows: Block, mine: slice | IntVector, **expected: bool) -> BlockSummary:
+    """Summarise some rows of an array as the block of them would be, without taking them out; they are checked already.
+
+    Parameters
+    ----------
+    rows : tuple
+        (X, y, sample_weight).
+    mine : slice or array of int64
+        The numbers of the rows.
+    **expected : bool
+        As of `summarise`.
+
+    Returns
+    -------
+    BlockSummary
+        Of the block.
+    """
+    X, y, weights = rows
+    n_rows = mine.stop - mine.start if isinstance(mine, slice) else mine.shape[0]
+    # As large as the rows, and of one number.
+    outline = np.broadcast_to(np.zeros((), X.dtype), (n_rows, *X.shape[1:]))
+    columns = [None if part is None else part[mine] for part in (y, weights)]
+    found = summarise((outline, columns[0], columns[1]), **expected)
+    if not sp.issparse(X):
+        return found
+    nnz = int(np.diff(X.indptr)[mine].sum())
+    nbytes = nnz * (X.data.itemsize + X.indices.itemsize) + (n_rows + 1) * X.indptr.itemsize
+    return replace(found, sparse=True, nnz=nnz, nbytes=nbytes)
 
 
 def _row_problem(X: Any, *, any_shape: bool) -> str:

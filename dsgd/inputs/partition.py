@@ -15,7 +15,7 @@ with the same place come from the same part, so little of an array in a file is 
 Cost: a pass over the array and three over 8 bytes per row (with sample weights, a sort of these); then 8 bytes per row,
 and a copy of the rows of a block while it is sent. Rows that threads of this process train on are read once for their
 hashes, which also checks that they are finite, and copied once, each by its own thread, to the place where it trains on
-them.
+them. Blocks bring the hashes along, 8 bytes per row, so that workers need not read their rows for them.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.sparse import issparse
 
-from dsgd.inputs.blocks import Block, nbytes_of
+from dsgd.inputs.blocks import Block, HashedBlock, nbytes_of
 from dsgd.kernels.sorting import count_hashes, deal_hashes
 from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection, fingerprints, readable
@@ -63,11 +63,14 @@ class Partition:
         Blocks of each rank.
     order : array of int64, shape (n_rows,), or None, default None
         The rows of all ranks, rank by rank, those of each ascending; None for consecutive rows.
+    prints : array of uint64, shape (n_rows,), or None, default None
+        Fingerprints of all rows of the array, which blocks bring along; None if rows were not hashed.
     """
 
     stops: tuple[int, ...]
     pieces: int = 1
     order: IntVector | None = None
+    prints: Words | None = None
 
     @property
     def n_ranks(self) -> int:
@@ -90,10 +93,11 @@ class Partition:
         return stop - start
 
     def block(self, rows: Block, k: int) -> Block:
-        """Return block k of (X, y, sample_weight)."""
+        """Return block k of (X, y, sample_weight): a `HashedBlock` if rows were hashed."""
         mine = self.rows(k)
         X, y, weights = rows
-        return _taken(X, mine), None if y is None else y[mine], None if weights is None else weights[mine]
+        block = _taken(X, mine), None if y is None else y[mine], None if weights is None else weights[mine]
+        return block if self.prints is None else HashedBlock(block, self.prints[mine])
 
     def _span(self, k: int) -> tuple[int, int]:
         rank, piece = divmod(k, self.pieces)
@@ -141,7 +145,7 @@ def partition_rows(
     n_rows = int(X.shape[0])
     visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
     if seed is None or n_ranks == 1:
-        return Partition(_stops(visits, None, n_rows, n_ranks), pieces)
+        return Partition(_stops(visits, None, n_rows, n_ranks), pieces, prints=prints)
     if prints is None:
         rows = X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))
         known = read_rows(rows, count_cores())
@@ -151,14 +155,14 @@ def partition_rows(
         hashes = content_keys(prints, seed ^ _SALT)
         dealt = _dealt(hashes, n_ranks) if visits is None and n_rows else None
         if dealt is not None:
-            return Partition(dealt[0], pieces, dealt[1])
+            return Partition(dealt[0], pieces, dealt[1], prints)
         order, keys = sort_keys(hashes)
         stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
         # Sorted by rank; the rows of a rank keep their order: numpy sorts small integers in two passes.
         rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
         for rank, (start, stop) in enumerate(pairwise(stops)):
             rank_of[order[start:stop]] = rank
-        return Partition(stops, pieces, np.argsort(rank_of, kind="stable"))
+        return Partition(stops, pieces, np.argsort(rank_of, kind="stable"), prints)
 
 
 def pack_for_threads(

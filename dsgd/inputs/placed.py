@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from dsgd.errors import ClusterError, ClusterUnreachableError
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
+from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block, summarise_part
+from dsgd.inputs.partition import Partition, side_by_side
 from dsgd.inputs.rows import KeptPacks, Rows
 from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, settle, to_delayed_blocks
 from dsgd.inputs.spool import look, make_spooled_block
@@ -86,6 +87,7 @@ class ClusterBlocks:
                 elastic=terms.elastic,
                 timeouts=terms.timeouts,
                 priority=terms.priority,
+                integrity=terms.integrity,
                 title=terms.title,
             )
         if self.packed is not None and name:
@@ -161,6 +163,7 @@ def place_blocks(
         The cluster was restarted, or its scheduler was lost (`ClusterUnreachableError`), before the rows were placed.
     """
     resend: Callable[[int], Future] | None = None
+    rows, partition = given, None
     if is_distributed(given[0]):
         if not spread.on_disk:
             check_room(client, given[0], advice)
@@ -168,12 +171,17 @@ def place_blocks(
             futures = _computed(client, *given, expected, spread)
         held += futures
     else:
-        futures, resend = _scattered(client, check(), spread, held)
+        rows = check()
+        futures, partition, resend = _scattered(client, rows, spread, held)
         expected = replace(expected, rows_are_checked=True)
+    summaries: list[BlockSummary]
     with stage("look") as it:
-        looks = _looks(client, futures, expected, on_disk=spread.on_disk)
-        held += looks
-        summaries: list[BlockSummary] = _gathered(client, looks)
+        if partition is None or spread.on_disk:
+            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
+            held += looks
+            summaries = _gathered(client, looks)
+        else:
+            summaries = _seen_here(rows, partition, expected)
         it.nbytes = sum(s.nbytes for s in summaries)
     check_summaries(summaries)
     return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
@@ -225,16 +233,25 @@ def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expe
 
 def _scattered(
     client: Client, rows: Block, spread: Spread, held: list[Future]
-) -> tuple[list[Future], Callable[[int], Future]]:
-    """Send arrays of this process; return the blocks, and a function that sends one again. `held` gets all of them."""
-    futures, partition = scatter_rows(client, *rows, spread)
+) -> tuple[list[Future], Partition, Callable[[int], Future]]:
+    """Send arrays of this process; return the blocks, their rows, and a function that sends one again.
+
+    `held` gets all of them.
+    """
+    X, y, weights = rows
+    futures, partition = scatter_rows(client, X, y, weights, spread, getattr(rows, "prints", None))
     held += futures
 
     def send_again(k: int) -> Future:
-        held.append(scatter_block(client, *rows, partition, k, on_disk=spread.on_disk))
+        held.append(scatter_block(client, X, y, weights, partition, k, on_disk=spread.on_disk))
         return held[-1]
 
-    return futures, send_again
+    return futures, partition, send_again
+
+
+def _seen_here(rows: Block, partition: Partition, expected: Expected) -> list[BlockSummary]:
+    """Summarise blocks of arrays of this process: workers need not be asked what they have just been sent."""
+    return side_by_side(lambda k: summarise_part(rows, partition.rows(k), **asdict(expected)), partition.n_blocks)
 
 
 def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:

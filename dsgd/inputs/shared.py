@@ -29,8 +29,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
-from dsgd.inputs.blocks import Block
+from dsgd.inputs.blocks import Block, HashedBlock
 from dsgd.inputs.partition import Partition
+from dsgd.kernels.rows import take_entries
+from dsgd.local.order import word_type
 from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ class SharedBlock:
     segment : Segment
         Where its arrays lie.
     places : mapping of str to place
-        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, and for CSR rows ``"indices"`` and ``"indptr"``.
+        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, for CSR rows ``"indices"`` and ``"indptr"``, and
+        ``"prints"`` of a `HashedBlock`.
     sent : mapping of str to array
         Arrays of Python objects, which cannot lie there.
     form : (type, int) or None
@@ -135,12 +138,10 @@ def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None
     """
     X, y, weights = rows
     mine = partition.rows(k)
-    columns = {"y": y, "weights": weights}
+    columns = {"y": y, "weights": weights, "prints": partition.prints}
     parts: dict[str, _Part] = {}
     if sp.issparse(X):
-        taken = partition.block((X, None, None), k)[0]
-        for name, array in (("X", taken.data), ("indices", taken.indices), ("indptr", taken.indptr)):
-            parts[name] = _Part(array.shape, array.dtype, partial(_copy, array))
+        parts.update(_sparse_parts(X, mine))
     elif not X.dtype.hasobject:
         columns["X"] = X
     n_rows = partition.n_rows(k)
@@ -199,8 +200,34 @@ def _take(column: AnyArray, rows: slice | IntVector, out: AnyArray) -> None:
         np.take(column, rows, axis=0, out=out, mode="clip")
 
 
+def _sparse_parts(X: Any, mine: slice | IntVector) -> dict[str, _Part]:
+    """Return the arrays of some rows of a CSR matrix; entries go straight from there to where they will lie."""
+    lengths = np.diff(X.indptr)[mine]
+    starts = np.zeros(lengths.shape[0] + 1, X.indptr.dtype)
+    np.cumsum(lengths, out=starts[1:])
+    parts = {"indptr": _Part(starts.shape, starts.dtype, partial(_copy, starts))}
+    for name, entries in (("X", X.data), ("indices", X.indices)):
+        fill = partial(_take_entries, entries, X.indptr, mine, starts)
+        parts[name] = _Part((int(starts[-1]),), entries.dtype, fill)
+    return parts
+
+
 def _copy(array: AnyArray, out: AnyArray) -> None:
     out[...] = array
+
+
+def _take_entries(
+    entries: AnyArray, indptr: AnyArray, rows: slice | IntVector, starts: AnyArray, out: AnyArray
+) -> None:
+    """Write the entries of some rows, which begin at `starts` of `out`."""
+    if isinstance(rows, slice):
+        out[...] = entries[indptr[rows.start] : indptr[rows.stop]]
+    elif entries.itemsize in (4, 8) and all(array.flags.carray for array in (entries, indptr)):
+        bits = word_type(entries.dtype)
+        take_entries(entries.view(bits), indptr.view(word_type(indptr.dtype)), rows, starts, out.view(bits))
+    else:
+        # Other types are rare, and the kernel would be compiled once more for arrays that cannot be written to.
+        out[...] = entries[np.arange(starts[-1]) + np.repeat(indptr[rows] - starts[:-1], np.diff(starts))]
 
 
 def _mapped(
@@ -218,7 +245,8 @@ def _mapped(
     if form is not None:
         kind, width = form
         X = kind((X, found["indices"], found["indptr"]), shape=(len(found["indptr"]) - 1, width), copy=False)
-    return X, found.get("y"), found.get("weights")
+    block = X, found.get("y"), found.get("weights")
+    return HashedBlock(block, found["prints"]) if "prints" in found else block
 
 
 def _asked(client: Client, workers: Sequence[str]) -> dict[str, bool]:

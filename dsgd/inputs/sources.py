@@ -12,7 +12,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from dsgd.inputs.frames import column_values
 from dsgd.inputs.partition import Partition, partition_rows, side_by_side
 from dsgd.inputs.shared import SharedBlock, neighbours, share_block
 from dsgd.inputs.spool import spool
+from dsgd.local.order import Words
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
 
@@ -185,7 +185,9 @@ def check_room(client: Client, X: Any, advice: str) -> None:
             time.sleep(1.0)
 
 
-def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
+def scatter_rows(
+    client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread, prints: Words | None = None
+) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
@@ -201,6 +203,8 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     spread : Spread
         The number of ranks, and how rows are assigned to them. Blocks for the disks of workers are small, and one at a
         time is in memory.
+    prints : array of uint64, shape (n,), or None, default None
+        `dsgd.local.blocks.fingerprints` of the rows, if known.
 
     Returns
     -------
@@ -214,7 +218,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
         pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
-    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
+    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed, prints=prints)
     homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
     if not spread.on_disk:
@@ -248,20 +252,35 @@ def _handed(client: Client, rows: Block, partition: Partition, homes: Sequence[S
         try:
             if near:
                 side_by_side(share, partition.n_blocks)
-            for k, block in sorted(shared.items()):
-                with suppress(OSError):  # a worker that cannot map it any more is sent the rows
-                    futures[k] = _scattered(client, block, homes[k])
-                    it.nbytes += block.nbytes
+            numbers = sorted(shared)
+            found = _scattered_together(client, [shared[k] for k in numbers], [homes[k] for k in numbers])
+            for k, future in zip(numbers, found, strict=True):
+                futures[k] = future
+                it.nbytes += 0 if future is None else shared[k].nbytes
         finally:
             for block in shared.values():
                 block.unlink()
     return futures
 
 
-def _scattered(client: Client, block: Any, workers: Sequence[str] | None) -> Any:
+def _scattered(client: Client, block: Any, workers: Sequence[str] | None, **options: Any) -> Any:
+    """Return a list of one future or, with ``asynchronous=True``, what can be awaited for it."""
     # Keys by content would cost a pass over all rows, and equal blocks would share one.
-    [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
-    return future
+    return client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False, **options)
+
+
+def _scattered_together(client: Client, blocks: Sequence[Any], homes: Sequence[Sequence[str]]) -> list[Any]:
+    """Scatter small objects at the same time, as each takes round trips; None for those that workers cannot take."""
+    waits = [_scattered(client, block, home, asynchronous=True) for block, home in zip(blocks, homes, strict=True)]
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    found = client.sync(all_of_them) if waits else []
+    for each in found:
+        if isinstance(each, BaseException) and not isinstance(each, OSError):
+            raise each
+    return [None if isinstance(each, OSError) else each[0] for each in found]
 
 
 def scatter_block(
@@ -284,8 +303,8 @@ def scatter_block(
     """
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
-        it.nbytes = nbytes_of(*block)
-        future = _scattered(client, block, workers)
+        it.nbytes = nbytes_of(*block, getattr(block, "prints", None))
+        [future] = _scattered(client, block, workers)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
 

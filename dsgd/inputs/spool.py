@@ -97,9 +97,11 @@ def look(block: Block | SpooledBlock, expected: Expected) -> BlockSummary:
 def visit(blocks: Iterable[Any]) -> Iterator[Block]:
     """Yield blocks one at a time; a block on disk releases its memory when the next one is requested."""
     for block in blocks:
-        yield tuple(block)
         if isinstance(block, SpooledBlock):
+            yield tuple(block)
             block.release()
+        else:
+            yield block
 
 
 def scratch_folder() -> str:

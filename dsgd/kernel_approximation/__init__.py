@@ -6,10 +6,11 @@
 
 `RandomFeatures` draws its features without seeing rows, `Nystroem` makes them of some of the rows. Both are what
 scikit-learn's `RBFSampler` and `Nystroem` are, with further kinds, sparse rows, single precision and blocks: a
-transformation needs no more memory than its result.
+transformation needs no more memory than its result. `parse_features` makes them of a text of the command line.
 """
 
 from dsgd.kernel_approximation.nystroem import Nystroem
+from dsgd.kernel_approximation.parse import parse_features
 from dsgd.kernel_approximation.random_features import RandomFeatures
 
-__all__ = ["Nystroem", "RandomFeatures"]
+__all__ = ["Nystroem", "RandomFeatures", "parse_features"]

@@ -28,6 +28,7 @@ __all__ = [
     "place_dense",
     "place_sparse",
     "place_wide",
+    "take_entries",
 ]
 
 _ONE = np.uint64(1)
@@ -263,3 +264,27 @@ def place_sparse(
         for j in range(indptr[row + _ONE] - first):
             out_values[target + j] = values[first + j]
             out_indices[target + j] = indices[first + j]
+
+
+@kernel
+def take_entries(entries: AnyArray, indptr: AnyArray, source: AnyArray, starts: AnyArray, out: AnyArray) -> None:
+    """Copy what one array of a CSR matrix holds of row ``source[v]`` to ``out[starts[v]:]``, for every v.
+
+    Parameters
+    ----------
+    entries : array of uint32 or uint64, shape (nnz,)
+        The bits of values, or columns.
+    indptr : array of uint32 or uint64, shape (n_rows + 1,)
+        Row starts of the matrix.
+    source : array of int64, shape (n,)
+        Rows.
+    starts : array of int32 or int64, shape (n + 1,)
+        Where each of them begins in `out`.
+    out : array like entries, shape (starts[n],)
+        Overwritten.
+    """
+    for v in range(np.uint64(source.shape[0])):
+        row, target = np.uint64(source[v]), np.uint64(starts[v])
+        first = np.uint64(indptr[row])
+        for j in range(np.uint64(indptr[row + _ONE]) - first):
+            out[target + j] = entries[first + j]

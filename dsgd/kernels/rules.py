@@ -7,6 +7,7 @@ With g the mean gradient of a batch, w the weights, mu, b1, b2, c, e constants o
 =========== ======================================================================= ====================================
 rule        direction d                                                             source
 =========== ======================================================================= ====================================
+plain       d = g                                                                   Cauchy 1847
 heavy ball  u <- mu u + g;  d = u                                                   Polyak 1964
 Nesterov    u <- mu u + g;  d = g + mu u                                            Nesterov 1983; Sutskever et al. 2013
 Adagrad     v <- v + g^2;  d = g / (sqrt(v) + e)                                    Duchi, Hazan and Singer 2011
@@ -38,7 +39,7 @@ from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVect
 
 __all__ = ["run_batches", "step_rule"]
 
-HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS = range(5)
+HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS, PLAIN = range(6)
 # Places in the vector `rule` (float64).
 CODE, BETA1, BETA2, EPSILON, TRUST, IS_DECOUPLED, IS_COLUMN_MAJOR, BATCH = range(8)
 RULE_CONSTANTS = 8
@@ -77,6 +78,8 @@ def turn(
     n = np.uint64(gradient.shape[0])
     dtype = gradient.dtype.type
     steps[0] += 1.0
+    if code == PLAIN:
+        return
     if code == HEAVY_BALL:
         for j in range(n):
             velocity[j] = dtype(beta1 * velocity[j] + gradient[j])

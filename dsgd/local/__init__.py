@@ -17,7 +17,7 @@ from dsgd.local.features import RandomMap
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
-from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
+from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum, steps_of
 from dsgd.local.sampling import Importance, resolve_sampling
 from dsgd.local.sgd import SGD, is_finite
 from dsgd.local.sgd_state import SGDState
@@ -41,6 +41,7 @@ __all__ = [
     "Adam",
     "Dual",
     "Evaluation",
+    "GradientDescent",
     "Importance",
     "Momentum",
     "Objective",

@@ -173,6 +173,8 @@ class Steps:
         Whether rows are drawn, and not visited once an epoch.
     reduces : bool, default False
         Whether steps of all rows depend on what is remembered of each.
+    once_a_round : bool, default False
+        Whether there is one step a round, along the mean gradient of all of its rows.
     may_overflow : bool, default False
         Whether a step with a non-finite gradient is skipped instead of raising an error.
     """
@@ -185,6 +187,7 @@ class Steps:
     is_plain: bool = True
     draws_rows: bool = False
     reduces: bool = False
+    once_a_round: bool = False
     may_overflow: bool = False
 
 

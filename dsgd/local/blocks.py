@@ -33,6 +33,7 @@ __all__ = [
     "as_weights",
     "cut",
     "fingerprints",
+    "kernel_type",
     "readable",
 ]
 
@@ -228,7 +229,7 @@ def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selec
 
 def readable(X: Any) -> Piece | None:
     """Return all rows of an array or scipy sparse matrix as one piece; None where they must be converted first."""
-    pieces = cut(X, _kernel_type(X), sparse=scipy.sparse.issparse(X))
+    pieces = cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X))
     piece = next(pieces, None)
     return piece if isinstance(piece, (DensePiece, SparsePiece)) and piece.fits_directly else None
 
@@ -237,13 +238,13 @@ def fingerprints(X: Any) -> Words:
     """Return the fingerprint of each row of an array or scipy sparse matrix; targets are not in it."""
     prints = np.zeros(X.shape[0], np.uint64)
     first = 0
-    for piece in cut(X, _kernel_type(X), sparse=scipy.sparse.issparse(X)):
+    for piece in cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X)):
         piece.add_fingerprints(prints[first : first + piece.n_rows])
         first += piece.n_rows
     return prints
 
 
-def _kernel_type(X: Any) -> np.dtype[Any]:
+def kernel_type(X: Any) -> np.dtype[Any]:
     """Return the type in which rows are trained on: their own if they are float32, else float64."""
     return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 

@@ -16,7 +16,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidDataError
-from dsgd.local.blocks import WIDE_BYTES, Piece, Selection, SparsePiece, as_column, as_weights, cut
+from dsgd.local.blocks import WIDE_BYTES, Piece, Selection, SparsePiece, as_column, as_weights, cut, kernel_type
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.local.order import Words, visits, walking_order
 from dsgd.local.shard import Shard
@@ -82,13 +82,18 @@ class ShardBuilder:
         self._gathers = False  # whether one piece has all rows, narrow ones: they are copied in walking order
         self._first = 0  # row that is placed next
 
-    def look(self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+    def look(
+        self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None, prints: Words | None = None
+    ) -> None:
         """Take from the next block what decides where its rows go.
 
         Parameters
         ----------
         X, targets, sample_weight
             As in `make_shard`; not kept, but for targets that are a view.
+        prints : array of uint64, shape (n,), or None, default None
+            `dsgd.local.blocks.fingerprints` of the rows, if known; rows are then not read. They are not used if their
+            number or type is another, or if rows are converted to a type in which they could have others.
 
         Raises
         ------
@@ -103,16 +108,25 @@ class ShardBuilder:
         self._n_blocks += 1
         self._targets.append(as_column(targets, self.dtype, n_rows, "targets"))
         self._weights.append(n_rows if sample_weight is None else as_weights(sample_weight, n_rows))
-        if not (self.shuffle or self.sparse):
+        hashes = self.shuffle
+        if hashes and prints is not None and self._are_of(prints, X):
+            self._prints.append(prints)
+            hashes = False
+        if not (hashes or self.sparse):
             return
         with stage("hash") as it:
             for piece in cut(X, self.dtype, sparse=self.sparse):
                 self._lengths.append(piece.lengths())
-                if self.shuffle:
-                    prints = np.zeros(piece.n_rows, np.uint64)
-                    piece.add_fingerprints(prints)
-                    self._prints.append(prints)
+                if hashes:
+                    made = np.zeros(piece.n_rows, np.uint64)
+                    piece.add_fingerprints(made)
+                    self._prints.append(made)
                     it.nbytes += piece.nbytes
+
+    def _are_of(self, prints: Words, X: Any) -> bool:
+        """Return whether `prints` can be the fingerprints of X, as far as that can be told without reading X."""
+        fits = prints.shape == (X.shape[0],) and prints.dtype == np.uint64
+        return fits and not isinstance(X, Selection) and kernel_type(X) == self.dtype
 
     def place(self, X: Any) -> None:
         """Copy the rows of the next block to their places; blocks come as they did before."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum
+from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum
 from dsgd.local.sampling import Importance
 from dsgd.local.variance import SAGA, SVRG, AbstractReduction
 from dsgd.named import Kind, part_of
@@ -16,7 +16,15 @@ __all__ = ["OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling"]
 
 #: What each name makes.
 OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReduction]]] = MappingProxyType(
-    {"momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "lars": LARS, "saga": SAGA, "svrg": SVRG}
+    {
+        "momentum": Momentum,
+        "adagrad": Adagrad,
+        "adam": Adam,
+        "lars": LARS,
+        "gd": GradientDescent,
+        "saga": SAGA,
+        "svrg": SVRG,
+    }
 )
 # Both bases of local optimisers are held against what was found, so any object may be found first.
 _OPTIMIZERS: Final = Kind("local optimiser", object, "dsgd.local", OPTIMIZER_NAMES, "dsgd.optimizers")

@@ -1,4 +1,4 @@
-"""Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS.
+"""Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS; and for one step a round.
 
 Problem: plain SGD takes a step per row and remembers nothing. Where gradients are noisy or badly scaled, or the batch
 is large, a rule that remembers what gradients were like gets further with each step.
@@ -14,6 +14,7 @@ averages it too, forgets it, or leaves it alone is that strategy's policy, `mome
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -27,7 +28,7 @@ from dsgd.local.variance import AbstractReduction
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_number
 
-__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "Momentum", "RuleState", "steps_of"]
+__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "GradientDescent", "Momentum", "RuleState", "steps_of"]
 
 #: Rows of a local batch where the rule does not say.
 DEFAULT_BATCH = 32
@@ -280,12 +281,34 @@ class LARS(AbstractRule):
         return {kernels.CODE: kernels.LARS, kernels.BETA1: self.momentum, kernels.TRUST: self.trust}
 
 
+@dataclass(frozen=True)
+class GradientDescent(AbstractRule):
+    """One step a round, along the mean gradient of all rows that the rank has in it.
+
+    With a period that is as long as an epoch these are steps along the whole local gradient, and with
+    ``sync=DPSGD(...)`` decentralised gradient descent. Where gradients are exchanged, the round is the batch of the
+    strategy. A gradient of many rows comes about in parts, so that stops are obeyed and rows in files let go.
+    """
+
+    batch: int | None = field(default=None, init=False, repr=False)
+    keeps_velocity: ClassVar[bool] = False
+    keeps_second: ClassVar[bool] = False
+
+    def constants(self) -> dict[int, float]:
+        """Return the code."""
+        return {kernels.CODE: kernels.PLAIN}
+
+
 def steps_of(optimizer: AbstractRule | AbstractReduction | None, sampling: object = None) -> Steps:
     """Return how SGD steps with a rule or a reduction, or by rows without, on drawn rows if there is a `sampling`."""
     if optimizer is None:
         return Steps("optimizer=None" if sampling is None else repr(sampling), draws_rows=sampling is not None)
     if isinstance(optimizer, AbstractReduction):
         return optimizer.steps
+    if isinstance(optimizer, GradientDescent):
+        return Steps(
+            repr(optimizer), rows=sys.maxsize, by_row=False, once_a_round=True, draws_rows=sampling is not None
+        )
     return Steps(
         repr(optimizer),
         rows=optimizer.batch or DEFAULT_BATCH,

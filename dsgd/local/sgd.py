@@ -160,7 +160,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         rule = None
         if self.rule is not None:
             model = np.zeros(n_params(d, k), shard.dtype)
-            batch = self.rule.batch or DEFAULT_BATCH
+            batch = self.steps.rows if self.steps.once_a_round else self.rule.batch or DEFAULT_BATCH
             rule = self.rule.init(model, constants, sparse=is_sparse, batch=batch)
         return SGDState(
             counters=new_counters(k),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
+from dsgd.runtime.logs import JsonFormatter, RankFilter
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
@@ -22,8 +23,10 @@ __all__ = [
     "Checkpoint",
     "FailurePolicy",
     "GangResult",
+    "JsonFormatter",
     "Mail",
     "Rank",
+    "RankFilter",
     "RankProgram",
     "Restart",
     "Server",

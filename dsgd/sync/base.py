@@ -89,6 +89,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         If rates fall like 1 / t, the mean model over this share of the steps of an epoch, the last ones, replaces the
         last model (`dsgd.local.suffix`); zero takes the last one. Of strategies that exchange gradients, and of threads
         that share a model.
+    keep_models : bool
+        Whether training returns, beside the model that `collect` makes, the one that each rank ends with.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
@@ -105,6 +107,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     momentum: MomentumPolicy = "keep"
     rates: Literal["own", "pooled"] = "own"
     suffix: float = 0.0
+    keep_models: bool = False
 
     @property
     def period(self) -> AbstractPeriod:

@@ -5,7 +5,11 @@ more ranks there are; neighbours in a graph of fixed degree do not.
 
 Update, after every `every` rows, with W the doubly stochastic mixing matrix of the graph: ``x_i <- sum_j W_ij x_j``.
 The local steps come first (adapt, then combine). The mean over ranks is that of the local steps; how far ranks are from
-it is set by the spectral gap of W (`dsgd.comm.topology`). The model that is returned is the mean.
+it is set by the spectral gap of W (`dsgd.comm.topology`). The model that is returned is the mean; with `keep_models`
+those of all ranks are returned beside it.
+
+With ``optimizer=GradientDescent()`` the local steps of a round are one step along the gradient of all of its rows:
+decentralised gradient descent.
 
 Ranks count alike, as a graph has no place for weights, and the steps of unequal shards are scaled for it
 (`dsgd.sync.weighing`).
@@ -13,7 +17,8 @@ Ranks count alike, as a graph has no place for weights, and the steps of unequal
 Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, for any number of ranks; one
 all-reduce at the end.
 
-Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed.
+Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed;
+decentralised gradient descent: Richards, Rebeschini and Rosasco 2020, for which ``features=`` makes random features.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import check_bool, check_numbers
 
 __all__ = ["DPSGD", "RoundState", "check_topology"]
 
@@ -79,6 +84,9 @@ class DPSGD(AbstractStrategy[RoundState]):
         Rows of the rank with the most rows between two exchanges.
     topology : AbstractTopology, default ``Ring()``
         The graph of neighbours; it must be undirected.
+    keep_models : bool, default False
+        Whether a fit keeps the model of every rank too, as ``rank_coef_`` and ``rank_intercept_``: as many models as
+        there are ranks are gathered once, at the end.
 
     Raises
     ------
@@ -88,12 +96,14 @@ class DPSGD(AbstractStrategy[RoundState]):
 
     every: int = 256
     topology: AbstractTopology = field(default_factory=Ring)
+    keep_models: bool = False
     weighs = "alike"
     talks = "in pairs"
     ends_equal = False
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)
+        check_bool("DPSGD(keep_models=...)", self.keep_models)
         check_topology("DPSGD", self.topology, symmetric=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> RoundState:

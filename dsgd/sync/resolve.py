@@ -136,7 +136,7 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     >>> resolve("easgd")
     EASGD(every=256, beta=0.9)
     >>> resolve("dpsgd:every=64,topology=complete")
-    DPSGD(every=64, topology=Complete())
+    DPSGD(every=64, topology=Complete(), keep_models=False)
     """
     if isinstance(sync, AbstractStrategy):
         return sync

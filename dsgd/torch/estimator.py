@@ -7,7 +7,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
@@ -93,6 +94,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     resume_from: str | os.PathLike[str] | None
     timeouts: Timeouts | None
     priority: int | None
+    integrity: Integrity | None
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
 
@@ -288,6 +290,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_timeouts(f"{name}(timeouts=...)", self.timeouts)
         check_numbers(self, "priority", integer=True, optional=True)
+        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):
             raise InvalidParameterError(f"{name}(passes=...) must be a dsgd.torch.Passes or None. Got {self.passes!r}.")

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.compress import AbstractCompressor
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.scoring import AbstractClusterRegressor
@@ -41,7 +42,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`.
     shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
         See `TorchClassifier`; rows that are held out are scored by R2.
-    on_failure, checkpoint, resume_from, timeouts, priority
+    on_failure, checkpoint, resume_from, timeouts, priority, integrity
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -83,6 +84,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
         priority: int | None = None,
+        integrity: Integrity | None = None,
         **options: Any,
     ) -> None:
         self._store(locals())

@@ -41,9 +41,13 @@ def strategy_for(
     Raises
     ------
     IncompatiblePartsError
-        The strategy takes no compressor, or has one already.
+        The strategy takes no compressor, or has one already; or it is to keep the models of all ranks.
     """
     strategy: Any = MinibatchSGD(batch_size) if sync is None else resolve(sync)
+    if strategy.keep_models:
+        raise IncompatiblePartsError(
+            f"sync={strategy!r} has keep_models, for which linear models are small enough: leave it out."
+        )
     if compressor is None:
         return strategy  # type: ignore[no-any-return]
     if "compressor" not in vars(strategy):

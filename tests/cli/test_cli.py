@@ -29,6 +29,7 @@ from dsgd.cli.parts import parse_sync
 from dsgd.comm.topology import Star
 from dsgd.compress import QSGD, TopK
 from dsgd.errors import InvalidParameterError, RankError
+from dsgd.kernel_approximation import parse_features
 from dsgd.local import SVRG, Importance, Momentum, parse_optimizer, parse_sampling
 from dsgd.runtime import connect_client
 from dsgd.sync import SGP, AnytimeSGD, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD
@@ -135,6 +136,28 @@ def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path,
     }  # fmt: skip
     for pair, named in wrong.items():
         status, _, error = run("fit", "--data", files / "train.npz", "--model", path, *pair)
+        assert status == 2
+        assert re.search(named, error)
+
+
+def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
+    """`--features` trains on the random features that its text names, and refuses others before a file is read."""
+    path, rest = tmp_path / "model.joblib", ("--max-iter", 2, "--tol", 0, "--jobs", 2, "--quiet")
+    text = "rff:40,gamma=0.1,kernel=laplacian"
+    assert run("fit", "--data", files / "train.npz", "--model", path, "--features", text, *rest)[0] == 0
+    model = joblib.load(path)
+    assert repr(model.features) == "RandomFeatures(gamma=0.1, kernel='laplacian', n_components=40)"
+    assert model.coef_.shape == (1, 40)
+    assert run("score", "--model", path, "--data", files / "test.svm")[0] == 0
+    assert repr(parse_features("rff:random_state=7")) == "RandomFeatures(random_state=7)"
+    assert parse_features("none") is None
+    wrong = {
+        "nystroem:30": "none, rff, or rff with", "rff:0": "n_components=...*Got 0", "rff:gama=1": "n_components, gamma",
+        "rff:9,gamma=-1": "gamma=...*Got -1", "rff:9,kernel=poly": "rbf or laplacian", "rff:random_state=x": "Got 'x'",
+        "rff:kernel=laplacian,orthogonal=true": "kernel='rbf'",
+    }  # fmt: skip
+    for bad, named in wrong.items():
+        status, _, error = run("fit", "--data", files / "train.npz", "--model", path, "--features", bad)
         assert status == 2
         assert re.search(named, error)
 

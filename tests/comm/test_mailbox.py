@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import RankLedger
 from gangs import connect_with, gang, raise_first, run_ranks, wrap_picky
 
-KINDS = ("inproc", "tcp", "wrapped", "rpc")
+KINDS = ("inproc", "tcp", "wrapped", "hmac", "rpc")
 
 
 @contextlib.contextmanager
@@ -35,8 +36,8 @@ def mailboxes(
             meshes = cleanup.enter_context(gang(kind, n, timeout_s, aborts))
             boxes = [LinkMailbox(mesh) for mesh in meshes]
         else:
-            wrap = wrap_picky if kind == "wrapped" else None
-            boxes = raise_first(connect_with(link_mailbox.connect, n, timeout_s, aborts, wrap=wrap))
+            options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
+            boxes = raise_first(connect_with(link_mailbox.connect, n, timeout_s, aborts, **options))
         for box in boxes:
             cleanup.callback(box.close)
         yield boxes

@@ -17,7 +17,7 @@ from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks
 
 needs_ucxx = pytest.mark.skipif(find_spec("ucxx") is None, reason="needs ucxx")
-KINDS = ("inproc", "tcp", "wrapped", "rpc", "gloo", pytest.param("ucx", marks=needs_ucxx), *SHARED)
+KINDS = ("inproc", "tcp", "wrapped", "hmac", "rpc", "gloo", pytest.param("ucx", marks=needs_ucxx), *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -124,11 +124,24 @@ def test_large_arrays_reach_workers_of_this_host_through_shared_memory(client: C
     assert set(held.values()) == {1}
     assert not [path for path in shared_folder().glob("dsgd-*") if path.stat().st_size > 0.45 * X.nbytes]
     handed = SGDClassifier(**PARAMETERS, client=client).fit(X, y)
-    with mock.patch.object(shared, "_FROM_BYTES", X.nbytes):
+    with mock.patch.object(shared, "_FROM_BYTES", 2 * X.nbytes):
         sent = SGDClassifier(**PARAMETERS, client=client).fit(X, y)
     assert handed.coef_.tobytes() == sent.coef_.tobytes()
+    for model in (handed, sent):
+        assert read_bytes(model) == {"here": X.nbytes, "there": 0}
+    with Rows(X, y, client=client) as rows:
+        assert read_bytes(SGDClassifier(**PARAMETERS).fit(rows)) == {"here": 0, "there": 0}
     del futures
     wait_until(lambda: set(client.run(_mappings).values()) == {0}, 30.0)
+
+
+def read_bytes(model: Any) -> dict[str, int]:
+    """Return how many bytes of rows a fit has read to check and to hash them, in this process and on workers."""
+    found = {"here": 0, "there": 0}
+    for entry in model.fit_report_["stages"]:
+        if entry["stage"] in ("check", "hash"):
+            found["here" if entry["where"] == "client" else "there"] += entry["bytes"]
+    return found
 
 
 def _mappings() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +17,7 @@ import scipy.sparse as sp
 from dsgd.comm.memory.segment import Segment, shared_folder
 from dsgd.inputs import shared, sources
 from dsgd.inputs.asked import Spread
+from dsgd.inputs.blocks import HashedBlock, summarise, summarise_part
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.shared import neighbours, share_block
 
@@ -27,7 +30,11 @@ ROWS = {
     "csr_array": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG),
     "csr_matrix": sp.csr_matrix(sp.random_array((N, 40), density=0.1, format="csr", rng=RNG, dtype=np.float32)),
     "no entries": sp.csr_array((N, 7)),
+    "bytes": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG).astype(bool),
+    "read-only": sp.random_array((N, 40), density=0.1, format="csr", rng=RNG),
 }
+for array in (ROWS["read-only"].data, ROWS["read-only"].indices, ROWS["read-only"].indptr):
+    array.flags.writeable = False
 COLUMNS = {
     "nothing": (None, None),
     "numbers": (RNG.integers(0, 3, N), RNG.random(N)),
@@ -78,6 +85,9 @@ def test_a_block_comes_out_of_shared_memory_as_it_would_be_sent(rows: str, colum
         found = pickle.loads(pickle.dumps(handed, protocol=5))
         handed.unlink()
         expected = partition.block(given, k)
+        assert type(found) is type(expected) is (tuple if seed is None else HashedBlock)
+        if seed is not None:
+            np.testing.assert_array_equal(found.prints, expected.prints)
         for ours, sent in zip(found, expected, strict=True):
             assert type(ours) is type(sent)
             if sent is not None:
@@ -128,6 +138,23 @@ class Client:
         return {w: function(*args) if w in self.here else OSError("elsewhere") for w in workers}
 
 
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("seed", [None, 0])
+def test_blocks_are_summarised_before_they_exist(rows: str, columns: str, seed: int | None) -> None:
+    """What is told of some rows of an array is what a look at their block tells."""
+    given = (ROWS[rows], *COLUMNS[columns])
+    expected = {"classification": columns in ("numbers", "words"), "any_shape": True, "rows_are_checked": True}
+    partition = partition_rows(given[0], None, 3, pieces=2, seed=seed)
+    for k in range(partition.n_blocks):
+        found, looked = (
+            summarise_part(given, partition.rows(k), **expected),
+            summarise(partition.block(given, k), **expected),
+        )
+        for ours, theirs in zip(astuple(found), astuple(looked), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_workers_are_asked_once_for_a_segment() -> None:
     """A worker that finds none, or is inside this process, is no neighbour; nobody is asked twice."""
     client: Any = Client({"tcp://a", "tcp://b"})
@@ -147,12 +174,17 @@ def test_a_worker_that_cannot_map_a_block_is_sent_it(named: Callable[[], list[Pa
         def nthreads(self) -> dict[str, int]:
             return dict.fromkeys(sorted(self.here), 1)
 
-        def scatter(self, data: list[Any], *, workers: list[str], **options: Any) -> list[Any]:
-            if isinstance(data[0], shared.SharedBlock):
-                if workers == ["tcp://b"]:
-                    raise OSError("Stream is closed")
-                return [("mapped", pickle.loads(pickle.dumps(data[0])))]
-            return [("sent", data[0])]
+        def scatter(self, data: list[Any], *, workers: list[str], **options: Any) -> Any:
+            return self.mapped(data[0], workers) if options.get("asynchronous") else [("sent", data[0])]
+
+        async def mapped(self, block: Any, workers: list[str]) -> list[Any]:
+            assert isinstance(block, shared.SharedBlock)
+            if workers == ["tcp://b"]:
+                raise OSError("Stream is closed")
+            return [("mapped", pickle.loads(pickle.dumps(block)))]
+
+        def sync(self, work: Callable[[], Any]) -> Any:
+            return asyncio.run(work())
 
     client: Any = Scattering({"tcp://a", "tcp://b"})
     futures, partition = sources.scatter_rows(client, X, y, None, Spread(seed=0))

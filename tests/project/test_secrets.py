@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import dsgd.comm
+import dsgd.jobs
 import dsgd.runtime
+from dsgd.runtime.credentials import MemberCredentials
 
-_ROOT = Path(dsgd.runtime.__file__).parent.parent
+_PACKAGES = (dsgd.comm, dsgd.runtime, dsgd.jobs)
 _SECRETS = {"token"}
+# What peers show each other: not secret, but compared with what a secret was made into.
+_SHOWN = {"proof", "nonce", "config"}
+
+
+def _sources() -> Iterator[tuple[Path, ast.Module]]:
+    for package in _PACKAGES:
+        for path in Path(package.__path__[0]).rglob("*.py"):
+            yield path, ast.parse(path.read_text())
 
 
 def _records() -> Iterator[type[Any]]:
-    for package in (dsgd.comm, dsgd.runtime):
+    for package in _PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.endswith((".gloo", ".mpi", ".ucx")):
                 continue  # they load libraries that need not be there
@@ -36,14 +46,34 @@ def test_no_record_prints_its_token() -> None:
     assert not [name for name, field in secret if field.repr]
 
 
+def test_credentials_in_a_record_of_another_kind_are_not_printed_either() -> None:
+    """A record that holds credentials shows whose they are, and not the token."""
+    shown = repr({"credentials": MemberCredentials("job", 3, b"secret-of-the-job", 1)})
+    assert "job" in shown
+    assert "secret" not in shown
+
+
 def test_tokens_are_compared_in_constant_time() -> None:
-    """No comparison of a token with another takes less time the sooner they differ."""
+    """No comparison of a token, or of what a peer shows for it, takes less time the sooner the two differ."""
     found = []
-    for path in [*(_ROOT / "comm").rglob("*.py"), *(_ROOT / "runtime").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in _sources():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Compare):
                 sides = [node.left, *node.comparators]
                 names = {side.attr if isinstance(side, ast.Attribute) else getattr(side, "id", "") for side in sides}
-                if names & _SECRETS:
+                is_about_none = any(isinstance(side, ast.Constant) and side.value is None for side in sides)
+                if {name.lstrip("_") for name in names} & (_SECRETS | _SHOWN) and not is_about_none:
                     found.append(f"{path.name}:{node.lineno}")
+    assert not found
+
+
+def test_what_runs_on_workers_gets_no_bare_token() -> None:
+    """Dask writes the arguments of a function that fails on a worker to its log: tokens come in records that hide."""
+    found = []
+    for path, tree in _sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                names = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+                if "dask_worker" in names and names & _SECRETS:
+                    found.append(f"{path.name}:{node.name}")
     assert not found

@@ -26,6 +26,7 @@ from dsgd.errors import (
 from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import versions
 from dsgd.runtime.progress import Publisher
+from dsgd.runtime.worker import heap
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -45,6 +46,20 @@ def test_every_block_is_seen_by_one_rank(client: Client, n_ranks: int | None, n_
     assert [stat["rank"] for stat in result.stats] == list(range(size))
     assert sum(stat["n_blocks"] for stat in result.stats) == n_blocks
     assert len({stat["worker"] for stat in result.stats}) == size
+
+
+@pytest.mark.skipif(heap._libc() is None, reason="only glibc has thresholds for freed memory")
+def test_freed_memory_is_kept_from_packing_to_the_end(client: Client) -> None:
+    """Packing allocates as much as training; after the job the worker returns memory as before."""
+
+    def n_users(*_: Any) -> int:
+        return len(heap._users)
+
+    def tell(rank: Any, data: int) -> tuple[int, int]:
+        return data, n_users()
+
+    assert run_on_cluster(tell, [], client=client, pack=n_users).value == (1, 1)
+    assert set(client.run(n_users).values()) == {0}
 
 
 def test_every_transport_gives_the_same_bits(client: Client) -> None:

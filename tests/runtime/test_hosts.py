@@ -33,14 +33,18 @@ def links() -> list[str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network cards")
 @pytest.mark.parametrize(
-    ("hosts", "workers_per_host", "firewall", "wire"),
-    [(2, 2, [], "shm+tcp"), (2, 1, ["--only-worker-port"], "rpc")],
-    ids=["two hosts of two", "two hosts behind firewalls"],
+    ("hosts", "workers_per_host", "network", "wire"),
+    [
+        (2, 2, [], "shm+tcp"),
+        (2, 2, ["--protect", "tls"], "shm+tcp"),
+        (2, 1, ["--only-worker-port", "--protect", "hmac"], "rpc"),
+    ],
+    ids=["two hosts of two", "two hosts with TLS", "two hosts with codes behind firewalls"],
 )
-def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, workers_per_host, firewall, wire):
-    """Ranks on several hosts train over 1 Gbit/s, or past firewalls, to the bits of threads; no card is left."""
+def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, workers_per_host, network, wire):
+    """Ranks on several hosts train over 1 Gbit/s, past firewalls, with TLS or codes, to the bits of threads."""
     before, out = links(), tmp_path / "rows.jsonl"
-    options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host), *firewall]
+    options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host), *network]
     subprocess.run([*HOSTS, *options, "--out", out], cwd=ROOT, check=True, timeout=240)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["every"] for row in rows] == [16, 256]

@@ -145,4 +145,5 @@ def test_workers_tell_their_stages(client: Client) -> None:
             assert nbytes is None or sum(entry["bytes"] for entry in found) == nbytes
         at_worker = [entry for entry in stages if entry["where"] == workers[0]]
         assert sum(entry["seconds"] for entry in at_worker) <= at_client["workers"]["seconds"]
-    assert next(e["bytes"] for e in sent if e["stage"] == "hand over") == X.nbytes + y.nbytes
+    # Eight bytes for each row are its hash.
+    assert next(e["bytes"] for e in sent if e["stage"] == "hand over") == X.nbytes + y.nbytes + 8 * N

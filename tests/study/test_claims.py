@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dsgd import SGDClassifier, compress, local, sync
+from dsgd import SGDClassifier, compress, kernel_approximation, local, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
 from dsgd.study import DataSource, Study, run_study
@@ -64,8 +64,8 @@ def test_every_source_names_a_class_and_what_switches_it_on() -> None:
         assert hasattr(importlib.import_module(where), name), source
         if source.switched_on.startswith("sync="):
             resolve(eval(source.switched_on.removeprefix("sync="), names))
-        elif (parameter := source.switched_on.partition("=")[0]) in ("optimizer", "sampling"):
-            value = eval(source.switched_on.removeprefix(f"{parameter}="), vars(local))
+        elif (parameter := source.switched_on.partition("=")[0]) in ("optimizer", "sampling", "features"):
+            value = eval(source.switched_on.removeprefix(f"{parameter}="), vars(local) | vars(kernel_approximation))
             assert getattr(SGDClassifier(**{parameter: value}), parameter) is value
             assert type(value).__name__ == name
         else:

@@ -329,6 +329,8 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
         classifier(sync=MinibatchSGD(32)).fit(X, y)
     with pytest.raises(IncompatiblePartsError, match="takes no compressor"):
         classifier(sync="easgd", compressor="auto").fit(X, y)
+    with pytest.raises(IncompatiblePartsError, match="leave it out"):
+        classifier(sync="dpsgd:keep_models=true").fit(X, y)
     with pytest.raises(IncompatiblePartsError, match="takes other steps"):
         classifier(sync="scaffold", optimizer__momentum=0.9).fit(X, y)
     with pytest.raises(InvalidParameterError, match="reduction='mean'"):

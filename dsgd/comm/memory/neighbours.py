@@ -344,7 +344,7 @@ class _Meeting:
             self.problems.append(f"rank {peer}: {note.text}")
             return _Note(_FAILED)
         written = offer.segment.array[_NONCE_BYTES : 2 * _NONCE_BYTES].tobytes()
-        if note.first != offer.nonce or note.second != written:
+        if not (secrets.compare_digest(note.first, offer.nonce) and secrets.compare_digest(note.second, written)):
             text = "it sees another memory under the same name"
             self.problems.append(f"rank {peer}: {text}")
             return _Note(_FAILED, text=text)

@@ -120,8 +120,11 @@ class Acceptor:
         except OSError as error:
             self._listener.refuse(guest, "left", f"{error}")
             return
-        peer, sock = guest.hello.rank, guest.sock
+        peer = guest.hello.rank
         self._listener.guests.remove(guest)
+        who = f"rank {peer} at {guest.peer}"
+        sock = self._credentials.secure(guest.sock, who, guest.hello, guest.welcome, record, called=False)
+        guest.sock = sock
         self._opened.add(sock)
         try:
             sock.settimeout(self._limit_s)

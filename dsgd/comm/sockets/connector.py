@@ -197,16 +197,19 @@ class Connector:
         sock.settimeout(deadline.left_s())
         if self._wrap is not None:
             sock = self._wrap(sock, False)
+        who = f"rank {peer} at {address}"
         with self.holding(sock):
             if isinstance(sock, ssl.SSLSocket):
                 sock.do_handshake()
-            self._greet(sock, peer, f"rank {peer} at {address}", relayed=relayed)
+            said = self._greet(sock, peer, who, relayed=relayed)
+        sock = self._credentials.secure(sock, who, *said, called=True)
+        with self.holding(sock):
             latency_s = measure_latency(sock, is_first=True)
         job, epoch = self._credentials.job, self._credentials.epoch
         return Link(sock, peer, address, job=job, epoch=epoch, latency_s=latency_s, way="rpc" if relayed else "tcp")
 
-    def _greet(self, sock: socket.socket, peer: int, who: str, *, relayed: int) -> None:
-        """Exchange the four records of a handshake."""
+    def _greet(self, sock: socket.socket, peer: int, who: str, *, relayed: int) -> tuple[Record, Record, Record]:
+        """Exchange the four records of a handshake; return the first three, which both ends know now."""
         credentials = self._credentials
         hello = credentials.hello(peer, relayed=relayed)
         sock.sendall(hello.pack())
@@ -227,6 +230,7 @@ class Connector:
             raise CrossedError
         if verdict.status != handshake.OK:
             raise ProtocolError(f"{who} and rank {credentials.rank} do not fit: {refusal_text(verdict.status)}.")
+        return hello, welcome, proof
 
 
 def _read(sock: socket.socket, who: str) -> Record:

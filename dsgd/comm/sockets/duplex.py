@@ -93,10 +93,11 @@ def _send_stream(link: Link, payload: memoryview, sent: int) -> int:
     if not _is_ready(link.sock, select.POLLOUT):
         return 0
     start = max(sent - HEADER_BYTES, 0)
-    buffer = payload[start : start + STREAM_SEGMENT_BYTES]
-    if sent < HEADER_BYTES:
+    header = memoryview(link.header_out)[sent:]
+    buffer = payload[start : start + STREAM_SEGMENT_BYTES - len(header)]
+    if header:
         # Header and array in one record: a copy costs less than a second record.
-        buffer = memoryview(b"".join((memoryview(link.header_out)[sent:], buffer)))
+        buffer = memoryview(b"".join((header, buffer)))
     try:
         link.sock.sendall(buffer)
     except OSError as error:

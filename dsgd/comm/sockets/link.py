@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.comm.frames import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
+from dsgd.comm.sockets.authenticated import PIECE_BYTES, AuthenticatedSocket, added_bytes
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -40,8 +41,9 @@ __all__ = [
 
 # Large enough to be worth a system call, small enough to stay in the cache between the two directions.
 SEGMENT_BYTES: Final = 512 * 1024
-# What two ranks that send before they receive may have under way without waiting for each other, in any TCP.
-STREAM_SEGMENT_BYTES: Final = 16 * 1024
+# What two ranks that send before they receive may have under way without waiting for each other, in any TCP; also what
+# TLS has in one record.
+STREAM_SEGMENT_BYTES: Final = PIECE_BYTES
 # To fall asleep and be woken costs more than a few looks, and a peer at the same point of its work is there by then: an
 # all-reduce of 1 KB took 34 us over TCP without looks and 15 us with them. Where a third program wanted one of the two
 # cores the looks were in vain, and it took 33 us without and 51 us with them; hence the rests, with which it took 35.
@@ -98,7 +100,9 @@ class Link:
     Attributes
     ----------
     is_plain : bool
-        Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
+        Whether the socket is the kernel's own; one that is wrapped (TLS, or records with codes) has no ``sendmsg``.
+    is_authenticated : bool
+        Whether every frame has codes (`dsgd.comm.sockets.authenticated`).
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class Link:
         self.latency_s = latency_s
         self.way = way
         self.is_plain = type(sock) is socket.socket
+        self.is_authenticated = isinstance(sock, AuthenticatedSocket)
         self._rest = 1
         self._n_looks = _LOCAL_LOOKS if sock.family == socket.AF_UNIX else LOOKS
         self._n_unlooked = 0
@@ -136,6 +141,10 @@ class Link:
             return False
         pending = getattr(self.sock, "pending", None)
         return pending is not None and pending() > 0
+
+    def added_bytes(self, nbytes: int) -> int:
+        """Return how many bytes the codes of a frame of an array of `nbytes` have."""
+        return added_bytes(HEADER_BYTES + nbytes) if self.is_authenticated else 0
 
     def configure(self, timeout_s: float) -> None:
         """Set deadlines and options for the data path."""
@@ -207,7 +216,7 @@ class Link:
     def send_at_once(self, outgoing: AnyArray) -> int:
         """Send what leaves without waiting for the peer, which of most short frames is all; return the bytes sent."""
         if not self.is_plain:
-            if outgoing.nbytes > STREAM_SEGMENT_BYTES:
+            if HEADER_BYTES + outgoing.nbytes > STREAM_SEGMENT_BYTES:
                 return 0
             # Header and array in one record: a copy costs less than a second record.
             self.sock.sendall(b"".join((self.header_out, as_bytes(outgoing))))

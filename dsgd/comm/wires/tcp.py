@@ -21,12 +21,13 @@ import select
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
@@ -136,6 +137,8 @@ class TCPTransport(AbstractTransport):
         if out is not None and outgoing is not None:
             out.pack_out(dtype_out, outgoing.nbytes, op)
             self.ledger.count(HEADER_BYTES + outgoing.nbytes)
+            if out.is_authenticated:
+                self.ledger.count_control(out.added_bytes(outgoing.nbytes))
         if inn is not None and incoming is not None:
             inn.pack_wanted(dtype_in, incoming.nbytes, op)
         return out, inn
@@ -171,8 +174,8 @@ class TCPTransport(AbstractTransport):
         deadline = time.monotonic() + limit_s
         while True:
             links = {self._links[peer].sock.fileno(): self._links[peer] for peer in peers if peer in self._links}
-            if pending := [link.rank for link in links.values() if link.has_pending]:
-                return pending
+            # Those of which a wrapped socket holds something; others may have something, too, and are not to wait.
+            pending = {fd for fd, link in links.items() if link.has_pending}
             poller = select.poll()
             for fd in links:
                 poller.register(fd, select.POLLIN)
@@ -182,7 +185,8 @@ class TCPTransport(AbstractTransport):
                 poller.register(bell, select.POLLIN)
                 if any(peer in self._links for peer in peers if peer not in {link.rank for link in links.values()}):
                     continue  # it came between the two looks
-            ready = [fd for fd, _ in poller.poll(max(deadline - time.monotonic(), 0.0) * 1000)]
+            left_s = 0.0 if pending else max(deadline - time.monotonic(), 0.0)
+            ready = pending.union(fd for fd, _ in poller.poll(left_s * 1000))
             if mesh is not None and bell in ready:
                 mesh.heed_arrivals()
             if found := [links[fd].rank for fd in ready if fd != bell]:
@@ -269,6 +273,8 @@ class Entrance:
         How to get to peers that cannot be connected to.
     first : collection of int, optional
         The peers to connect with at once; `dsgd.comm.sockets.mesh.first_peers` by default.
+    integrity : {"none", "hmac"}, default "none"
+        What protects frames on sockets between processes; the same on all ranks. Shared memory has no need of it.
 
     Attributes
     ----------
@@ -280,7 +286,7 @@ class Entrance:
     Raises
     ------
     InvalidParameterError
-        `rank`, `token` or a time limit cannot be.
+        `rank`, `token` or a time limit cannot be; or there are both `wrap` and codes, which TLS has by itself.
     """
 
     listener: Listener
@@ -299,6 +305,7 @@ class Entrance:
     wrap: Wrap | None = None
     detour: Detour | None = None
     first: Collection[int] | None = None
+    integrity: Integrity = "none"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -307,9 +314,14 @@ class Entrance:
             raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {self.rank}.")
         check_limit("timeout_s", self.timeout_s)
         check_limit("connect_timeout_s", self.connect_timeout_s)
+        if self.integrity not in get_args(Integrity):
+            raise InvalidParameterError(f"connect(integrity=...) must be 'none' or 'hmac'. Got {self.integrity!r}.")
+        if self.wrap is not None and self.integrity != "none":
+            raise InvalidParameterError(f"connect(integrity={self.integrity!r}) has no use beside wrap=...: drop one.")
         self.flag = AbortFlag() if self.abort is None else self.abort
         config = self.greeting + self.config
-        self.credentials = Credentials(self.rank, size, self.job_id, self.epoch, self.token, config)
+        job = self.job_id, self.epoch, self.token, config, self.integrity
+        self.credentials = Credentials(self.rank, size, *job)
 
     def join(self) -> Mesh:
         """Return the connections to the first peers, once they are there; see `connect` for the errors."""

@@ -12,9 +12,10 @@ import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
-from dsgd.runtime.dask_internals import servers_here
+from dsgd.runtime.dask_internals import scheduler_address, servers_here
 from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import require_cluster
 from dsgd.runtime.gang.job_handle import JobHandle
@@ -22,11 +23,13 @@ from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
 from dsgd.runtime.gang.versions import check_versions
+from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.sharing import priority_of
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
+from dsgd.runtime.tracing import carrier, span
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import slow_timers
@@ -67,6 +70,7 @@ def run_on_cluster(
     transport: TransportName = "auto",
     ports: str | int | None = None,
     interface: str | None = None,
+    integrity: Integrity | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -135,6 +139,10 @@ def run_on_cluster(
     interface : str, optional
         Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
         that of the worker's own address.
+    integrity : {"none", "hmac"} or None, default None
+        What protects frames between processes on a cluster without TLS: with ``"hmac"`` each piece of a frame has a
+        code by which its receiver detects that it was changed on its way (:doc:`/security`). None takes the setting
+        ``dsgd.runtime.integrity`` of Dask, else ``"none"``.
     on_event : callable, optional
         Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
@@ -176,7 +184,7 @@ def run_on_cluster(
     VersionMismatchError
         A worker, or the scheduler, has no dsgd or another version.
     ClusterError
-        The workers have too few threads.
+        The workers have too few threads, or the cluster uses TLS and `transport` does not encrypt.
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
@@ -197,7 +205,8 @@ def run_on_cluster(
     if hung_after_s is not None:
         check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
-    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
+    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface, integrity)
+    wires.check_cluster(scheduler_address(client))
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
@@ -205,8 +214,8 @@ def run_on_cluster(
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(client, limits, on_event, title, priority_of("run_on_cluster", priority))
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
-    with handle.lease.attended:
+    with handle.lease.attended, working_for(handle.job_id), span("job", title=title):
+        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as, carrier())
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
             with stage("gather"):
@@ -238,9 +247,9 @@ def _outcomes(
     while True:
         plan: Plan | None = None
         try:
-            with stage("plan"):
+            with stage("plan"), span("plan"):
                 plan = _admitted(handle, recovery, blocks)
-            with stage("workers"):
+            with stage("workers"), span("gang", formed=handle.epoch):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])

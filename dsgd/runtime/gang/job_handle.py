@@ -201,10 +201,12 @@ class JobHandle:
                 )
 
     def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers received, by worker."""
+        """Call ``function(credentials, dask_worker=...)`` on workers; return the answers received, by worker."""
+        # Dask writes the arguments of a call that fails to the log of the worker: a record that hides its token.
+        shown = self.credentials(0)
 
         async def one(worker: str) -> Any:
-            call = self.client.run(function, self.job_id, self._token, workers=[worker], on_error="ignore")
+            call = self.client.run(function, shown, workers=[worker], on_error="ignore")
             return (await asyncio.wait_for(call, timeout_s))[worker]
 
         async def call_all() -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from dsgd.runtime.plan import rank_names
 from dsgd.runtime.scheduler.job_history import JobHistory
 
-__all__ = ["Job", "JobLabel", "Member"]
+__all__ = ["Counts", "Job", "JobLabel", "Member"]
 
 _MAX_EVENTS: Final = 256
 
@@ -22,6 +22,25 @@ class JobLabel(NamedTuple):
     title: str = ""
     owner: str = ""
     priority: int = 0
+
+
+@dataclass
+class Counts:
+    """What has happened to the jobs of a scheduler so far.
+
+    Parameters
+    ----------
+    failures : Counter of str
+        Jobs that have failed, by the kind of their failure.
+    formed_again : int
+        How often a gang was formed again.
+    stragglers : int
+        How often a rank was found slow.
+    """
+
+    failures: Counter[str] = field(default_factory=Counter)
+    formed_again: int = 0
+    stragglers: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from typing import Any, Final
 from dsgd.runtime.messages import pack_table
 from dsgd.runtime.scheduler.fair_share import FairQueue
 from dsgd.runtime.scheduler.job_history import JobHistory, JobView
-from dsgd.runtime.scheduler.jobs import Job, JobLabel, Member
+from dsgd.runtime.scheduler.jobs import Counts, Job, JobLabel, Member
 
 __all__ = ["Registry"]
 
@@ -71,6 +71,8 @@ class Registry:
         The jobs that wait.
     n_ended : Counter of str
         How many jobs have ended, ``"done"`` or ``"failed"``.
+    counts : Counts
+        What else has happened.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Registry:
         self.queue = FairQueue(self.jobs, self.leases, clock, most_workers)
         self._n_jobs = 0
         self.n_ended: Counter[str] = Counter()
+        self.counts = Counts()
         self.over: deque[Job] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
@@ -114,6 +117,7 @@ class Registry:
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
             if before is not None:
+                self.counts.formed_again += 1
                 self._supersede(before, {worker for worker, *_ in members})
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
@@ -231,7 +235,10 @@ class Registry:
                 self._tell(worker, "close", job)
         job.history.close("failed" if job.failure is not None else "done", self._clock())
         self.n_ended[job.history.outcome] += 1
-        self._record(job.history.outcome, job, elapsed_s=self._clock() - job.history.began)
+        if job.failure is not None:
+            self.counts.failures[job.failure["kind"]] += 1
+        began, granted, now = job.history.began, job.history.granted, self._clock()
+        self._record(job.history.outcome, job, elapsed_s=now - began, waited_s=(granted or now) - began)
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
@@ -239,6 +246,10 @@ class Registry:
         self._met(job_id)
         self._vacate(job, job.workers)
         self._sweep()
+
+    def workers_of_users(self) -> Counter[str]:
+        """Return how many workers the jobs of each user hold."""
+        return Counter(self.jobs[job_id].user for job_id in self.leases.values() if job_id in self.jobs)
 
     def overview(self) -> list[JobView]:
         """Return views of all jobs and of the last finished ones, newest first."""
@@ -335,6 +346,7 @@ class Registry:
         job = self._fenced(job_id, epoch, token, member)
         if job is not None:
             job.events.append(event)
+            self.counts.stragglers += event.get("phase") == "straggler"
             job.history.note_event(event)
             self._changed(job)
 

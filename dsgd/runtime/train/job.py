@@ -11,7 +11,7 @@ from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
 
@@ -188,6 +188,8 @@ class TrainResult:
         State of the model besides its parameters; empty with a linear model.
     periods : list of dict
         The periods of a strategy that finds its period; see `dsgd.sync.AbstractAdaptation.history`.
+    of_ranks : array, shape (size, n_params), or None
+        The model of each rank before they were combined, where the strategy keeps them.
     left : SavedState or None
         On rank 0, the state from which the next training continues, if requested.
     """
@@ -204,4 +206,5 @@ class TrainResult:
     stragglers: list[Straggler] = field(default_factory=list)
     statistics: Mapping[str, AnyArray] = field(default_factory=dict)
     periods: list[dict[str, Any]] = field(default_factory=list)
+    of_ranks: FloatMatrix | None = None
     left: SavedState | None = None

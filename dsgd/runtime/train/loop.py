@@ -17,7 +17,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train.epoch import EpochEnd, settle
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
-from dsgd.runtime.train.model import bring_together
+from dsgd.runtime.train.model import bring_together, gather_models
 from dsgd.runtime.train.partial_fit import leave, take_over
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run, begin_run
@@ -68,6 +68,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
                 it.nbytes += data.nbytes
         with stage("gather"):
             left = None if job.leaves is None else leave(rank, job, at, run.rows)
+            of_ranks = gather_models(run) if job.strategy.keep_models else None
             averaged, n_averaged = bring_together(run, at.params)
             if isinstance(job.strategy, AbstractUnderWay):
                 with rank.ledger.round("leave"):
@@ -85,6 +86,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         note=" ".join(filter(None, (note, snapshots.note))),
         stragglers=[watch.found[number] for number in sorted(watch.found)],
         statistics=at.optimizer.statistics(),
+        of_ranks=of_ranks,
         periods=[] if run.adaptation is None else run.adaptation.history(at),
         left=left,
     )

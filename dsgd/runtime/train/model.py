@@ -11,9 +11,15 @@ import numpy as np
 from dsgd.runtime.train.run import Run
 from dsgd.sync import RoundClock
 from dsgd.sync.averaging import weighted_mean
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["bring_together"]
+__all__ = ["bring_together", "gather_models"]
+
+
+def gather_models(run: Run) -> FloatMatrix:
+    """Return the models of all ranks as they are, shape (size, n_params); called by all of them at the end."""
+    with run.rank.ledger.round("collect"):
+        return run.rank.group.allgather(run.at.params)
 
 
 def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> tuple[FloatVector | None, int]:

@@ -42,7 +42,7 @@ def mail_for(job: TrainJob) -> Mail | None:
     """
     strategy = job.strategy
     average = job.optimizer.average if isinstance(job.optimizer, SGD) else 0
-    if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers):
+    if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers or job.optimizer.steps.once_a_round):
         given = f"average={average}" if average else f"optimizer={job.optimizer.steps.name}"
         raise IncompatiblePartsError(
             f"sync={strategy!r} lets threads update one model, so every vector that belongs to the model would "

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard, add_to_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.hogwild import shared_walk
@@ -71,6 +73,8 @@ class RowVisits:
         Takes the steps alone.
     rows_per_call : int
         Most rows of a call.
+
+    Where the optimiser takes one step a round, calls add up the gradient, and `over` takes the step.
     """
 
     def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, params: FloatVector, state: AbstractState):
@@ -78,7 +82,10 @@ class RowVisits:
         n_features = features_of(job.optimizer)
         entries_per_row = (n_features or shard.entries(0, shard.n_rows) // max(1, shard.n_rows)) + 16
         self.rows_per_call = max(1, entries_per_call(params.size) // (entries_per_row * job.optimizer.n_outputs))
-        self.walk = self.call = self._kernel()
+        self._once = job.optimizer.steps.once_a_round
+        self._gradient, self._part = np.zeros((2, params.size if self._once else 0), params.dtype)
+        self._term: tuple[AbstractLocalTerm[Any], TrainState] | None = None
+        self.walk = self.call = self._add_gradient if self._once else self._kernel()
         self._residency: Residency | None = None
         if isinstance(shard, Shard) and shard.mapping is not None:
             self._residency = Residency(shard, order=state.order if isinstance(state, SGDState) else None)
@@ -94,6 +101,9 @@ class RowVisits:
     def add_term(self, term: AbstractLocalTerm[Any], at: TrainState) -> None:
         """Apply the local term of a strategy too, whose state is that of `at`."""
         steps = self._job.optimizer.steps
+        if self._once:
+            self._term = term, at
+            return
         if term.stretch is not None:
             self.rows_per_call = min(self.rows_per_call, term.stretch if steps.by_row else steps.rows)
         self.call = self._corrected(self.call, term, at)
@@ -121,9 +131,12 @@ class RowVisits:
         AbortedError
             The job has stopped.
         """
+        loss_sum = self._state.loss_sum
         for low in range(start, stop, self.rows_per_call):
             self.call(low, min(stop, low + self.rows_per_call))
             self._rank.check()
+        if self._once and stop > start:
+            self._step(stop - start, loss_sum)
 
     def has_visited(self, start: int, stop: int) -> None:
         """Take note that rows start..stop were visited without steps."""
@@ -138,6 +151,24 @@ class RowVisits:
             assert isinstance(state, SGDState)
             return shared_walk(self._rank.group, optimizer, self._params, shard, state)
         return optimizer.bind(self._params, shard, state)
+
+    def _add_gradient(self, start: int, stop: int) -> None:
+        """Add the gradient of some rows to that of the round; without rows the kernels are loaded."""
+        self._job.optimizer.gradient(self._params, self._shard, start, stop, self._part, self._state)
+        self._gradient += self._part
+
+    def _step(self, n_rows: int, loss_sum: float) -> None:
+        """Take the step of a round of so many rows, before which the losses of the epoch added up to so much."""
+        optimizer, state, t_start = self._job.optimizer, self._state, self._state.t
+        self._gradient /= self._gradient.dtype.type(n_rows)
+        optimizer.step(self._params, self._gradient, n_rows, state)
+        self._gradient.fill(0.0)
+        self._rank.worked(params=self._params.size)
+        if self._term is not None:
+            term, at = self._term
+            taken = LocalSteps(optimizer.rate_sum(t_start, state), state.loss_sum - loss_sum, n_rows)
+            term.correct(at.mixing(), taken, at.strategy)
+            at.mixed()
 
     def _charged(self, call: Callable[[int, int], object]) -> Callable[[int, int], None]:
         """Return `call`, which moves a virtual clock too."""

@@ -1,8 +1,9 @@
-"""Keeping freed memory in the process while ranks run, and returning it when they have ended.
+"""Keeping freed memory in the process while ranks pack and run, and returning it when they have ended.
 
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
 (``MALLOC_TRIM_THRESHOLD_``), so that short-lived tables leave nothing behind. A rank allocates arrays of the same few
-sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM.
+sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM, and half of that in
+which half a million rows are put in order.
 
 Only glibc has these thresholds, and adapts them by itself unless one is set; so this has an effect only if the
 environment sets one. They apply to the whole process, so users are counted: the lowest limit of all applies, and the

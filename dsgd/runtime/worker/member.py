@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -22,16 +22,19 @@ from distributed import get_worker, secede
 from dsgd.collectives.group import Algorithm, Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wires import nested
+from dsgd.errors import GangError
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.logs import working_for
 from dsgd.runtime.plan import MemberPlan
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.tracing import SPANS_TOPIC, collected, span
 from dsgd.runtime.worker.failures import describe, release_frames
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
@@ -83,6 +86,8 @@ class Orders:
         Whether ranks get mailboxes, and which servers the gang has.
     packed_as : PackedAs or None
         How long workers keep what the blocks are packed into, beyond the job; None if they do not.
+    trace : mapping of str to str
+        Where in a trace the job is; see `dsgd.runtime.tracing.carrier`.
     """
 
     payload: bytes
@@ -92,6 +97,7 @@ class Orders:
     keeps: bool
     mail: Mail | None
     packed_as: PackedAs | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def timeout_s(self) -> float:
@@ -165,15 +171,15 @@ class MemberOutcome:
 _NOTHING = MemberOutcome(False, b"", [], [], [])
 
 
-def kept_blocks(job_id: str, token: bytes, dask_worker: Worker) -> tuple[int, ...] | None:
+def kept_blocks(shown: MemberCredentials, dask_worker: Worker) -> tuple[int, ...] | None:
     """Return which blocks a job has packed on this worker; None if it has packed none. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     return None if job is None else job.kept.blocks
 
 
-def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
+def request_pause(shown: MemberCredentials, dask_worker: Worker) -> None:
     """Ask the ranks on this worker to stop at the end of its epoch. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     if job is not None:
         for keeper in list(job.kept.keepers.values()):
             keeper.pause_requested = True
@@ -184,9 +190,9 @@ def forget_packed(name: str, dask_worker: Worker) -> None:
     store_of(dask_worker).packed.forget(name)
 
 
-def recorded_stacks(job_id: str, token: bytes, dask_worker: Worker) -> dict[int, str]:
+def recorded_stacks(shown: MemberCredentials, dask_worker: Worker) -> dict[int, str]:
     """Return where the ranks of a job on this worker were when it stopped. Sent to run on the worker."""
-    job = store_of(dask_worker).look_up(job_id, token)
+    job = store_of(dask_worker).look_up(shown.job_id, shown.token)
     return {} if job is None else job.recorder.stacks()
 
 
@@ -209,7 +215,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
     link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
-    with contextlib.ExitStack() as cleanup, recording():
+    with _observed(task, worker, failures), contextlib.ExitStack() as cleanup, recording():
         try:
             outcome = _Member(task, worker, job, link, failures).run(cleanup)
             if outcome.ok:
@@ -222,6 +228,21 @@ def run_member(task: MemberTask) -> MemberOutcome:
             return _NOTHING
 
 
+@contextlib.contextmanager
+def _observed(task: MemberTask, worker: Worker, failures: _Failures) -> Iterator[None]:
+    """Trace a member, and tell Dask's scheduler of its spans when it has ended: one event, kept for observers."""
+    shown, rank, n_ranks = task.credentials, task.ranks[0], len(task.ranks)
+    with working_for(shown.job_id, shown.epoch, rank), collected() as spans:
+        with contextlib.suppress(GangError), span("member", task.orders.trace, worker=worker.address, n_ranks=n_ranks):
+            yield
+            if failures.are_told:
+                raise GangError(failures.text)  # for the span alone: the client knows
+        record = {"job": shown.job_id, "formed": shown.epoch, "rank": rank, "n_ranks": n_ranks, "error": failures.text}
+        # A worker that closes may tell nothing any more.
+        with contextlib.suppress(Exception):
+            worker.log_event(SPANS_TOPIC, {**record, "spans": [found._asdict() for found in spans]})
+
+
 class _Failures:
     """Tells the scheduler of the first rank of a member that failed, and then stops the others."""
 
@@ -229,6 +250,7 @@ class _Failures:
         self._link, self._job = link, job
         self._lock = threading.Lock()
         self.are_told = False
+        self.text = ""
 
     def tell(self, rank: int, error: BaseException) -> None:
         """Report that `rank` raised `error`; only the first error of a member is reported."""
@@ -236,11 +258,12 @@ class _Failures:
             told, self.are_told = self.are_told, True
         if told:
             return
+        self.text = f"rank {rank} raised {type(error).__name__}"
         self._job.recorder.keep(rank, error)
         failure = describe(error, aborted=self._job.abort.is_set)
         with contextlib.suppress(Exception):
             self._link.finish({**failure, "rank": rank})
-        self._job.abort.set(f"rank {rank} raised {type(error).__name__}: {error}")
+        self._job.abort.set(f"{self.text}: {error}")
 
 
 @dataclass(frozen=True)
@@ -283,24 +306,27 @@ class _Member:
         job, ranks = self._job, self._task.ranks
         job.recorder.enter(ranks[0])
         job.abort.check()
-        with stage("pack"):
+        cleanup.enter_context(keep_freed_memory(self._task.place.worker.memory_limit))
+        with stage("pack"), span("pack"):
             data = self._pack_rows()
         job.abort.check()
-        with stage("meet"):
+        with stage("meet"), span("meet"):
             ends = self._meet(cleanup)
         values: list[Any] = [None] * len(ranks)
 
+        shown = self._task.credentials
+
         def work(number: int) -> None:
-            if number in ranks:
-                k = number - ranks[0]
-                values[k] = self._run_rank(number, ends.transports[k], ends, data[k])
-            else:
-                self._run_server(number, ends)
+            with working_for(shown.job_id, shown.epoch, number):
+                if number in ranks:
+                    k = number - ranks[0]
+                    values[k] = self._run_rank(number, ends.transports[k], ends, data[k])
+                else:
+                    self._run_server(number, ends)
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        limit = self._task.place.worker.memory_limit
-        with stage("train"), keep_freed_memory(limit), slow_timers([self._worker]):
+        with stage("train"), span("train"), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING
@@ -351,7 +377,11 @@ class _Member:
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
         context = MemberContext(self._worker, job, task.credentials, orders.wires, orders.timeout_s)
-        between, refused = join_gang(context, self._link, own[0])
+        meters, refused = store_of(self._worker).meters, dict[str, int]()
+        meters.begin(ledgers.values())
+        cleanup.callback(meters.end, ledgers.values(), refused)
+        between, found = join_gang(context, self._link, own[0])
+        refused |= found
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
         mailboxes: MemberMailboxes | None = None

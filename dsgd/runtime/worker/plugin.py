@@ -6,14 +6,16 @@ Its name carries the version of dsgd, as that of the scheduler's does (`dsgd.run
 from __future__ import annotations
 
 import asyncio
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dsgd.errors import ClusterError
-from dsgd.runtime.dask_internals import serve, tell_scheduler
+from dsgd.runtime.dask_internals import serve, ssl_context, tell_scheduler
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER
 from dsgd.runtime.versions import LOADED_VERSION
+from dsgd.runtime.worker.metrics import expose, withdraw
 from dsgd.runtime.worker.relays import RelayHandlers
 from dsgd.runtime.worker.store import JobStore
 
@@ -34,7 +36,10 @@ class GangWorkerPlugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Take the handler into the worker."""
         self.worker = worker
-        self.store = JobStore()
+        # Dask makes a context for each call and reads the certificates from disk for that. Its own connections keep
+        # those that the worker has begun with, and so do ranks.
+        self.store = JobStore(cache(partial(ssl_context, worker)))
+        expose(self.store.meters)
         self._heart: asyncio.Task[None] | None = None
         self.relays = RelayHandlers(worker, self.store)
         serve(worker, self.relays.calls(), {JOB_ORDER: self.order})
@@ -44,6 +49,7 @@ class GangWorkerPlugin(WorkerPlugin):
         if self._heart is not None:
             self._heart.cancel()
         self.store.close_all(f"worker {worker.address} is closing")
+        withdraw(self.store.meters)
 
     def order(
         self, action: str, job_id: str, epoch: int, token: bytes = b"", heartbeat_s: float = 1.0, reason: str = ""

@@ -15,11 +15,9 @@ import contextlib
 import importlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from distributed.comm import get_address_host
@@ -32,8 +30,9 @@ from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.credentials import MemberCredentials
-from dsgd.runtime.dask_internals import ask_scheduler, cpu_count, event_loop, ssl_context, tell_scheduler
+from dsgd.runtime.dask_internals import ask_scheduler, cpu_count, event_loop, tell_scheduler
 from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT, read_table
+from dsgd.runtime.worker.plugin import store_of
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.wires import WireOptions, open_listener
@@ -183,23 +182,29 @@ class MemberContext:
             "abort": self.job.abort,
             "timeout_s": self.timeout_s,
             "connect_timeout_s": min(self.timeout_s, _CONNECT_S),
+            # TLS has codes of its own.
+            "integrity": "none" if self.is_encrypted else self.wires.integrity,
         }
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether this is a cluster with TLS."""
+        address: str = self.worker.address
+        return address.startswith("tls://")
 
     def wrap(self) -> Wrap | None:
         """Return what encrypts a data socket with the worker's own certificates, or None on a plain cluster.
 
         Both sides must show a certificate of the cluster's authority, as Dask's own connections do.
         """
-        if not self.worker.address.startswith("tls://"):
+        if not self.is_encrypted:
             return None
-
-        # Dask makes a context for each call, and reads the certificates from disk for that.
-        @cache
-        def context(server_side: bool) -> ssl.SSLContext:
-            return ssl_context(self.worker, server_side=server_side)
+        context = store_of(self.worker).tls_context
+        assert context is not None  # the plugin of a worker has given it
 
         def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
-            return context(server_side).wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+            tls = context(server_side=server_side)
+            return tls.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
         return wrap
 
@@ -327,12 +332,8 @@ def _connect(
     addresses: Sequence[str] = answer["addresses"]
     asked, member = context.wires.transport, context.credentials.member
     settings, wrap = context.settings(ledger), context.wrap()
-    if asked in ("gloo", "mpi", "ucx"):
-        if wrap is not None:
-            raise ClusterError(
-                f"transport={asked!r} does not encrypt, and the workers of this cluster use TLS. "
-                'Use transport="auto", "tcp" or "rpc".'
-            )
+    if context.wires.is_carried:
+        context.wires.check_cluster(context.worker.address)
         library = importlib.import_module(f"dsgd.comm.wires.{asked}")
         joined: AbstractTransport = library.connect(listener, member, addresses, **settings)
         return joined

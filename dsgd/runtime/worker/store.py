@@ -8,14 +8,16 @@ no job and does nothing. A job that is opened again, when its gang is formed aga
 from __future__ import annotations
 
 import hmac
+import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.worker.metrics import RankMeters
 from dsgd.runtime.worker.stacks import Recorder
 
 __all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows"]
@@ -136,11 +138,20 @@ class PackedRows:
 
 
 class JobStore:
-    """The jobs of one worker, and the packed rows that it keeps for later ones."""
+    """The jobs of one worker, and the packed rows that it keeps for later ones.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tls_context : callable, optional
+        Takes ``server_side=`` and returns what encrypts connections of ranks; the same at each call, for all jobs.
+        Needed on a cluster with TLS only.
+    """
+
+    def __init__(self, tls_context: Callable[..., ssl.SSLContext] | None = None) -> None:
         self._jobs: dict[str, JobState] = {}
         self.packed = PackedRows()
+        self.meters = RankMeters()
+        self.tls_context = tls_context
 
     def __len__(self) -> int:
         return len(self._jobs)

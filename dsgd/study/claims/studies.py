@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.report import Claim
-from dsgd.study import collectives, dnn, elimination, gtopk, scaling, speedup, strategies, tuning, variance
+from dsgd.study import collectives, dnn, elimination, features, gtopk, scaling, speedup, strategies, tuning, variance
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame.data import DataSource
@@ -23,6 +23,7 @@ from dsgd.study.msf.grid import Study
 from dsgd.study.msf.runner import run_study
 from dsgd.study.msf.summary import summarise
 from dsgd.study.published import elimination as shrinking
+from dsgd.study.published import features as random_features
 from dsgd.study.published import gtopk as sparse
 from dsgd.study.published import library, msf
 from dsgd.study.published import scaling as pcl
@@ -78,6 +79,15 @@ _SOONER: Final = replace(
     speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
 )
 _NOISE: Final = variance.VarianceStudy(sizes=(1_000, 1_000_000), repeats=25)
+_FEATURES: Final = features.FeatureStudy(
+    data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
+    rows_per_agent=(10, 100, 1_600, 6_400),
+    features=(300,),
+    steps=2_000,
+    components=(100, 300, 1_000, 3_000),
+    epochs=(40,),
+    seeds=_SEEDS,
+)
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.EliminationStudy(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
@@ -99,6 +109,11 @@ _NETWORKS: Final = dnn.DnnStudy(
 
 def _period(rows: Sequence[Row]) -> list[Claim]:
     return check_claims(summarise(rows))
+
+
+def _of_features(rows: Sequence[Row]) -> list[Claim]:
+    values, sets = features.summarise_values(rows), features.summarise_machines(rows)
+    return features.check_feature_claims(features.summarise_agents(rows), values, sets)
 
 
 def _all_strategies(rows: Sequence[Row]) -> list[Claim]:
@@ -220,6 +235,16 @@ MEASURES: Final = (
             ),
         ),
         timed=True,
+    ),
+    Measure(
+        "features",
+        (
+            random_features.ANY_GRAPH, random_features.FEW_ROWS, random_features.LINEAR, random_features.OPTIMAL,
+            random_features.VALUES, random_features.ACCURACY,
+        ),
+        "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
+        "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
+        _by_study(_FEATURES, features.run_feature_study, _of_features),
     ),
     Measure(
         "digits",

@@ -114,7 +114,7 @@ def run_dnn_study(
     Parameters and errors are those of `dsgd.study.run_study`.
 
     Every point of a curve is a separate training run from the same start and with the same seed, because the models of
-    ranks in the middle of a run are not what training returns. A run that diverges raises `dsgd.DsgdError`.
+    ranks in the middle of a run are not what training returns. A run that diverges raises `DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     images = _left(study, record) or load_images(study.rows, study.test_rows)

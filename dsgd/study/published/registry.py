@@ -10,6 +10,7 @@ from dsgd.study.published import (
     averaging,
     compression,
     elimination,
+    features,
     gtopk,
     library,
     msf,
@@ -37,7 +38,18 @@ def _of(module: ModuleType) -> list[Statement]:
 STATEMENTS: Final = MappingProxyType(
     {
         statement.key: statement
-        for module in (msf, scaling, gtopk, compression, averaging, neighbours, variance, elimination, library)
+        for module in (
+            msf,
+            scaling,
+            gtopk,
+            compression,
+            averaging,
+            neighbours,
+            variance,
+            features,
+            elimination,
+            library,
+        )
         for statement in _of(module)
     }
 )
