@@ -29,6 +29,7 @@ if "DSGD_DATA" in os.environ:
 import contextlib
 import gc
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -183,7 +184,10 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this process an empty cache folder for as long as tests run."""
+    """Give this process an empty cache folder for as long as tests run, and let it hear ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell begins what runs in the background without; our processes and theirs would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.TemporaryDirectory(prefix="dsgd-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["DSGD_CACHE"] = folder.name

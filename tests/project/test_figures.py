@@ -36,7 +36,7 @@ def test_every_picture_is_a_figure_or_says_what_takes_it(stamps: ModuleType) -> 
     known = {name for one in stamps.FIGURES for name in one.files} | set(stamps.TAKEN)
     pictures = {f"_static/{path.name}" for path in (DOCS / "_static").iterdir() if path.name != ".gitkeep"}
     assert pictures == {name for name in known if name.startswith("_static/")}
-    used = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.rst"))
+    used = "".join(page.read_text(encoding="utf-8") for page in (*DOCS.glob("*.rst"), *DOCS.glob("sources/*.rst")))
     assert not [name for name in known if name not in used]
 
 
