@@ -203,8 +203,8 @@ class AbstractSGD(AbstractLinearEstimator):
         ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank; a pickle of the model leaves it out.
-    rank_coef_, rank_intercept_ : array, shape (ranks, *coef_.shape) and (ranks, *intercept_.shape)
-        The model of each rank, before they were combined; there with ``sync=DPSGD(keep_models=True)`` only.
+    rank_coef_, rank_intercept_ : array, shape (n_ranks, ...)
+        ``coef_`` and ``intercept_`` of each rank before they were combined; of ``sync=DPSGD(keep_models=True)``.
     fit_report_ : dict
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
         seconds of the whole fit went, ``recoveries`` and ``rows_lost`` report survived failures.
