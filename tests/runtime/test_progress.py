@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -182,12 +183,14 @@ def test_clones_share_callbacks_and_pickles_keep_them(rows: Any) -> None:
     assert isinstance(notes, Callback)
     model = SGDClassifier(max_iter=1, tol=None).set_callbacks(notes, ProgressLine(Console(file=io.StringIO())))
     clone(model).fit(*rows)
-    assert notes.begun == 1
+    # Before 1.9 a clone of scikit-learn knows no callbacks.
+    told = int(find_spec("sklearn.callback") is not None)
+    assert notes.begun == told
     copied = pickle.loads(pickle.dumps(model))
     assert len(copied._skl_callbacks) == 2
     assert model.set_callbacks() is model
     model.fit(*rows)
-    assert notes.begun == 1
+    assert notes.begun == told
     for wrong in (3, Notes, print):
         with pytest.raises(InvalidParameterError, match=r"SGDClassifier.set_callbacks\(...\) takes instances"):
             model.set_callbacks(wrong)
