@@ -238,7 +238,8 @@ class Registry:
         if job.failure is not None:
             self.counts.failures[job.failure["kind"]] += 1
         began, granted, now = job.history.began, job.history.granted, self._clock()
-        self._record(job.history.outcome, job, elapsed_s=now - began, waited_s=(granted or now) - began)
+        waited_s = (now if granted is None else granted) - began
+        self._record(job.history.outcome, job, elapsed_s=now - began, waited_s=waited_s)
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
