@@ -7,10 +7,13 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 __all__ = [
     "command_line",
@@ -25,8 +28,10 @@ __all__ = [
     "versions",
 ]
 
-# Other work that wants more than this share of the cores is felt.
-_BUSY: Final = 0.75
+# Other work that takes more than this share of the cores is felt: one process that computes, on two cores.
+_BUSY: Final = 0.4
+# The system counts in hundredths of a second.
+_LOOK_S: Final = 0.25
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
 
 
@@ -43,9 +48,25 @@ def machine() -> dict[str, str | int | float]:
     }
 
 
-def load() -> float | None:
-    """Return how many processes wanted a core over the last minute; None where the system does not say."""
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+def load() -> float:
+    """Return how many cores other processes use now, as an average over a quarter of a second that this call takes.
+
+    What this process did before does not count, as it would in the system's load average of a minute: a study that
+    follows another has the machine to itself.
+    """
+    began, before = time.monotonic(), _others_s()
+    time.sleep(_LOOK_S)
+    used = (_others_s() - before) / (time.monotonic() - began)
+    return round(max(used, 0.0), 2)
+
+
+def _others_s() -> float:
+    """Return the processor seconds that all cores have spent so far on anything but this process."""
+    times = psutil.cpu_times()
+    # Time of guests is part of that of users, and what waits for a disk leaves the core to others.
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return float(sum(times) - guests - idle - time.process_time())
 
 
 def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
@@ -155,7 +176,7 @@ def origin_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def is_busy(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a machine was busy with other work when runs on it began: rows as for `load_doubts`."""
-    return any((row["load_at_start"] or 0.0) > _BUSY * row["machine"]["cores"] for row in rows)
+    return any(row["load_at_start"] > _BUSY * row["machine"]["cores"] for row in rows)
 
 
 def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,9 +193,9 @@ def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if ranks > cores:
         found.append(f"{ranks} ranks ran on {cores} cores: they took turns, and waiting includes waiting for a core.")
     if is_busy(rows):
-        load = max(row["load_at_start"] or 0.0 for row in rows)
+        load = max(row["load_at_start"] for row in rows)
         found.append(
-            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
+            f"The machine was busy when the study began: other work used {load:.1f} of {cores} cores. Times are "
             "too long and vary, waiting for others most of all. Counts do not depend on it."
         )
     return found

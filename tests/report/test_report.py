@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import subprocess
+import sys
+import time
+from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from matplotlib.figure import Figure as Canvas
 
@@ -15,6 +21,7 @@ from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Panel, Table, pa
 from dsgd.report.figures import series, texts_at
 from dsgd.report.interactive import drawing
 from dsgd.report.png import draw, spread
+from dsgd.report.provenance import load
 from dsgd.report.tables import sort_value
 from dsgd.report.theme import SERIES, ramp
 from report_page import EVERY_MARK, small_page
@@ -179,3 +186,35 @@ def test_labels_that_would_touch_are_moved_apart_and_stay_in_order() -> None:
         order = np.argsort(places)
         assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
         assert moved.mean() == pytest.approx(places.mean())
+
+
+def test_load_is_what_others_use_now(monkeypatch) -> None:
+    """What this process did, before or meanwhile, is no other work, nor is waiting for a disk."""
+    Times = namedtuple("Times", ["user", "system", "idle", "iowait", "guest"])
+    # A minute of work of this process is over; of the quarter second now it takes a tenth, and others half a core.
+    seconds = {"others": 500.0, "own": 60.0}
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times(sum(seconds.values()), 1.0, 900.0, 5.0, 30.0))
+    monkeypatch.setattr(time, "process_time", lambda: seconds["own"])
+    clock = itertools.count(0.0, 0.25)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+
+    def wait(length_s):
+        seconds["others"] += 0.5 * length_s
+        seconds["own"] += 0.1
+
+    monkeypatch.setattr(time, "sleep", wait)
+    assert load() == pytest.approx(0.5)
+    monkeypatch.setattr(time, "sleep", lambda length_s: None)
+    assert load() == 0.0
+
+
+def test_a_process_that_computes_beside_is_load() -> None:
+    """Even where it has to share its core with other tests."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as other:
+        try:
+            other.stdout.readline()
+            assert load() > 0.2
+        finally:
+            other.kill()
