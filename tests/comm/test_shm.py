@@ -178,6 +178,20 @@ def test_what_a_killed_maker_left_is_removed(tmp_path: Path, monkeypatch: pytest
     assert {path.name for path in tmp_path.iterdir()} == {held.name, new.name, "dsgd-notes"}
 
 
+def test_a_process_seldom_looks_for_what_others_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang of P makes P log P segments at once: looking at all of them for each would take P^2 steps."""
+    monkeypatch.setattr(segment, "shared_folder", lambda: tmp_path)
+    orphan = tmp_path / f"dsgd-{'a' * 32}"
+    segment.Segment.create(4096).unlink()
+    orphan.touch()
+    os.utime(orphan, (0, 0))
+    segment.Segment.create(4096).unlink()
+    assert orphan.exists()
+    segment._swept[tmp_path] -= segment._SWEEP_S
+    segment.Segment.create(4096).unlink()
+    assert not orphan.exists()
+
+
 def test_all_ranks_must_wait_in_the_same_way() -> None:
     """A gang in which one rank spins and the other sleeps, or one knows nothing of shared memory, does not start."""
     options: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 10.0}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import mmap
 import os
 import platform
@@ -39,6 +40,11 @@ _SUFFIX: Final = ".sock"
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 NAME_BYTES: Final = 32
 _ORPHAN_AGE_S: Final = 60.0
+# A process looks for them no more often: each of P processes makes log P segments when a gang meets, and would look at
+# all P log P of them every time.
+_SWEEP_S: Final = 10.0
+#: When this process last looked into a folder.
+_swept: Final[dict[Path, float]] = {}
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -162,8 +168,12 @@ def _reserve(fd: int, size: int) -> None:
 
 
 def _remove_orphans() -> None:
-    """Remove the segments of processes that died before they could."""
-    for path in shared_folder().glob(f"{_PREFIX}*"):
+    """Remove the segments of processes that died before they could; soon after the last call, do nothing."""
+    folder, now = shared_folder(), time.monotonic()
+    if now - _swept.get(folder, -math.inf) < _SWEEP_S:
+        return
+    _swept[folder] = now
+    for path in folder.glob(f"{_PREFIX}*"):
         if not _NAME.fullmatch(path.name.removeprefix(_PREFIX)):
             continue
         with suppress(OSError):

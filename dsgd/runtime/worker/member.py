@@ -306,6 +306,10 @@ class _Member:
         job, ranks = self._job, self._task.ranks
         job.recorder.enter(ranks[0])
         job.abort.check()
+        # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
+        # interpreter meanwhile: of a rank it took an eighth of its time, and of many workers that wait for each other
+        # on few cores a third of them.
+        cleanup.enter_context(slow_timers([self._worker]))
         cleanup.enter_context(keep_freed_memory(self._task.place.worker.memory_limit))
         with stage("pack"), span("pack"):
             data = self._pack_rows()
@@ -324,9 +328,7 @@ class _Member:
                 else:
                     self._run_server(number, ends)
 
-        # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
-        # interpreter meanwhile: of a rank it took an eighth of its time.
-        with stage("train"), span("train"), slow_timers([self._worker]):
+        with stage("train"), span("train"):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING
