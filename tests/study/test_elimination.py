@@ -162,6 +162,8 @@ def test_a_real_set_that_is_not_there_is_left_out_with_a_line(monkeypatch, tmp_p
     assert skipped[0].startswith("a9a is left out")
     with pytest.raises(DatasetError, match="a9a"):
         find_problems(replace(STUDY, problems=(PROBLEMS["a9a"],)))
+    with pytest.raises(DatasetError, match=r"a9a, w8a and usps are left out.*dsgd datasets fetch a9a"):
+        find_problems(replace(STUDY, problems=tuple(PROBLEMS[name] for name in ("a9a", "w8a", "usps"))))
 
 
 # -- what a run tells of itself --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,10 +52,10 @@ def find_problems(
     data : list of ProblemData or MissingData
         Their rows, or what is left of them.
     skipped : list of str
-        Why others are not there, a line each; if none is there a `DatasetError` says so.
+        Why others are not there, and of which only rows are; if none is there a `DatasetError` says so.
     """
     measured = [] if out is None else read_rows(Path(out) / ROWS_FILE)
-    problems, skipped = list[Problem](), list[str]()
+    problems, skipped, absent = list[Problem](), list[str](), dict[str, DatasetError]()
     data: list[ProblemData | MissingData] = []
     for problem in study.problems:
         try:
@@ -63,7 +63,7 @@ def find_problems(
         except DatasetError as error:
             sizes = [row["rows"] for row in measured if row["problem"] == problem.name and row["rows"] <= problem.rows]
             if not sizes:
-                skipped.append(f"{problem.name} is left out: {error}")
+                absent[problem.name] = error
                 continue
             skipped.append(f"{problem.name} is not here, and only what was measured before is kept: {error}")
             data.append(MissingData(problem.name, range(max(sizes)), ()))
@@ -71,9 +71,19 @@ def find_problems(
         else:
             data.append(found)
             problems.append(found.problem)
+    if absent:
+        skipped.append(_left_out(absent))
     if not data:
         raise DatasetError("; ".join(skipped))
     return replace(study, problems=tuple(problems)), data, skipped
+
+
+def _left_out(absent: Mapping[str, DatasetError]) -> str:
+    """Return the sentence on problems that are not on this machine."""
+    *others, last = absent
+    if not others:
+        return f"{last} is left out: {absent[last]}"
+    return f"{', '.join(others)} and {last} are left out. Of the first: {absent[others[0]]}"
 
 
 def run_elimination_study(
