@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOYMENT = REPOSITORY / "docs" / "deployment"
 PAGE = (REPOSITORY / "docs" / "deployment.rst").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOYMENT / "compose.yaml").read_text(encoding="utf-8"))
+ROLES = ("scheduler", "worker", "client")
 DOCKERFILE = (DEPLOYMENT / "Dockerfile").read_text(encoding="utf-8")
 
 on_hosts = [
@@ -120,6 +121,8 @@ class TestOnHosts:
         """The certificates of the page make a cluster that trains with TLS, and keys are for their owner alone."""
         subprocess.run(["sh", DEPLOYMENT / "certificates.sh"], cwd=tmp_path, check=True, capture_output=True)
         assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("*-key.pem")} == {0}
+        verify = ["openssl", "verify", "-x509_strict", "-CAfile", "ca.pem", *map("{}.pem".format, ROLES)]
+        subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
         programs = by_machine("with certificates")
         found = train_on(tuple(programs), programs, "head", blocks("python", "with certificates"), tmp_path)
         assert found["ranks"] == 2 * 8
