@@ -49,7 +49,7 @@ WORKER_PORT = 9000
 # A bucket must hold a segment that the sender has left whole for its network card to cut, which is up to 64 KB.
 BURST = "128kb"
 QUEUE = "50ms"
-START_S = 60.0
+START_S = 300.0
 LEAVE_S = 10.0
 COMMANDS = ("ip", "tc", "unshare", "nsenter", "mount", "hostname")
 
