@@ -41,12 +41,13 @@ on_hosts = [
     pytest.mark.skipif(sys.platform == "linux" and os.geteuid() != 0, reason="only root may make network cards"),
 ]
 
-# What all clusters of the page train: its line, on rows of our own.
-_TRAINS = """
+# What all clusters of the page train: its line, on rows of our own. Modules are loaded while the cluster begins.
+_CLIENT = """
 import json
 import numpy as np
 from dsgd import SGDClassifier
 
+{code}
 X = np.random.default_rng(0).normal(size=(400, 5))
 y = X[:, 0] > 0
 {line}
@@ -75,15 +76,17 @@ def train_on(names: Sequence[str], programs: Mapping[str, str], client: str, cod
     modules = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PATH": path, "PYTHONPATH": modules}
     environment |= COMPOSE["services"].get(client, {}).get("environment", {})
-    (folder / "client.py").write_text(code + _TRAINS.format(line=line))
+    (folder / "client.py").write_text(_CLIENT.format(code=code, line=line))
     with contextlib.ExitStack() as stack, (folder / "log").open("wb") as log:
         hosts = stack.enter_context(Hosts(len(names), names=names))
+        started: list[subprocess.Popen[bytes]] = []
 
         def start(name: str, command: str, **options: Any) -> subprocess.Popen[bytes]:
             # A process that enters a host begins in its root folder.
             shell = ["sh", "-c", f"cd {shlex.quote(str(folder))} && exec {command}"]
             process = hosts.start(names.index(name), shell, env=environment, stderr=log, **options)
             stack.callback(_end, process)
+            started.append(process)
             return process
 
         for name, command in programs.items():
@@ -91,6 +94,8 @@ def train_on(names: Sequence[str], programs: Mapping[str, str], client: str, cod
         process = start(client, "python client.py", stdout=subprocess.PIPE)
         said = process.communicate(timeout=120)[0]
         assert process.returncode == 0, (folder / "log").read_text()[-4000:]
+        for each in started:
+            each.terminate()
     found: dict[str, Any] = json.loads(said)
     assert found.pop("score") > 0.9
     return found
