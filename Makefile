@@ -25,7 +25,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-oldest golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
+.PHONY: help demo claims test test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -48,6 +48,10 @@ test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrow
 test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported
 	NUMBA_CACHE_DIR=$(CURDIR)/build/oldest-numba $(OLDEST_VENV)/bin/python -m pytest \
 		-W ignore::DeprecationWarning tests/runtime tests/chaos tests/jobs $(PYTEST_ARGS)
+
+# Their environments lie in build/, too; .ci/pythons.py says which tests, and why these.
+test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported Python that is found here
+	$(BIN)/python .ci/pythons.py $(PYTEST_ARGS)
 
 golden: $(STAMPS)/test ## write the golden trajectories anew, from their twins in plain numpy, into tests/golden/
 	cd tests && $(abspath $(BIN))/python golden_members.py

@@ -1,23 +1,28 @@
 """What a fit costs on many worker processes of one machine, the first and those that follow, beside XGBoost.
 
-Workers have one thread each and share the cores, so what is measured is what a gang costs beside its training: to meet,
-to connect, and to load code in the first fit. Both libraries get the same rows, which the workers hold, and clusters of
-processes that have run nothing yet; the case ``cold`` has no compiled kernels on disk either, and ``threads`` has four
-processes with many threads each, of which every one is a rank. Seconds are those of the
-caller. Processor time is that of all workers, and of the thread of the scheduler, on which this process listens to it
-too. After the fits that are timed there is one in which the processes are watched: ``sockets`` is how many a worker has
-open at once beyond those of Dask, ``shared_bytes`` what it has mapped of shared memory, both of the worker with the
-most. XGBoost is given up where a fit takes longer than ``--limit-s``.
+Workers have one thread each and share the cores, so what is measured is what a gang costs beside its training: to
+meet, to connect, and to load code in the first fit. Both libraries get the same rows, which the workers hold, and
+clusters of processes that have run nothing yet; the case ``cold`` has no compiled kernels on disk either, and
+``threads`` has four processes with many threads each, of which every one is a rank. In the case ``hosts``, which
+needs root, the processes are spread over four network namespaces, so that most of them cannot share memory
+(`benchmarks.communication.hosts`), and ``own_bytes`` is the memory that a worker shares with no other. Seconds are
+those of the caller. Processor time is that of all workers, and of the thread of the scheduler, on which this process
+listens to it too. After the fits that are timed there is one in which the processes are watched: ``sockets`` is how
+many a worker has open at once beyond those of Dask, ``shared_bytes`` what it has mapped of shared memory, both of the
+worker with the most. XGBoost is given up where a fit takes longer than ``--limit-s``.
 
     python -m benchmarks run gangs --out rows.jsonl
+    sudo python -m benchmarks run gangs --only hosts --workers 64
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -29,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.rows import Rows
-from benchmarks.common.suite import UnavailableError
+from benchmarks.common.suite import UnavailableError, child
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
@@ -38,7 +43,7 @@ PAGE = "cluster"
 QUICK_S = 60
 QUICK = "2 and 8 workers, and 8 ranks in threads, three fits each, without XGBoost"
 REPEATS = (5, 3)
-CASES = ("dsgd", "cold", "xgboost", "threads")
+CASES = ("dsgd", "cold", "xgboost", "threads", "hosts")
 USUAL_CASES = ("dsgd", "xgboost", "threads")
 QUICK_CASES = ("dsgd", "threads")
 
@@ -47,7 +52,11 @@ QUICK_SIZES = (2, 8)
 # Of the case "threads": worker processes, and threads of each.
 THREADS = (4, 64)
 QUICK_THREADS = (2, 4)
+# Of the case "hosts".
+N_HOSTS = 4
 N_ROWS = 20_000
+# How long many processes may take to begin.
+START_S = 300.0
 # Between two looks at the files of all workers.
 _LOOK_S = 0.02
 
@@ -75,12 +84,6 @@ def train_trees(client: Any, X: Any, y: Any) -> Any:
 @contextlib.contextmanager
 def fresh_cluster(n: int, threads: int, *, cold: bool) -> Iterator[tuple[Any, Any, Any]]:
     """Give a client of n new processes of some threads, and rows and labels that they hold."""
-    import dask.array as da
-    from distributed import wait
-
-    rng = np.random.default_rng(0)
-    whole = rng.standard_normal((N_ROWS, 20)).astype(np.float32)
-    share = -(-N_ROWS // n)
     with contextlib.ExitStack() as stack:
         if cold:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -89,10 +92,20 @@ def fresh_cluster(n: int, threads: int, *, cold: bool) -> Iterator[tuple[Any, An
             stack.callback(_restore, "NUMBA_CACHE_DIR", before)
         client = stack.enter_context(workers(n, threads, memory_limit=0))
         client.wait_for_workers(n, timeout=300)
-        labels = (whole[:, 0] > 0).astype(int)
-        X, y = client.persist([da.from_array(whole, chunks=(share, 20)), da.from_array(labels, chunks=share)])
-        wait([X, y])
-        yield client, X, y
+        yield client, *put_rows(client, n)
+
+
+def put_rows(client: Any, n: int) -> tuple[Any, Any]:
+    """Return rows and labels that n workers hold."""
+    import dask.array as da
+    from distributed import wait
+
+    whole = np.random.default_rng(0).standard_normal((N_ROWS, 20)).astype(np.float32)
+    share = -(-N_ROWS // n)
+    labels = (whole[:, 0] > 0).astype(int)
+    X, y = client.persist([da.from_array(whole, chunks=(share, 20)), da.from_array(labels, chunks=share)])
+    wait([X, y])
+    return X, y
 
 
 def _restore(name: str, value: str | None) -> None:
@@ -178,33 +191,88 @@ def stage_s(model: Any, name: str) -> float:
     return statistics.mean(seconds.values())
 
 
+def timed_fit(case: str, client: Any, X: Any, y: Any, limit_s: float) -> dict[str, Any] | None:
+    """Fit once, and return seconds and processor seconds; None if it is not over in time."""
+    train = train_trees if case == "xgboost" else train_sgd
+    before = cpu_s(client)
+    timing = in_time(lambda: train(client, X, y), limit_s)
+    if timing is None:
+        return None
+    scheduler, all_workers = (now - then for now, then in zip(cpu_s(client), before, strict=True))
+    found = {"seconds": timing.seconds, "scheduler_cpu_s": scheduler, "workers_cpu_s": all_workers}
+    if case != "xgboost":
+        found |= {f"{stage.replace(' ', '_')}_s": stage_s(timing.value, stage) for stage in STAGES}
+    return found
+
+
+def show(gang: dict[str, Any], number: int, found: dict[str, Any], line: Callable[..., None]) -> None:
+    """Print one fit."""
+    n = gang["workers"]
+    cells = (found["seconds"], 1e3 * found["scheduler_cpu_s"] / n, found["workers_cpu_s"], found.get("meet_s"))
+    line(gang["case"], n, gang["ranks"], number + 1, *cells, None, None)
+
+
 def measure(
     case: str, n: int, threads: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]
 ) -> None:
     """Fit some times on a cluster of n new processes, and once more under watch."""
-    train = train_trees if case == "xgboost" else train_sgd
     gang = {"case": case, "workers": n, "ranks": (ranks := n * threads)}
     with fresh_cluster(n, threads, cold=case == "cold") as (client, X, y):
         for number in range(options.repeats + 1):
-            before = cpu_s(client)
-            timing = in_time(lambda: train(client, X, y), options.limit_s)
-            if timing is None:
+            found = timed_fit(case, client, X, y, options.limit_s)
+            if found is None:
                 rows.add(**gang, fit=number, seconds=None, limit_s=options.limit_s)
                 line(case, n, ranks, number + 1, f"over {options.limit_s:g}", *[None] * 5)
                 return
-            scheduler, all_workers = (now - then for now, then in zip(cpu_s(client), before, strict=True))
-            found = {"seconds": timing.seconds, "scheduler_cpu_s": scheduler, "workers_cpu_s": all_workers}
-            if case != "xgboost":
-                found |= {f"{stage.replace(' ', '_')}_s": stage_s(timing.value, stage) for stage in STAGES}
             rows.add(**gang, fit=number, **found)
-            timed_cells = (timing.seconds, 1e3 * scheduler / n, all_workers, found.get("meet_s"))
-            line(case, n, ranks, number + 1, *timed_cells, None, None)
+            show(gang, number, found, line)
         watch = Watch(client.run(os.getpid).values())
         watch.start()
-        in_time(lambda: train(client, X, y), options.limit_s)
+        timed_fit(case, client, X, y, options.limit_s)
         watch.stop()
         rows.add(**gang, fit="watched", sockets=watch.sockets, shared_bytes=watch.shared_bytes)
         line(case, n, ranks, "watched", None, None, None, None, watch.sockets, watch.shared_bytes / 2**20)
+
+
+def measure_on_hosts(n: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]) -> None:
+    """Fit some times on n new processes of several hosts."""
+    from benchmarks.communication import hosts as network
+
+    network.check_machine()
+    gang = {"case": "hosts", "workers": n, "ranks": n}
+    with (
+        network.Hosts(N_HOSTS + 1) as hosts,
+        network.cluster(hosts, n // N_HOSTS, 1) as (scheduler, environment),
+    ):
+        command = child(__name__, [scheduler, str(n)], "--repeats", str(options.repeats))
+        with hosts.start(0, command, stdout=subprocess.PIPE, env=environment) as client:
+            for number, text in enumerate(client.stdout or ()):
+                found = json.loads(text)
+                rows.add(**gang, fit=number, **found)
+                show(gang, number, found, line)
+        if client.returncode:
+            raise RuntimeError(f"The client ended with status {client.returncode}.")
+
+
+def inside(options: argparse.Namespace) -> None:
+    """Fit some times on the cluster at the address given, and print a line of JSON for each. Runs on the first host."""
+    from distributed import Client
+
+    address, n = options.inside[0], int(options.inside[1])
+    with Client(address, timeout=START_S) as client:
+        client.wait_for_workers(n, timeout=START_S)
+        X, y = put_rows(client, n)
+        for _ in range(options.repeats + 1):
+            found = timed_fit("hosts", client, X, y, options.limit_s) or {}
+            own_bytes = statistics.median(client.run(own_memory).values())
+            print(json.dumps({**found, "own_bytes": own_bytes}), flush=True)
+
+
+def own_memory() -> int:
+    """Return the bytes that this process shares with no other."""
+    import psutil
+
+    return int(psutil.Process().memory_full_info().uss)
 
 
 STAGES = ("kernels", "meet", "train")
@@ -219,7 +287,9 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     with table(f"three epochs, or three trees, of {N_ROWS:,} rows", *heads) as line:
         for n in options.workers or (QUICK_SIZES if options.quick else SIZES):
             for case in options.only:
-                if case != "threads":
+                if case == "hosts":
+                    measure_on_hosts(n, options, rows, line)
+                elif case != "threads":
                     measure(case, n, 1, options, rows, line)
         if "threads" in options.only:
             measure("threads", *(QUICK_THREADS if options.quick else THREADS), options, rows, line)

@@ -49,7 +49,7 @@ WORKER_PORT = 9000
 # A bucket must hold a segment that the sender has left whole for its network card to cut, which is up to 64 KB.
 BURST = "128kb"
 QUEUE = "50ms"
-START_S = 60.0
+START_S = 300.0
 LEAVE_S = 10.0
 COMMANDS = ("ip", "tc", "unshare", "nsenter", "mount", "hostname")
 
@@ -65,10 +65,14 @@ class Hosts:
         Bits per second of every network card in either direction, as ``tc`` reads it (``"100mbit"``); None: no limit.
     open_ports : sequence of int, optional
         Packets of TCP that neither come from one of these ports nor go to one are dropped on arrival.
+    names : sequence of str, optional
+        What hosts are called, and call each other; by default they are numbered, and know addresses alone.
     """
 
-    def __init__(self, n: int, rate: str | None = None, open_ports: Sequence[int] = ()) -> None:
-        self.n, self.rate, self.open_ports = n, rate, tuple(open_ports)
+    def __init__(
+        self, n: int, rate: str | None = None, open_ports: Sequence[int] = (), names: Sequence[str] = ()
+    ) -> None:
+        self.n, self.rate, self.open_ports, self.names = n, rate, tuple(open_ports), tuple(names)
         self._stack = contextlib.ExitStack()
         self._holders: list[subprocess.Popen[bytes]] = []
 
@@ -82,7 +86,7 @@ class Hosts:
                 self._holders.append(holder)
                 self._in(switch, f"ip link add host{number} type veth peer name eth0 netns {holder.pid}")
                 self._in(switch, f"ip link set host{number} master bridge up")
-                self._in(holder, f"hostname host{number}")
+                self._in(holder, f"hostname {self.names[number] if self.names else f'host{number}'}")
                 self._in(holder, "mount -t tmpfs shm /dev/shm")
                 self._in(holder, "ip link set lo up")
                 self._in(holder, f"ip address add {self.address(number)}/24 dev eth0")
@@ -93,6 +97,8 @@ class Hosts:
                     self._in(holder, f"tc qdisc add dev eth0 {bucket}")
                 if self.open_ports:
                     self._close_ports(holder)
+            if self.names:
+                self._tell_names(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -128,6 +134,13 @@ class Hosts:
         done = subprocess.run([*self._enter(holder), *command.split()], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"`{command}` failed: {done.stderr.strip()}")
+
+    def _tell_names(self, stack: contextlib.ExitStack) -> None:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        lines = [f"{self.address(number)} {name}\n" for number, name in enumerate(self.names)]
+        file.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        for holder in self._holders:
+            self._in(holder, f"mount --bind {file} /etc/hosts")
 
     def _close_ports(self, holder: subprocess.Popen[bytes]) -> None:
         # Rules of routing are a firewall that every kernel has. The table of local addresses is asked after them.

@@ -21,7 +21,8 @@ from dsgd.report import theme
 from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
-NAMES = {"dsgd": "dsgd", "xgboost": "XGBoost", "threads": "dsgd, 4 processes of 64 threads"}
+NAMES = {"dsgd": "dsgd", "xgboost": "XGBoost", "threads": "dsgd, 4 processes of 64 threads", "hosts": "dsgd, 4 hosts"}
+# What is drawn; the tables have all.
 COLOURS = {"dsgd": theme.BLUE, "xgboost": theme.VERMILION, "threads": theme.GREEN}
 
 # How jobs of the control plane end.
@@ -82,7 +83,7 @@ def main() -> None:
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(6.4, 6.0), layout="constrained")
         above, below = figure.subplots(2, 1)
-        for case in NAMES:
+        for case in COLOURS:
             draw_seconds(above, [gang for gang in gangs if gang.case == case], case)
             draw_scheduler(below, [gang for gang in gangs if gang.case == case], case)
         sizes = [row["members"] for row in simulated if row["case"] == "done"]

@@ -147,6 +147,7 @@ FIGURES: Final = (
           _one("svm/kernel_solver/elimination.py", "dsgd/study/elimination/problems.py")),
     Drawn("gangs", ["_static/gangs.png", "figures/gangs.csv", "figures/control-plane.csv"],
           "python -m benchmarks run gangs --out docs/figures/gangs.jsonl && "
+          "sudo python -m benchmarks run gangs --only hosts --workers 32 64 --out docs/figures/gangs.jsonl && "
           "python -m benchmarks run control_plane --out docs/figures/gangs.jsonl",
           _one("benchmarks/communication/gangs.py", "benchmarks/simulation/control_plane.py",
                "dsgd/runtime/scheduler/registry.py", "dsgd/runtime/scheduler/jobs.py", "dsgd/runtime/messages.py")),

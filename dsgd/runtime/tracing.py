@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.logs import whereabouts
 
-__all__ = ["SPANS_TOPIC", "Span", "carrier", "collected", "span"]
+__all__ = ["SPANS_TOPIC", "Span", "as_event", "carrier", "collected", "span"]
 
 #: Under which topic Dask's scheduler keeps the spans of its jobs.
 SPANS_TOPIC: Final = "dsgd-spans"
@@ -95,6 +96,24 @@ def span(name: str, parent: Mapping[str, str] | None = None, **attributes: str |
         if found is not None:
             found.append(Span(name, began, seconds, error))
         _log.info("%s took %.3f s%s", name, seconds, f" and ended with {error}" if error else "")
+
+
+def as_event(shown: MemberCredentials, rank: int, n_ranks: int, error: str, spans: Sequence[Span]) -> dict[str, Any]:
+    """Return what Dask's scheduler keeps of the spans of a member.
+
+    Parameters
+    ----------
+    shown : MemberCredentials
+        Of which member.
+    rank, n_ranks : int
+        Its first rank, and how many it runs.
+    error : str
+        What ended it; empty if nothing did.
+    spans : sequence of Span
+        Its spans, in the order in which they ended.
+    """
+    member = {"job": shown.job_id, "formed": shown.epoch, "rank": rank, "n_ranks": n_ranks, "error": error}
+    return {**member, "spans": [found._asdict() for found in spans]}
 
 
 def carrier() -> dict[str, str]:

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
@@ -80,6 +81,9 @@ class AbstractKernelSVM(AbstractKernelMachine):
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
+    integrity : {"none", "hmac"} or None, default None
+        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
+        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
 
     Attributes
     ----------
@@ -119,6 +123,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     max_iter: int
     elimination: str | Elimination
     transport: TransportName
+    integrity: Integrity | None
     solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
@@ -178,6 +183,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
         check_n_jobs(name, self.n_jobs)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
+        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         self._policy()
         self._check_problem()
 

@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
@@ -65,6 +66,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
+    integrity : {"none", "hmac"} or None, default None
+        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
+        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
 
     Attributes
     ----------
@@ -92,6 +96,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     solver: str
     n_jobs: int | None
     transport: TransportName
+    integrity: Integrity | None
     penalize_intercept: bool
 
     #: One of those that have `LOSSES`.
@@ -135,6 +140,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
+        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_n_jobs(name, self.n_jobs)
 
     def _solver(self) -> str:

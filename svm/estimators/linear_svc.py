@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
@@ -123,6 +124,7 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
@@ -99,6 +100,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

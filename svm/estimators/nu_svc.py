@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.kernel_base import fill
@@ -96,6 +97,7 @@ class NuSVC(AbstractKernelClassifier):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

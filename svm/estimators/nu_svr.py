@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractKernelRegressor
@@ -59,6 +60,7 @@ class NuSVR(AbstractKernelRegressor):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)

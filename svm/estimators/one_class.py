@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import OutlierMixin
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.kernel_base import fill
@@ -59,6 +60,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

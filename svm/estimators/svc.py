@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -74,6 +75,7 @@ class SVC(AbstractKernelClassifier):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)

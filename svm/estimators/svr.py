@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.single import AbstractKernelRegressor
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -47,6 +48,7 @@ class SVR(AbstractKernelRegressor):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
+    integrity: Integrity | None = None
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)

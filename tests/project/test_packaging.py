@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 import subprocess
 import sys
@@ -111,3 +112,24 @@ def test_no_registry_address_is_committed() -> None:
     files = [ROOT / name for name in ("pyproject.toml", "Makefile", ".ci/run", ".pre-commit-config.yaml")]
     found = [path.name for path in files if "index-url" in path.read_text(encoding="utf-8")]
     assert not found
+
+
+def test_other_versions_of_python_are_tested_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that classifiers name are looked for, one of pyenv's is found though not switched on, and tests exist."""
+    spec = importlib.util.spec_from_file_location("pythons", ROOT / ".ci" / "pythons.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pythons = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pythons)
+    assert pythons.versions(CONFIG)[0] == CONFIG["project"]["requires-python"].removeprefix(">=")
+    assert all((ROOT / test).is_file() for test in pythons.TESTS)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    shim, folder = tmp_path / f"python{version}", tmp_path / "versions" / f"{version}.0" / "bin"
+    shim.write_text("#!/bin/sh\necho not switched on >&2; exit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert pythons.find(version) is None
+    folder.mkdir(parents=True)
+    (folder / f"python{version}").symlink_to(sys.executable)
+    assert pythons.find(version) is not None

@@ -16,7 +16,7 @@ from sklearn.datasets import dump_svmlight_file, make_classification, make_regre
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, svm_path
+from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from gang_cluster import assert_clean, start_cluster
 
 pytestmark = pytest.mark.cluster
@@ -101,6 +101,23 @@ def test_nu_classification_and_callable_kernels(client, data):
         ours = NuSVC(nu=0.4, tol=1e-5, client=client, transport="tcp", **options).fit(X, y)
         assert ours.fit_report_["transport"] == "tcp"
         assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM, LinearSVC, LinearSVR])
+def test_frames_get_codes_where_they_are_asked_for(client, make):
+    """With integrity="hmac" every machine sends the same vectors with codes; a wrong word is refused by name."""
+    X, y = make_classification(60, 4, random_state=0)
+    settings = {"client": client, "transport": "tcp"} | ({"random_state": 0} if hasattr(make, "random_state") else {})
+    totals = {}
+    for integrity in (None, "hmac"):
+        model = make(**settings, integrity=integrity).fit(X, y)
+        totals[integrity] = model.ledger_.totals()
+    assert totals["hmac"]["bytes_sent"] == totals[None]["bytes_sent"]
+    assert totals["hmac"]["control_bytes_sent"] > totals[None]["control_bytes_sent"]
+    with pytest.raises(InvalidParameterError, match=rf"{make.__name__}\(integrity=\.\.\.\)"):
+        make(integrity="crc").fit(X, y)
+    with pytest.warns(UserWarning, match="integrity='hmac'.*has an effect on worker processes only"):
+        make(integrity="hmac").fit(X, y)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -34,7 +34,7 @@ from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.timeouts import Timeouts
-from dsgd.runtime.tracing import SPANS_TOPIC, collected, span
+from dsgd.runtime.tracing import SPANS_TOPIC, as_event, collected, span
 from dsgd.runtime.worker.failures import describe, release_frames
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
@@ -237,10 +237,9 @@ def _observed(task: MemberTask, worker: Worker, failures: _Failures) -> Iterator
             yield
             if failures.are_told:
                 raise GangError(failures.text)  # for the span alone: the client knows
-        record = {"job": shown.job_id, "formed": shown.epoch, "rank": rank, "n_ranks": n_ranks, "error": failures.text}
         # A worker that closes may tell nothing any more.
         with contextlib.suppress(Exception):
-            worker.log_event(SPANS_TOPIC, {**record, "spans": [found._asdict() for found in spans]})
+            worker.log_event(SPANS_TOPIC, as_event(shown, rank, n_ranks, failures.text, spans))
 
 
 class _Failures:
