@@ -118,10 +118,9 @@ class RoundedPiece:
         for start in range(0, self.n_rows, stride):
             n = min(stride, self.n_rows - start)
             counted = np.arange(n)
-            self._round(rows[start : start + n], counted, counted, words)
+            are_finite &= self._round(rows[start : start + n], counted, counted, words)
             widen(words[:n].reshape(-1).view(np.uint16), code, numbers[:n].reshape(-1))
-            bits = numbers[:n].view(word_type(numbers.dtype))
-            are_finite &= bool(fingerprint_dense(bits, out[start : start + n]))
+            fingerprint_dense(numbers[:n].view(word_type(numbers.dtype)), out[start : start + n])
         return are_finite
 
     def place(self, rows: IntVector, places: IntVector, values: AnyArray) -> None:
@@ -134,12 +133,15 @@ class RoundedPiece:
         """
         self._round(self.rows(), rows, places, values)
 
-    def _round(self, block: FloatMatrix, rows: IntVector, places: IntVector, out: AnyArray) -> None:
+    def _round(self, block: FloatMatrix, rows: IntVector, places: IntVector, out: AnyArray) -> bool:
+        """Do what `place` does; return whether all numbers are finite."""
         kept = _FORMATS[self.storage]
-        if round_rows(block, rows, places, out.view(np.uint16), kept.code, kept.limit):
-            stride = max(1, _PIECE_BYTES // max(1, block.shape[1] * block.itemsize))
-            for start in range(0, len(block), stride):
-                _check_sizes(block[start : start + stride], self.storage)
+        if not round_rows(block, rows, places, out.view(np.uint16), kept.code, kept.limit):
+            return True
+        stride = max(1, _PIECE_BYTES // max(1, block.shape[1] * block.itemsize))
+        for start in range(0, len(block), stride):
+            _check_sizes(block[start : start + stride], self.storage)
+        return False
 
 
 def _check_sizes(rows: FloatMatrix, storage: str) -> None:

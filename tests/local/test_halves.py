@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 
 from dsgd.errors import InvalidDataError
+from dsgd.kernels import halves
 from dsgd.local import SGD, Objective, ShardBuilder, n_params
 from dsgd.local.blocks import fingerprints, readable
 from dsgd.local.halves import STORAGES, widened, word_dtype
@@ -65,6 +67,29 @@ def test_every_word_is_read_as_its_number(storage: str) -> None:
     is_number = np.isfinite(expected)
     assert is_number.sum() > 60_000
     assert widened(words)[is_number].tobytes() == expected[is_number].tobytes()
+
+
+def test_machines_that_do_not_convert_float16_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "_converts", lambda target: False)
+
+    @njit
+    def convert(singles: Any, words: Any, back: Any) -> None:
+        for j in range(singles.shape[0]):
+            words[j] = halves._to_float16(singles[j])
+            back[j] = halves._from_float16(words[j])
+
+    exact = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    exact = exact[np.isfinite(exact)].astype(np.float32)
+    # Each of them, its neighbours, and what lies near the middle between two.
+    middles = (exact[:-1] + exact[1:]) / 2
+    singles = np.concatenate(
+        [s for x in (exact, middles) for s in (x, *(np.nextafter(x, np.float32(e)) for e in (-9, 9)))]
+    )
+    singles = singles[np.abs(singles) < 65520]
+    words, back = np.empty(singles.shape, np.uint16), np.empty(singles.shape, np.float32)
+    convert(singles, words, back)
+    assert words.tobytes() == singles.astype(np.float16).tobytes()
+    assert back.tobytes() == singles.astype(np.float16).astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("storage", STORAGES)
