@@ -158,16 +158,14 @@ def fit(
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
         "out_of_core": out_of_core,
-        "storage": storage,
-        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling, features)),
-        **_given(checkpoint=checkpoint, resume_from=resume_from, priority=priority, integrity=integrity),
+        **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
+        **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
         _train(estimator, *_rows(client, paths), show=not (quiet or as_json))
-        # The model outlives the cluster it was trained on.
-        estimator.set_params(client=None)
-    save_model(estimator, model)
+    # The model outlives the cluster it was trained on.
+    save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
 
 
