@@ -249,7 +249,7 @@ def _part(values: Any, number: int) -> Any:
 def open_row(
     values: Any,
     indptr: PointerVector | None,
-    row: np.uint64,
+    row: int | np.uint64,
     end: np.uint64,
     n_features: np.uint64,
     held: np.uint64,
