@@ -96,6 +96,10 @@ _ResumeFrom: TypeAlias = Annotated[
 _OutOfCore: TypeAlias = Annotated[
     bool, place_option("--out-of-core", help="Keep rows on disk, for data larger than memory.")
 ]
+_Storage: TypeAlias = Annotated[
+    str | None,
+    place_option(help="Keep dense rows in 16 bits an entry: float16 or bfloat16. Training is in float32."),
+]
 _Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -130,6 +134,7 @@ def fit(
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
+    storage: _Storage = None,
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
@@ -153,15 +158,14 @@ def fit(
         "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
         "out_of_core": out_of_core,
-        **_given(learning_rate=learning_rate, eta0=eta0, **stepping(optimizer, sampling, features)),
-        **_given(checkpoint=checkpoint, resume_from=resume_from, priority=priority, integrity=integrity),
+        **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
+        **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
         _train(estimator, *_rows(client, paths), show=not (quiet or as_json))
-        # The model outlives the cluster it was trained on.
-        estimator.set_params(client=None)
-    save_model(estimator, model)
+    # The model outlives the cluster it was trained on.
+    save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
 
 

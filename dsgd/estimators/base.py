@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
-from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
@@ -45,6 +45,7 @@ from dsgd.local import (
     Objective,
     RandomMap,
     pack,
+    refuse_sparse,
     resolve_sampling,
     unpack,
 )
@@ -184,6 +185,11 @@ class AbstractSGD(AbstractLinearEstimator):
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same to the bit.
+    storage : {"float16", "bfloat16"} or None, default None
+        Keep packed rows in 16 bits an entry, half of the memory and of what an epoch reads, and train in float32; see
+        :doc:`performance`. Dense rows are rounded once, and the model is that of the rounded rows to the bit. float16
+        has 11 bits of precision and numbers up to 65504, bfloat16 has 8 bits and the range of float32. ``predict`` and
+        ``score`` read the rows that they are given.
 
     Attributes
     ----------
@@ -248,6 +254,7 @@ class AbstractSGD(AbstractLinearEstimator):
     priority: int | None = None
     integrity: Integrity | None = None
     out_of_core: bool = False
+    storage: str | None = None
 
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
@@ -311,16 +318,18 @@ class AbstractSGD(AbstractLinearEstimator):
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
+        storage = self._storage_of(X)
         if is_read:
-            rows.read(n_ranks, type(self).__name__)
+            rows.read(n_ranks, type(self).__name__, storage)
         held_out = None
         if self.early_stopping and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
         summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
-        packer, job = self._plan(summaries, start, seed)
+        packer, job = self._plan(summaries, start, seed, storage)
         packer = replace(packer, held_out=held_out)
-        shares = rows.packed(n_ranks, packer, seed=seed if self.shuffle else None, reads_once=is_read)
+        dealing = seed if self.shuffle else None
+        shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read, storage=storage)
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
         )
@@ -337,7 +346,7 @@ class AbstractSGD(AbstractLinearEstimator):
         summaries = [look(block, expected) for block in blocks]
         check_summaries(summaries)
         self._check_width(summaries, None, first=start.is_first)
-        packer, job = self._plan(summaries, start, self._draw_seed())
+        packer, job = self._plan(summaries, start, self._draw_seed(), self.storage)
         shares = [packer([block], rank) for rank, block in enumerate(blocks)]
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
@@ -345,7 +354,7 @@ class AbstractSGD(AbstractLinearEstimator):
         return gang, packer.sparse
 
     def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
-        seed = self._draw_seed()
+        seed, storage = self._draw_seed(), self._storage_of(X)
         with self._open_blocks(
             X,
             y,
@@ -357,10 +366,11 @@ class AbstractSGD(AbstractLinearEstimator):
                 pieces=_ELASTIC_PIECES if self.elastic else 1,
                 on_disk=self.out_of_core,
                 seed=seed if self.shuffle else None,
+                storage=storage,
             ),
             first=start.is_first,
         ) as blocks:
-            packer, job = self._plan(blocks.summaries, start, seed)
+            packer, job = self._plan(blocks.summaries, start, seed, storage)
             work = Work(
                 train,
                 packer,
@@ -377,14 +387,19 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return the seed of this training."""
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _plan(self, summaries: Sequence[BlockSummary], start: _Start, seed: int) -> tuple[Packer, TrainJob]:
+    def _plan(
+        self, summaries: Sequence[BlockSummary], start: _Start, seed: int, storage: str | None
+    ) -> tuple[Packer, TrainJob]:
         """Return what packs the rows and what trains on them."""
         check_summaries(summaries)
         with stage("labels"):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
-        dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
+        if storage is not None and sparse:
+            refuse_sparse(storage)
+        is_single = storage is not None or all(s.dtype == "float32" for s in summaries if s.rows)
+        dtype = "float32" if is_single else "float64"
         early = self.early_stopping and not start.is_part
         packer = Packer(
             classes=self._classes(),
@@ -395,6 +410,7 @@ class AbstractSGD(AbstractLinearEstimator):
             seed=seed,
             validation_fraction=float(self.validation_fraction) if early else 0.0,
             out_of_core=self.out_of_core,
+            storage=storage,
         )
         self._random_map = self._map_of(start, seed)
         # Features of sparse rows are dense.
@@ -577,8 +593,20 @@ class AbstractSGD(AbstractLinearEstimator):
         check_any_weight(rows.block[2])
         if not self.shuffle:
             return rows.block
-        rows.read(count_cores(), type(self).__name__)
-        return rows.block if rows.known is None else HashedBlock(rows.block, rows.known.prints)
+        storage = self._storage_of(X)
+        rows.read(count_cores(), type(self).__name__, storage)
+        known = rows.known(storage)
+        return rows.block if known is None else HashedBlock(rows.block, known.prints)
+
+    def _storage_of(self, X: Any) -> str | None:
+        """Return the format in which rows are kept: that of this estimator or else of `Rows`."""
+        of_rows = X.storage if isinstance(X, Rows) else None
+        if self.storage is not None and of_rows not in (None, self.storage):
+            raise IncompatiblePartsError(
+                f"{type(self).__name__}(storage={self.storage!r}) is given Rows(storage={of_rows!r}). Leave storage of "
+                "the estimator at None: it is then that of the rows."
+            )
+        return self.storage or of_rows
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)

@@ -15,7 +15,7 @@ from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.local import AbstractReduction, AbstractRule, Objective, check_reduction, resolve_sampling, steps_of
+from dsgd.local import STORAGES, AbstractReduction, AbstractRule, Objective, check_reduction, resolve_sampling, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
@@ -76,6 +76,7 @@ def check_parameters(estimator: Any) -> None:
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
     check_numbers(estimator, "priority", integer=True, optional=True)
     check_choice(f"{name}(integrity=...)", estimator.integrity, (*get_args(Integrity), None))
+    check_choice(f"{name}(storage=...)", estimator.storage, (*STORAGES, None))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):

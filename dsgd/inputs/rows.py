@@ -34,11 +34,12 @@ from dsgd.inputs.frames import in_memory, is_table, validated
 from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.local import STORAGES
 from dsgd.runtime.pools import count_cores
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 from dsgd.types import AnyArray
-from dsgd.validation import check_number
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["KeptPacks", "LocalRows", "Rows", "refuse_beside", "unpacked"]
 
@@ -102,9 +103,8 @@ class LocalRows:
     def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
         self.block = block
         self._is_finite = is_finite
-        #: Results of reading the rows; None before `read`, and if they must be converted first.
-        self.known: KnownRows | None = None
-        self._is_read = False
+        # What was read of the rows, by the format in which they are kept; None if they must be converted first.
+        self._known: dict[str | None, KnownRows | None] = {}
         self._summaries: dict[bool, BlockSummary] = {}
         self._packed = _Recent(n_kept)
         self._n_kept = n_kept
@@ -114,21 +114,34 @@ class LocalRows:
         """How many rows there are."""
         return int(self.block[0].shape[0])
 
-    def read(self, n_threads: int, name: str) -> None:
-        """Read the rows once, in threads: their fingerprints, and whether they are finite; `name` is that in errors.
+    def read(self, n_threads: int, name: str, storage: str | None = None) -> None:
+        """Read the rows once, in threads: their fingerprints, and whether they are finite.
+
+        Parameters
+        ----------
+        n_threads : int
+            How many threads read.
+        name : str
+            That of the estimator in errors.
+        storage : str or None, default None
+            A format of 16 bits to which rows will be rounded, see `dsgd.local.halves`.
 
         Raises
         ------
         ValueError
-            A value is not finite.
+            A value is not finite, or too large for the format.
         """
-        if self._is_read:
+        if storage in self._known:
             return
         X = self.block[0]
-        known = read_rows(X, n_threads) if X.ndim == 2 else None
+        known = read_rows(X, n_threads, storage) if X.ndim == 2 else None
         if not self._is_finite and (known is None or not known.are_finite):
             assert_all_finite(X, estimator_name=name, input_name="X")
-        self.known, self._is_read = known, True
+        self._known[storage], self._is_finite = known, True
+
+    def known(self, storage: str | None = None) -> KnownRows | None:
+        """Return what `read` has found; None before it, and if rows must be converted first."""
+        return self._known.get(storage)
 
     def summary(self, *, classification: bool) -> BlockSummary:
         """Return the summary of rows and targets."""
@@ -140,20 +153,27 @@ class LocalRows:
         return self._summaries[classification]
 
     def packed(
-        self, n_ranks: int, pack: Callable[[Sequence[Block], int], Packed], *, seed: int | None, reads_once: bool
+        self,
+        n_ranks: int,
+        pack: Callable[[Sequence[Block], int], Packed],
+        *,
+        seed: int | None,
+        reads_once: bool,
+        storage: str | None = None,
     ) -> list[Packed]:
         """Return the data of each rank; see `pack_for_threads`.
 
         Parameters
         ----------
-        n_ranks, pack, seed
+        n_ranks, pack, seed, storage
             As there.
         reads_once : bool
             Whether `pack` may take a selection in place of X.
         """
 
         def make() -> list[Packed]:
-            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=self.known if reads_once else None)
+            known = self.known(storage) if reads_once else None
+            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=known, storage=storage)
 
         if not self._n_kept:
             return make()
@@ -223,6 +243,8 @@ class Rows:
     keep : int, default 1
         For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
         large as X. The set that was used least recently goes first.
+    storage : {"float16", "bfloat16"} or None, default None
+        How `SGDClassifier` and `SGDRegressor` keep packed rows, see there; their own `storage` is None or the same.
 
     Attributes
     ----------
@@ -236,7 +258,7 @@ class Rows:
     InvalidDataError
         X, y and sample_weight cannot be trained on.
     InvalidParameterError
-        `client` is simulated, or `keep` is below zero.
+        `client` is simulated, `keep` is below zero, or `storage` is no format.
 
     Examples
     --------
@@ -254,8 +276,18 @@ class Rows:
     n_features_in_: int
     feature_names_in_: AnyArray
 
-    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None, keep: int = 1) -> None:
+    def __init__(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        client: Any = None,
+        keep: int = 1,
+        storage: str | None = None,
+    ) -> None:
         check_number("Rows(keep=...)", keep, low=0, integer=True)
+        check_choice("Rows(storage=...)", storage, (*STORAGES, None))
         if isinstance(client, SimulatedCluster):
             raise InvalidParameterError(
                 f"Rows(client={client!r}): rows of a simulated cluster are in this process. Leave client at None here, "
@@ -265,12 +297,12 @@ class Rows:
             raise InvalidDataError("Rows(X) takes arrays or collections. Got Rows: pass its X, y and sample_weight.")
         self.client = client
         self._opened = _Recent(max(1, keep), lambda opened: opened[1]())
-        self.keep = keep
+        self.keep, self.storage = keep, storage
         self._local: LocalRows | None = None
         if not is_distributed(X):
             X, y, sample_weight = self._checked(X, y, sample_weight)
             self._local = LocalRows((X, y, sample_weight), keep)
-            self._local.read(count_cores(), type(self).__name__)
+            self._local.read(count_cores(), type(self).__name__, storage)
             self._digest = self._sample()
         #: The rows, targets and weights.
         self.X, self.y, self.sample_weight = X, y, sample_weight

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
+from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.sgd import (
     COUNTERS,
@@ -24,11 +25,12 @@ from dsgd.kernels.sgd import (
     count_rows,
     loss_of_output,
     rate_now,
-    row_bounds,
 )
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows"]
+
+_ZERO = np.uint64(0)
 
 
 @kernel
@@ -67,6 +69,7 @@ def run_shared_rows(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     dtype = params.dtype.type
     t = counters[T]
     loss_sum = 0.0
@@ -75,14 +78,14 @@ def run_shared_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
                 dot = 0.0
                 for j in range(first, last):
                     column = j - first if indices is None else np.uint64(indices[j])
                     place = k * n_features + column if indices is None else column * n_outputs + k
-                    dot += values[j] * params[place]
+                    dot += entries[j] * params[place]
                 p = dot + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
@@ -94,7 +97,7 @@ def run_shared_rows(
                     place = k * n_features + column if indices is None else column * n_outputs + k
                     share = eta / frequencies[column]
                     before = params[place]  # read again: other threads have stepped since the score was computed
-                    after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
+                    after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * entries[j]
                     owed = constants[L1_RATE] * share
                     if owed > 0.0:
                         after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)

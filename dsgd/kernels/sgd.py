@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
+from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
@@ -307,8 +308,8 @@ def run_rows(
 
     Parameters
     ----------
-    values : array, shape (nnz,) or (n_rows * n_features,)
-        Entries of all rows.
+    values : array, shape (nnz,) or (n_rows * n_features,), or a tuple
+        Entries of all rows; of dense rows in 16 bits, what `dsgd.kernels.halves` says.
     indices : array of uint32, shape (nnz,), or None
         Their columns; None for dense rows.
     indptr : array of uint64, shape (n_rows + 1,), or None
@@ -335,6 +336,7 @@ def run_rows(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     t = counters[T]
     n_averaged = counters[N_AVERAGED]
     owed_total = counters[L1_TOTAL]
@@ -359,7 +361,8 @@ def run_rows(
         wiped_at = _NO_ROW
         for i in range(first_row, end_row):
             row = i
-            first, last = row_bounds(indptr, row, n_features)
+            end = i + _ONE if is_apart else end_row
+            first, last, held, end_held = open_row(values, indptr, i, end, n_features, held, end_held)
             eta = rate_now(counters, constants, codes, t)
             averages = 0 < codes[AVERAGE] <= t
             score_scale = scale
@@ -368,9 +371,9 @@ def run_rows(
             scale = 1.0 if is_wiped else scale * shrink
             if indices is not None:
                 if is_wide:
-                    score_columns(values, indices, first, last, params, factors)
+                    score_columns(entries, indices, first, last, params, factors)
                 else:
-                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
+                    factors[0] = row_dot(entries, indices, first, last, params, _ZERO)
                 if is_wiped:
                     wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
                     wiped_at = np.uint64(i)
@@ -387,8 +390,10 @@ def run_rows(
                 if indices is None:
                     if is_apart:
                         row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
-                        first, last = row_bounds(indptr, row, n_features)
-                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+                        first, last, held, end_held = open_row(
+                            values, indptr, row, row + _ONE, n_features, held, end_held
+                        )
+                    p = score_scale * row_dot(entries, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
@@ -404,9 +409,9 @@ def run_rows(
                 if is_wide:
                     factors[k] = step
                 elif is_short or step != 0.0:
-                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
+                    add_step(entries, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and is_wide:
-                add_steps(values, indices, first, last, params, auxiliary, factors, a)
+                add_steps(entries, indices, first, last, params, auxiliary, factors, a)
             owed_total = owe(
                 indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
             )
@@ -454,6 +459,7 @@ def gradient_rows(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum = 0.0
@@ -463,12 +469,12 @@ def gradient_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
             if indices is not None and is_wide:
-                score_columns(values, indices, first, last, params, factors)
+                score_columns(entries, indices, first, last, params, factors)
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(entries, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
@@ -480,9 +486,9 @@ def gradient_rows(
                 if is_wide:
                     factors[k] = slope
                 elif slope != 0.0:
-                    add_row(values, indices, first, last, out, base, slope)
+                    add_row(entries, indices, first, last, out, base, slope)
             if indices is not None and is_wide:
-                add_columns(values, indices, first, last, out, factors, 1.0)
+                add_columns(entries, indices, first, last, out, factors, 1.0)
     count_rows(counters, stop - start, loss_sum, guard)
 
 

@@ -14,6 +14,7 @@ from dsgd.local.base import (
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import RandomMap
+from dsgd.local.halves import STORAGES, refuse_sparse
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
@@ -31,6 +32,7 @@ __all__ = [
     "OPTIMIZER_NAMES",
     "SAGA",
     "SGD",
+    "STORAGES",
     "SVRG",
     "AbstractLocalOptimizer",
     "AbstractReduction",
@@ -65,6 +67,7 @@ __all__ = [
     "pack",
     "parse_optimizer",
     "parse_sampling",
+    "refuse_sparse",
     "resolve_sampling",
     "split",
     "steps_of",

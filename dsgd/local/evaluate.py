@@ -35,7 +35,7 @@ def evaluate(
     Evaluation
         The sums.
     """
-    sums = np.zeros(7)
+    sums, values = np.zeros(7), shard.readable(shard.scratch())
     stop = shard.n_rows if stop is None else stop
     residency = None if shard.mapping is None else Residency(shard, start)
     # Sums continue across cuts, so that cuts change no bit of them.
@@ -43,7 +43,7 @@ def evaluate(
     for low in range(start, stop, step):
         high = min(stop, low + step)
         evaluate_rows(
-            shard.values.reshape(-1),
+            values,
             shard.indices,
             shard.indptr,
             shard.targets,

@@ -171,6 +171,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
             order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),
+            opened=shard.scratch(),
             rule=rule,
             sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
             reduction=None if self.reduction is None else self.reduction.init(shard, k, self.seed),
@@ -261,7 +262,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
         return (
-            shard.values.reshape(-1),
+            shard.readable(state.opened),
             shard.indices,
             shard.indptr,
             shard.targets,

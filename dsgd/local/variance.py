@@ -99,12 +99,13 @@ class ReductionState:
     ) -> None:
         """Remember the slopes of all rows at a model, and their mean gradient."""
         self.mean.fill(0.0)
+        values = shard.readable(shard.scratch())
         residency = None if shard.mapping is None else Residency(shard)
         stride = max(1, shard.n_rows if residency is None else residency.stride)
         for low in range(0, shard.n_rows, stride):
             high = min(shard.n_rows, low + stride)
             kernels.remember_slopes(
-                shard.values.reshape(-1),
+                values,
                 shard.indices,
                 shard.indptr,
                 shard.targets,
@@ -168,7 +169,8 @@ class AbstractReduction(ABC):
     def curvature(self, shard: Shard, objective: Objective) -> float:
         """Return the largest curvature of the objective of a row, penalty included; one pass over the rows."""
         beside = float(objective.fit_intercept)
-        square = kernels.largest_square(shard.values.reshape(-1), shard.indptr, shard.weights, shard.n_features, beside)
+        values = shard.readable(shard.scratch())
+        square = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
         largest = LOSSES[objective.loss].curvature * float(objective.class_weights().max())
         return float(largest * square + objective.strength)
 
