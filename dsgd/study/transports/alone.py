@@ -1,4 +1,4 @@
-"""The work of both parties in one process, with nothing sent: what no way can be faster than, on memory of this speed."""
+"""The work of both parties in one process, with nothing sent: no way can be faster on this memory."""
 
 from __future__ import annotations
 

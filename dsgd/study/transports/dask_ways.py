@@ -63,7 +63,8 @@ def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool
             begin = time.perf_counter()
             up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
             down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
-            wait(down)
+            with client.as_current():
+                wait(down)
             return time.perf_counter() - begin, down
 
         warm = []

@@ -38,7 +38,7 @@ WAYS: Final = MappingProxyType(
 _PARTS: Final = ("messages", "training", "counts")
 _STEPS: Final = {"logistic": 200, "cnn": 30, "25M": 2}
 # Rounds that are counted: many where other work of the processes would be seen beside the message.
-_FEW_FROM_BYTES, _FEW, _MANY = 1 << 16, 5, 50
+_FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TransportStudy:
     """
 
     ways: Sequence[str] = tuple(WAYS)
-    sizes: Sequence[int] = (4, 1_024, 65_536, 1_048_576, 16_777_216, 268_435_456)
+    sizes: Sequence[int] = (4, 1_000, 64_000, 1_000_000, 16_000_000, 256_000_000)
     models: Sequence[str] = tuple(MODELS)
     repeats: int = 5
     seconds: float = 0.2
@@ -140,4 +140,4 @@ class TransportRun(AbstractRun):
 
 def demo_transport_study() -> TransportStudy:
     """Return a study for two minutes on two cores: messages of up to 16 MB, three repetitions."""
-    return TransportStudy(sizes=(4, 65_536, 1_048_576, 16_777_216), repeats=3, seconds=0.1)
+    return TransportStudy(sizes=(4, 64_000, 1_000_000, 16_000_000), repeats=3, seconds=0.1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.rows import Row, StudyRun
@@ -59,11 +57,10 @@ def missing_parts(study: TransportStudy) -> dict[str, str]:
 def run_transport_study(
     study: TransportStudy, out: str | os.PathLike[str], *, force: bool = False, command: str | None = None
 ) -> Iterator[StudyRun]:
-    """Make the runs of a study that have no row yet; yield every run: what is timed, repetition after repetition, then
-    what is counted.
+    """Make the runs of a study that have no row yet; yield every run: timed ones, then counted ones.
 
     Parameters and errors are those of `dsgd.study.run_study`, which see.
-    """  # noqa: D205
+    """
     record = Record(out, force=force, command=command, ranks=2)
     missing = missing_parts(study)
     with _Clusters() as clusters:
