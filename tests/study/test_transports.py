@@ -78,6 +78,7 @@ def test_tables_hold_ways_against_each_other() -> None:
     assert message_table(cells).rows[1] == ("Dask RPC", "4 ms", "4 ms")
     assert placement_table(cells).rows[0] == ("4 B", "100 µs", "200 µs", "2x", "3x", "2x")
     assert copies_table(cells, 64_000).rows[0] == ["Dask RPC", "4.00", "2.00", "2.00", "3.00", "7", "2.5"]
+    assert copies_table(cells, 4).rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
     assert training_table(cells).rows[1][:3] == ("Dask RPC", "8 ms", "40x")
     assert memory_table(cells).rows[1][-1] == "80x"
     assert "40x of at most 80x" in transport_verdict(cells)

@@ -44,7 +44,7 @@ def _turn(name: str, work: Work, begins: bool, got: AnyArray | None) -> AnyArray
 def _counts(client: Client, workers: Sequence[str]) -> list[int]:
     """Return what both workers have counted."""
     found = client.run(counts_here, workers=list(workers)).values()
-    return np.sum([one or [0] * len(COUNTS) for one in found], axis=0).tolist()
+    return [int(count) for count in np.sum([one or [0] * len(COUNTS) for one in found], axis=0)]
 
 
 def _workers(client: Client) -> list[str]:

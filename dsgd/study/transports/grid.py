@@ -36,7 +36,7 @@ WAYS: Final = MappingProxyType(
 )
 
 _PARTS: Final = ("messages", "training", "counts")
-_STEPS: Final = {"logistic": 200, "cnn": 30, "25M": 2}
+_STEPS: Final = {"logistic": 100, "cnn": 20, "25M": 2}
 # Rounds that are counted: many where other work of the processes would be seen beside the message.
 _FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
 

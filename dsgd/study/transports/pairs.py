@@ -157,7 +157,7 @@ def run_pair(rank: Rank, data: Any, way: str, works: Sequence[tuple[Work, Amount
     makers: dict[str, Callable[[int], AbstractChannel]] = {
         "agreed": lambda n: AgreedSlots(rank, n), "registered": lambda n: RegisteredSlots(rank, n),
     }  # fmt: skip
-    make = makers.get(way, lambda n: _Wire(transport, n))
+    make: Callable[[int], AbstractChannel] = makers.get(way, lambda n: _Wire(transport, n))
     try:
         return [_run(rank, make(work.n), work, amount, counts) for work, amount in works]
     finally:

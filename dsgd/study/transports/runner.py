@@ -90,7 +90,7 @@ class _Clusters:
         kind = encrypted, counts
         if kind not in self._clients:
             with counted() if counts else nullcontext():
-                made = cluster_of(2, **({"security": True} if encrypted else {}))
+                made = cluster_of(2, security=encrypted or None)
                 self._clients[kind] = self._open.enter_context(made)
         return self._clients[kind]
 

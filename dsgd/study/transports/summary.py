@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 _DATA: Final = "a parameter server and a worker, two processes of one machine"
+# Of shorter messages bytes are told, not multiples.
+_LEAST_BYTES: Final = 4_096
 #: Names of models in text.
 NAMES: Final = {"logistic": "logistic regression, 254", "cnn": "CNN, 114,314", "25M": "25,557,032, messages only"}
 
@@ -84,7 +86,10 @@ def summarise_transports(rows: Iterable[Row]) -> list[WayCell]:
         Rows of one study.
     """
     made = [_with_kernel(row) for row in rows]
-    found = [WayCell(*key, own) for key, own in grouped(made, "part", "way", "work", "n_bytes").items()]
+    found = [
+        WayCell(part, way, work, n_bytes, own)
+        for (part, way, work, n_bytes), own in grouped(made, "part", "way", "work", "n_bytes").items()
+    ]
     order = list(WAYS)
     return sorted(found, key=lambda cell: (cell.part, order.index(cell.way), cell.n_bytes))
 
@@ -145,19 +150,25 @@ def placement_table(cells: Sequence[WayCell]) -> Table:
 
 def copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
     """Return what was counted of a message of one size, by way."""
+    in_bytes = n_bytes < _LEAST_BYTES
+
+    def text(cell: WayCell, *names: str) -> str:
+        return byte_text(cell.copies(*names) * n_bytes) if in_bytes else f"{cell.copies(*names):.2f}"
+
     columns = {
         "way": lambda cell: cell.name,
-        "copies": lambda cell: f"{cell.copies():.2f}",
-        "in processes": lambda cell: f"{cell.copies('copied'):.2f}",
-        "by the kernel": lambda cell: f"{cell.copies('kernel'):.2f}",
-        "allocated": lambda cell: f"{cell.copies('allocated'):.2f}",
+        "copied" if in_bytes else "copies": text,
+        "in processes": lambda cell: text(cell, "copied"),
+        "by the kernel": lambda cell: text(cell, "kernel"),
+        "allocated": lambda cell: text(cell, "allocated"),
         "allocations": lambda cell: f"{cell.median('allocations'):.0f}",
         "system calls": lambda cell: f"{cell.median('calls'):.1f}",
     }
+    each = "" if in_bytes else ", each as multiples of the message"
     note = (
         "Of both processes, for one message: bytes that memcpy and its relatives moved, that the kernel moved for "
-        "send, receive, read, write and process_vm_readv, and that were asked for by malloc and its relatives, each as "
-        "multiples of the message. Allocations are all, those of Python objects too; system calls those that move data."
+        f"send, receive, read, write and process_vm_readv, and that malloc and its relatives were asked for{each}. "
+        "Allocations are all, those of Python objects too; system calls those that move data."
     )
     return Table.of(
         f"Copies and allocations of a message of {byte_text(n_bytes)}",
