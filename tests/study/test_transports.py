@@ -81,7 +81,7 @@ def test_tables_hold_ways_against_each_other() -> None:
     assert copies_table(cells, 4).rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
     assert training_table(cells).rows[1][:3] == ("Dask RPC", "8 ms", "40x")
     assert memory_table(cells).rows[1][-1] == "80x"
-    assert "40x of at most 80x" in transport_verdict(cells)
+    assert "40 times at 4 B and 40 times at 64 kB, where memory allows 80 and 80." in transport_verdict(cells)
     assert unequal_models(cells) == []
 
 

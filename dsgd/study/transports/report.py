@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Axis, Bars, Figure, Line, Page, Panel, byte_text, series
-from dsgd.report.theme import MUTED
+from dsgd.report.theme import MUTED, TEXT
 from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.frame.statement import as_times
@@ -123,7 +123,7 @@ def _line(cells: Sequence[WayCell], label: str, number: int) -> Line:
 def _places(ways: Sequence[str]) -> tuple[dict[str, float], Axis]:
     """Return the height of each way, the first at the top, and the axis that names them."""
     places = {way: float(len(ways) - 1 - number) for number, way in enumerate(ways)}
-    ticks = {place: WAYS[way] for way, place in places.items()}
+    ticks = {place: WAYS[way] for way, place in reversed(places.items())}
     return places, Axis("", low=-0.6, high=len(ways) - 0.4, ticks=ticks, grid=False)
 
 
@@ -138,7 +138,7 @@ def _copies(cells: Sequence[WayCell], n_bytes: int) -> Figure:
         marks.append(Bars(label, floor, right, down, up, series(number)[0], names))
         floor = right
     spent = Line(
-        "allocated", [cell.copies("allocated") for cell in own], [places[cell.way] for cell in own], series(2)[0],
+        "allocated", [cell.copies("allocated") for cell in own], [places[cell.way] for cell in own], TEXT,
         "circle", width=0.0, hollow=True,
         names=[f"{cell.name}, allocated: {cell.copies('allocated'):.2f}" for cell in own],
     )  # fmt: skip

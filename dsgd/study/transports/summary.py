@@ -216,16 +216,15 @@ def memory_table(cells: Sequence[WayCell]) -> Table:
 
 def transport_verdict(cells: Sequence[WayCell]) -> str:
     """Return the answer of the study, a few sentences."""
-    sentences = []
-    for size in sorted({cell.n_bytes for cell in _of(cells, "messages")}):
+    gains, bounds = [], []
+    sizes = sorted({cell.n_bytes for cell in _of(cells, "messages")})
+    for size in dict.fromkeys((*sizes[:1], *sizes[-1:])):
         rpc, best, least = (_one(cells, "messages", way=way, n_bytes=size) for way in ("rpc", "registered", "none"))
         if rpc and best and least:
-            gain = rpc.message_s() / best.message_s()
-            bound = rpc.message_s() / least.message_s()
-            sentences.append(f"{byte_text(size)}: {as_times(gain)} of at most {as_times(bound)}")
-    answer = f"Registered slots are faster than Dask's RPC, by size of the message: {'; '.join(sentences)}."
-    if not sentences:
-        answer = ""
+            gains.append(f"{rpc.message_s() / best.message_s():.3g} times at {byte_text(size)}")
+            bounds.append(f"{rpc.message_s() / least.message_s():.3g}")
+    gained, allowed = " and ".join(gains), " and ".join(bounds)
+    answer = f"Registered slots are faster than Dask's RPC: {gained}, where memory allows {allowed}." if gains else ""
     big = max((cell.n_bytes for cell in _of(cells, "counts")), default=0)
     counted = {cell.way: cell for cell in _of(cells, "counts", n_bytes=big)}
     if {"rpc", "registered"} <= set(counted):
