@@ -24,7 +24,7 @@ SOURCE: Final = Source(
         ),
     ),
     "dsgd.SGDClassifier",
-    'SGDClassifier(transport="shm")',
+    'SGDClassifier(transport="shm", client=client)',
     "Tensors are written or read where the other process has them, and not passed through the buffers of an RPC.",
 )
 
