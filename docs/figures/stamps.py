@@ -101,6 +101,12 @@ _ABOUT: Final[Mapping[str, Sequence[str]]] = {
     "speedups": ["dsgd/sim/scaling/*.py"],
     "trees": ["dsgd/collectives/algorithms/packing.py"],
     "sums": ["dsgd/collectives/algorithms/ring.py"],
+    "transports": [
+        "dsgd/study/transports/dask_ways.py",
+        "dsgd/study/transports/pairs.py",
+        "dsgd/study/transports/parties.py",
+        "dsgd/study/transports/slots.py",
+    ],
 }
 
 
