@@ -36,7 +36,9 @@ WAYS: Final = MappingProxyType(
 )
 
 _PARTS: Final = ("messages", "training", "counts")
-_STEPS: Final = {"logistic": 100, "cnn": 20, "25M": 2}
+_STEPS: Final = {"logistic": 1_000, "cnn": 20, "25M": 2}
+# Rounds of tasks take so long that a tenth of the short ones must do.
+_STEPS_OF_TASKS: Final = {**_STEPS, "logistic": 100}
 # Rounds that are counted: many where other work of the processes would be seen beside the message.
 _FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
 
@@ -93,7 +95,7 @@ class TransportStudy:
             The repetition.
         """
         works = map(Work.of_model, self.models) if part == "training" else map(Work.of_bytes, sorted(set(self.sizes)))
-        return [TransportRun(part, way, work, self._amount(part, work), repeat) for work in works]
+        return [TransportRun(part, way, work, self._amount(part, way, work), repeat) for work in works]
 
     def groups(self) -> list[tuple[str, str, int]]:
         """Return part, way and repetition of all runs that are made together, in their order."""
@@ -105,11 +107,11 @@ class TransportStudy:
         """Return the number of runs."""
         return sum(len(self.runs(*group)) for group in self.groups())
 
-    def _amount(self, part: str, work: Work) -> Amount:
+    def _amount(self, part: str, way: str, work: Work) -> Amount:
         if part == "messages":
             return Amount(self.seconds)
         if part == "training":
-            return Amount(0.0, _STEPS[work.kind])
+            return Amount(0.0, (_STEPS_OF_TASKS if way == "graph" else _STEPS)[work.kind])
         return Amount(0.0, _FEW if 4 * work.n >= _FEW_FROM_BYTES else _MANY)
 
 

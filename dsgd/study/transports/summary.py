@@ -188,8 +188,8 @@ def training_table(cells: Sequence[WayCell]) -> Table:
         rows.append((WAYS[way], *texts))
     columns = [text for model in models for text in (NAMES[model], "/ registered")]
     note = (
-        "A step: the gradient of 32 rows goes to the server, and the model comes back. Models are equal, bit by bit, "
-        "over all ways. With nothing sent, one process is both."
+        "A step: the gradient of 32 rows goes to the server, and the model comes back. After as many steps models are "
+        "equal, bit by bit, over all ways. With nothing sent, one process is both."
     )
     return Table("Time of a training step", ("way", *columns), rows, note)
 
@@ -239,9 +239,13 @@ def unequal_models(cells: Sequence[WayCell]) -> list[str]:
     """Return sentences about models that are not the same over all ways; there should be none."""
     found = []
     for model in MODELS:
-        digests = {row["digest"] for cell in _of(cells, "training", work=model) for row in cell.rows}
-        if len(digests) > 1:
-            found.append(f"{NAMES[model]}: ways end with {len(digests)} different models, so one of them is wrong.")
+        rows = [row for cell in _of(cells, "training", work=model) for row in cell.rows]
+        for steps in sorted({row["rounds"] for row in rows}):
+            digests = {row["digest"] for row in rows if row["rounds"] == steps}
+            if len(digests) > 1:
+                found.append(
+                    f"{NAMES[model]}: after as many steps ways have {len(digests)} different models, so one is wrong."
+                )
     return found
 
 
