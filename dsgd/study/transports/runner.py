@@ -91,7 +91,10 @@ class _Clusters:
         if kind not in self._clients:
             with counted() if counts else nullcontext():
                 made = cluster_of(2, security=encrypted or None)
-                self._clients[kind] = self._open.enter_context(made)
+                client = self._open.enter_context(made)
+            # A cluster that has just started may know one of them only.
+            client.wait_for_workers(2)
+            self._clients[kind] = client
         return self._clients[kind]
 
 
