@@ -249,6 +249,7 @@ def test_worker_processes_carry_messages_and_count() -> None:
     due = run_alone([(Work.of_bytes(64_000), Amount(0.0, 5))])[0]["digest"]
     cells = {}
     with counted() if counts else nullcontext(), cluster_of(2) as client:
+        client.wait_for_workers(2)
         clusters: Any = SimpleNamespace(client=lambda **kind: client)
         for way in ("graph", "actor", "rpc", "tcp", "ring", "registered"):
             runs = study.runs("counts", way)
