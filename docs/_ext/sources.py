@@ -41,6 +41,7 @@ _MODULES = {
     "tree_allreduce": "dsgd.collectives.algorithms.packed_trees",
     "Group": "dsgd.collectives",
     "SVC": "dsgd.svm",
+    "SGDClassifier": "dsgd",
 }
 
 
@@ -66,7 +67,7 @@ def lines_of(source: Source) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    return f"clf = {text}.fit(X, y)" if text.startswith("SVC") else text
+    return f"clf = {text}.fit(X, y)" if text.startswith(("SVC", "SGDClassifier")) else text
 
 
 def _qualified(text: str) -> tuple[str, list[str]]:

@@ -38,6 +38,7 @@ PAGES: Final = {
     "dnn": ("study", "dnn", "--demo"),
     "speedup": ("study", "speedup", "--demo"),
     "variance": ("study", "variance", "--demo"),
+    "transports": ("study", "transports", "--demo"),
     "features": ("study", "features", "--demo"),
     "claims": ("claims",),
 }

@@ -101,6 +101,12 @@ _ABOUT: Final[Mapping[str, Sequence[str]]] = {
     "speedups": ["dsgd/sim/scaling/*.py"],
     "trees": ["dsgd/collectives/algorithms/packing.py"],
     "sums": ["dsgd/collectives/algorithms/ring.py"],
+    "transports": [
+        "dsgd/study/transports/dask_ways.py",
+        "dsgd/study/transports/pairs.py",
+        "dsgd/study/transports/parties.py",
+        "dsgd/study/transports/slots.py",
+    ],
 }
 
 
@@ -188,6 +194,11 @@ FIGURES: Final = (
           "dsgd study strategies --dataset ijcnn1 --rows 8000 --ranks 16 --simulated --network 10GbE --seeds 1 --out "
           "study/ && python docs/figures/studies.py strategies study/rows.jsonl",
           _one("dsgd/study/comparison/training.py", "dsgd/study/strategies/grid.py")),
+    Drawn("studies/transports", [f"_static/transports-{name}.png" for name in ("messages", "copies", "training")],
+          "dsgd study transports --demo --out study/ && python docs/figures/studies.py transports study/rows.jsonl",
+          _one("dsgd/study/transports/pairs.py", "dsgd/study/transports/parties.py", "dsgd/study/transports/slots.py",
+               "dsgd/study/transports/dask_ways.py", "dsgd/study/transports/over_mpi.py",
+               "dsgd/study/transports/counting.py")),
     Drawn("studies/tuning", ["_static/tuning.png", "figures/tuning-regret.csv"],
           "dsgd study tuning --network 10GbE --every 16,64,256,1024,4096 --seeds 1 --out study/ && "
           "python docs/figures/studies.py tuning study/rows.jsonl",

@@ -16,7 +16,7 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, features, scaling, speedup, strategies, tuning, variance
+from dsgd.study import collectives, dnn, features, scaling, speedup, strategies, transports, tuning, variance
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
@@ -45,6 +45,10 @@ def _features(rows: Sequence[Row]) -> Sequence[Figure]:
     return features.feature_page(features.FeatureStudy(), rows).figures
 
 
+def _transports(rows: Sequence[Row]) -> Sequence[Figure]:
+    return transports.transport_page(transports.demo_transport_study(), rows).figures
+
+
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
     return tuning.tuning_page(tuning.TuningStudy(network="10GbE"), rows).figures
 
@@ -64,6 +68,10 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     ),
     "speedup": (_speedup, {"speedup_seconds": "speedup"}),
     "strategies": (_strategies, {"pareto": "strategies"}),
+    "transports": (
+        _transports,
+        {f"transports_{name}": f"transports-{name}" for name in ("messages", "copies", "training")},
+    ),
     "tuning": (_tuning, {"tuning_seconds": "tuning"}),
     "variance": (_variance, {"variance": "variance"}),
 }

@@ -30,6 +30,7 @@ from dsgd.cli import (
     study_scaling,
     study_speedup,
     study_strategies,
+    study_transports,
     study_tuning,
     study_variance,
     tune,
@@ -76,6 +77,7 @@ study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
 study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
+study.app.command("transports", epilog=study_transports.EXAMPLES)(study_transports.transports)
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 study.app.command("variance", epilog=study_variance.EXAMPLES)(study_variance.variance)
 app.add_typer(study.app, name="study")

@@ -31,6 +31,7 @@ __all__ = [
     "QUIET_HEARTBEATS",
     "BlockedCall",
     "add_page",
+    "as_frame",
     "ask_scheduler",
     "ask_worker",
     "blocked_call",
@@ -102,6 +103,17 @@ def ask_worker(worker: Worker, address: str, op: str, /, **arguments: Any) -> Co
     """
     call: Coroutine[Any, Any, Any] = getattr(worker.rpc(address), op)(**arguments)
     return call
+
+
+def as_frame(array: Any) -> Any:
+    """Return an array as an argument or answer of a call of a worker; the other end gets an array.
+
+    Uses ``distributed.protocol.to_serialize``: arrays go in frames of their own, not pickled into the message. Without
+    it calls take bytes alone, and ``dsgd study transports`` has no RPC.
+    """
+    from distributed.protocol import to_serialize
+
+    return to_serialize(array)
 
 
 def tell_worker(scheduler: Scheduler, worker: str, message: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
@@ -56,6 +57,10 @@ def test_servers_answer_and_hear(cluster: LocalCluster, client: Client) -> None:
     assert _on_loop(cluster, lambda: internals.ask_scheduler(client, "dsgd_test", value=1)) == 2
     assert _on_loop(cluster, lambda: internals.ask_scheduler(one, "dsgd_test", value=2)) == 3
     assert _on_loop(cluster, lambda: internals.ask_worker(one, two.address, "dsgd_test", value=3)) == 5
+    internals.serve(two, {"dsgd_twice": lambda data: internals.as_frame(2 * data)})
+    sent = internals.as_frame(np.arange(3.0))
+    came = _on_loop(cluster, lambda: internals.ask_worker(one, two.address, "dsgd_twice", data=sent))
+    np.testing.assert_array_equal(came, [0.0, 2.0, 4.0])
     for n in (1, 2, 3):
         internals.tell_scheduler(one, {"op": "dsgd-up", "n": n})
     wait_until(lambda: len(heard) < 3)

@@ -62,7 +62,7 @@ def test_every_page_cites() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Page"
     ]
-    assert len(pages) == 13
+    assert len(pages) == 14
     assert not [name for name, given in pages if "citations" not in given]
     text = Page("Q?", "A.", citations=citations([SOURCES["diloco"]])).render()
     assert "@misc{diloco," in text

@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.report import Claim
-from dsgd.study import collectives, dnn, elimination, features, gtopk, scaling, speedup, strategies, tuning, variance
+from dsgd.study import (
+    collectives,
+    dnn,
+    elimination,
+    features,
+    gtopk,
+    scaling,
+    speedup,
+    strategies,
+    transports,
+    tuning,
+    variance,
+)
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame.data import DataSource
@@ -27,6 +39,7 @@ from dsgd.study.published import features as random_features
 from dsgd.study.published import gtopk as sparse
 from dsgd.study.published import library, msf
 from dsgd.study.published import scaling as pcl
+from dsgd.study.published import transports as zero_copy
 from dsgd.study.published import variance as reduced
 
 __all__ = ["MEASURES"]
@@ -87,6 +100,9 @@ _FEATURES: Final = features.FeatureStudy(
     components=(100, 300, 1_000, 3_000),
     epochs=(40,),
     seeds=_SEEDS,
+)
+_ZERO_COPY: Final = transports.TransportStudy(
+    ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
 _SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.EliminationStudy(
@@ -245,6 +261,18 @@ MEASURES: Final = (
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
         _by_study(_FEATURES, features.run_feature_study, _of_features),
+    ),
+    Measure(
+        "transports",
+        (zero_copy.OVER_GENERAL, zero_copy.OVER_TUNED),
+        "dsgd study transports on this machine: training with a parameter server over Dask's RPC, a ring of memory and "
+        "registered slots; 254 and 25,557,032 parameters, 7 repetitions.",
+        _by_study(
+            _ZERO_COPY,
+            transports.run_transport_study,
+            lambda rows: transports.check_transport_claims(transports.summarise_transports(rows)),
+        ),
+        timed=True,
     ),
     Measure(
         "digits",

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsgd.runtime import connect_client
 
@@ -18,7 +18,7 @@ __all__ = ["cluster_of", "cluster_where", "place_name"]
 
 
 @contextmanager
-def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
+def cluster_of(ranks: int, scheduler: str | None = None, **options: Any) -> Iterator[Client]:
     """Give a client of a cluster.
 
     Parameters
@@ -27,6 +27,8 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
         Worker processes of one thread each, started on this machine and closed again.
     scheduler : str, optional
         Address of an existing cluster to use instead.
+    **options
+        Further ones of the `distributed.LocalCluster` that is started.
 
     Yields
     ------
@@ -56,6 +58,7 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.ERROR,
             preload=[QUIET_WORKER],
+            **options,
         )
     with started as cluster, Client(cluster, set_as_default=False) as client:
         yield client

@@ -16,6 +16,7 @@ from dsgd.study.published import (
     msf,
     neighbours,
     scaling,
+    transports,
     variance,
 )
 
@@ -48,6 +49,7 @@ STATEMENTS: Final = MappingProxyType(
             variance,
             features,
             elimination,
+            transports,
             library,
         )
         for statement in _of(module)

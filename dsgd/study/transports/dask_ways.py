@@ -1,0 +1,184 @@
+"""Messages over what Dask offers between workers: its task graph, its actors, and its RPC.
+
+The arrays stay on the two workers, and the client only says what to do. Over the graph a turn is a task that takes the
+result of the one before from the other worker. An actor lives on one worker, and a task on the other calls it. Over the
+RPC a handler of one worker is called by a task on the other, with the array in a frame of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
+from dsgd.study.frame.rows import Row
+from dsgd.study.transports.counting import COUNTS, counts_here
+from dsgd.study.transports.pairs import Amount, count_row, digest, time_row, warm_up
+from dsgd.study.transports.parties import AbstractParty, Work, make_party
+from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed import Client
+
+__all__ = ["run_actor", "run_graph", "run_rpc"]
+
+_PARTIES: dict[str, AbstractParty] = {}
+
+
+def _turn(name: str, work: Work, begins: bool, got: AnyArray | None) -> AnyArray:
+    """Take a turn of a party that lives in this process; the array that leaves is new, as results of tasks must be."""
+    if name not in _PARTIES:
+        _PARTIES.clear()  # the one before is done
+        _PARTIES[name] = make_party(work, begins)
+    out = np.empty(work.n, np.float32)
+    _PARTIES[name].turn(got, out)
+    return out
+
+
+def _counts(client: Client, workers: Sequence[str]) -> list[int]:
+    """Return what both workers have counted."""
+    found = client.run(counts_here, workers=list(workers)).values()
+    return [int(count) for count in np.sum([one or [0] * len(COUNTS) for one in found], axis=0)]
+
+
+def _workers(client: Client) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
+    """Return the rows of some works over the task graph; see `dsgd.study.transports.pairs.run_pair`."""
+    from distributed import wait
+
+    workers, rows = _workers(client), []
+    for number, (work, amount) in enumerate(works):
+        name, held = f"{number} {time.time_ns()}", None
+
+        def round_s(held: Any, name: str = name, work: Work = work) -> tuple[float, Any]:
+            begin = time.perf_counter()
+            up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
+            down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
+            with client.as_current():
+                wait(down)
+            return time.perf_counter() - begin, down
+
+        warm = []
+        for _ in range(warm_up(work)):
+            seconds, held = round_s(held)
+            warm.append(seconds)
+        n, found = amount.after(min(warm)), []
+        before = _counts(client, workers) if counts else []
+        for _ in range(n):
+            seconds, held = round_s(held)
+            found.append(seconds)
+        row = count_row(before, _counts(client, workers), n) if counts else time_row(found)
+        rows.append({**row, "digest": client.submit(digest, held, workers=workers[1:]).result()})
+    return rows
+
+
+class _Partner:
+    """The party that answers, as an actor."""
+
+    def __init__(self, work: Work) -> None:
+        self._party = make_party(work, is_first=False)
+        self._out = np.empty(work.n, np.float32)
+
+    def turn(self, got: AnyArray) -> AnyArray:
+        """Take a turn."""
+        self._party.turn(got, self._out)
+        return self._out
+
+    def counts(self) -> list[int]:
+        """Return what this process has counted."""
+        return counts_here() or [0] * len(COUNTS)
+
+
+def _call(
+    work: Work, amount: Amount, ask: Callable[[AnyArray], AnyArray], count: Callable[[], list[int]] | None
+) -> Row:
+    """Take turns with a party that is called; a task beside which the other worker answers."""
+    party, out, got = make_party(work, is_first=True), np.empty(work.n, np.float32), None
+
+    def play(n: int) -> list[float]:
+        nonlocal got
+        seconds = []
+        for _ in range(n):
+            begin = time.perf_counter()
+            party.turn(got, out)
+            got = ask(out)
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    n = amount.after(min(play(warm_up(work))))
+    if count is None:
+        row = time_row(play(n))
+    else:
+        before = count()
+        play(n)
+        row = count_row(before, count(), n)
+    assert got is not None  # there was a round
+    return {**row, "digest": digest(got)}
+
+
+def _sum(ours: list[int] | None, theirs: Sequence[int]) -> list[int]:
+    return [one + other for one, other in zip(ours or [0] * len(COUNTS), theirs, strict=True)]
+
+
+def _call_actor(partner: Any, work: Work, amount: Amount, counts: bool) -> Row:
+    return _call(
+        work, amount, lambda out: partner.turn(out).result(),
+        (lambda: _sum(counts_here(), partner.counts().result())) if counts else None,
+    )  # fmt: skip
+
+
+def run_actor(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
+    """Return the rows of some works over a Dask actor; see `dsgd.study.transports.pairs.run_pair`."""
+    workers, rows = _workers(client), []
+    for work, amount in works:
+        partner = client.submit(_Partner, work, actor=True, workers=workers[1:], pure=False)
+        rows.append(client.submit(_call_actor, partner, work, amount, counts, workers=workers[:1], pure=False).result())
+    return rows
+
+
+def _answer(work: Work, dask_worker: Any) -> None:
+    """Let a worker answer calls with the turns of a party."""
+    partner = _Partner(work)
+
+    def turn(data: AnyArray) -> Any:
+        return as_frame(partner.turn(data))
+
+    serve(dask_worker, {"study_turn": turn, "study_counts": partner.counts})
+
+
+def _call_worker(address: str, work: Work, amount: Amount, counts: bool) -> Row:
+    from distributed import get_worker
+
+    worker = get_worker()
+    loop = event_loop(worker)
+
+    def wait(op: str, **arguments: Any) -> Any:
+        async def ask() -> Any:
+            return await ask_worker(worker, address, op, **arguments)
+
+        return asyncio.run_coroutine_threadsafe(ask(), loop).result()
+
+    return _call(
+        work, amount, lambda out: wait("study_turn", data=as_frame(out)),
+        (lambda: _sum(counts_here(), wait("study_counts"))) if counts else None,
+    )  # fmt: skip
+
+
+def run_rpc(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
+    """Return the rows of some works over the RPC of workers; see `dsgd.study.transports.pairs.run_pair`."""
+    workers, rows = _workers(client), []
+    for work, amount in works:
+        client.run(_answer, work, workers=workers[1:])
+        rows.append(
+            client.submit(_call_worker, workers[1], work, amount, counts, workers=workers[:1], pure=False).result()
+        )
+    return rows

@@ -1,0 +1,179 @@
+"""What the two ends of a way do between messages: the same work, whatever carries them.
+
+Each end is a party. Its turn takes the array that came and fills the one that leaves. Two kinds of pairs exist:
+messages, which are written and read once at either end and do nothing else; and training with a parameter server, in
+which one party computes a gradient on its rows and the other takes a step with it and sends the model back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from dsgd.errors import ProtocolError
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["MODELS", "AbstractParty", "Work", "make_party"]
+
+#: Models that are trained, by name, and their parameters: logistic regression on rows of 254 columns, a small
+#: convolutional network, and as many numbers as ResNet-50 has, of which only the messages are made.
+MODELS: Final = {"logistic": 254, "cnn": 114_314, "25M": 25_557_032}
+
+_ROWS: Final = 4_096
+_BATCH: Final = 32
+_RATE: Final = 0.05
+_SIDE: Final = 28
+# Values of messages repeat after so many: float32 has them all.
+_VALUES: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """What two parties do.
+
+    Parameters
+    ----------
+    kind : str
+        ``"messages"``, or a name of `MODELS`.
+    n : int
+        Numbers in a message.
+    """
+
+    kind: str
+    n: int
+
+    @classmethod
+    def of_bytes(cls, n_bytes: int) -> Work:
+        """Return messages of so many bytes, a multiple of 4."""
+        return cls("messages", n_bytes // 4)
+
+    @classmethod
+    def of_model(cls, model: str) -> Work:
+        """Return the training of a model."""
+        return cls(model, MODELS[model])
+
+
+class AbstractParty(ABC):
+    """One end of a way."""
+
+    @abstractmethod
+    def turn(self, got: AnyArray | None, out: AnyArray) -> None:
+        """Take what came, and write what is to leave.
+
+        Parameters
+        ----------
+        got : array, shape (n,), dtype float32, or None
+            What came; None in the first turn of the party that begins. Not kept.
+        out : array, shape (n,), dtype float32
+            Filled.
+
+        Raises
+        ------
+        ProtocolError
+            What came is not what was sent.
+        """
+
+
+def make_party(work: Work, is_first: bool) -> AbstractParty:
+    """Return one of the two parties: the one that begins, or the one that answers."""
+    if work.kind in ("messages", "25M"):
+        return _Writer(is_first)
+    if not is_first:
+        return _Server(work.n)
+    return _Logistic(work.n) if work.kind == "logistic" else _Network()
+
+
+@final
+class _Writer(AbstractParty):
+    """Writes every number of what leaves, and reads every number of what came."""
+
+    def __init__(self, is_first: bool) -> None:
+        self._own, self._other = (0.0, 0.5) if is_first else (0.5, 0.0)
+        self._number = 0
+
+    def turn(self, got: AnyArray | None, out: AnyArray) -> None:
+        """Check that what came was all sent in this turn, and send the next number."""
+        if got is not None:
+            due = (self._number - 1 if self._own == 0.0 else self._number) % _VALUES + self._other
+            if got.max() != due or got[0] != due or got[-1] != due:
+                raise ProtocolError(f"message {self._number} should be all {due}; it has {got.max()}.")
+        out.fill(self._number % _VALUES + self._own)
+        self._number += 1
+
+
+@final
+class _Server(AbstractParty):
+    """Holds the model: takes a step with each gradient."""
+
+    def __init__(self, n: int) -> None:
+        self._model: FloatVector = np.zeros(n, np.float32)
+        self._step: FloatVector = np.empty(n, np.float32)
+
+    def turn(self, got: AnyArray | None, out: AnyArray) -> None:
+        """Take a step with the gradient that came, and write the model."""
+        if got is not None:
+            np.multiply(got, np.float32(-_RATE), out=self._step)
+            self._model += self._step
+        out[:] = self._model
+
+
+@final
+class _Logistic(AbstractParty):
+    """The gradient of logistic regression over a batch of generated rows."""
+
+    def __init__(self, n: int) -> None:
+        rng = np.random.default_rng(0)
+        self._X = rng.standard_normal((_ROWS, n)).astype(np.float32) / np.float32(np.sqrt(n))
+        self._y = (self._X @ rng.standard_normal(n).astype(np.float32) > 0).astype(np.float32)
+        self._at = 0
+
+    def turn(self, got: AnyArray | None, out: AnyArray) -> None:
+        """Write the gradient of the next batch at the model that came."""
+        model = np.zeros(out.shape, np.float32) if got is None else got
+        X, y = self._X[self._at : self._at + _BATCH], self._y[self._at : self._at + _BATCH]
+        self._at = (self._at + _BATCH) % _ROWS
+        np.dot((1.0 / (1.0 + np.exp(-(X @ model))) - y) / np.float32(_BATCH), X, out=out)
+
+
+@final
+class _Network(AbstractParty):
+    """The gradient of a network of two convolutions over a batch of generated images."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
+
+        torch.set_num_threads(1)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self._net = nn.Sequential(
+                nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(),
+                nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * (_SIDE // 4) ** 2, 64), nn.ReLU(), nn.Linear(64, 10),
+            )  # fmt: skip
+            self._X = torch.randn(_BATCH * 8, 1, _SIDE, _SIDE)
+            self._y = torch.randint(0, 10, (_BATCH * 8,))
+        self._torch: Any = torch
+        self._first = [one.detach().clone() for one in self._net.parameters()]
+        self._at = 0
+
+    def turn(self, got: AnyArray | None, out: AnyArray) -> None:
+        """Write the gradient of the next batch at the model that came, which is a step from the first one."""
+        torch, at = self._torch, 0
+        X, y = self._X[self._at : self._at + _BATCH], self._y[self._at : self._at + _BATCH]
+        self._at = (self._at + _BATCH) % len(self._y)
+        with torch.no_grad():
+            for one, first in zip(self._net.parameters(), self._first, strict=True):
+                n = one.numel()
+                if got is not None:
+                    one.copy_(torch.from_numpy(np.array(got[at : at + n])).view_as(one) + first)
+                at += n
+        self._net.zero_grad()
+        torch.nn.functional.cross_entropy(self._net(X), y).backward()
+        at = 0
+        for one in self._net.parameters():
+            n = one.numel()
+            out[at : at + n] = one.grad.numpy().reshape(-1)
+            at += n

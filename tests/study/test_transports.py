@@ -1,0 +1,274 @@
+"""The study of transports: messages over every way, their copies, tables and claims from rows alone, the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd.__main__ import main
+from dsgd.errors import DsgdError, InvalidParameterError, ProtocolError
+from dsgd.runtime import run_on_threads
+from dsgd.study import read_rows
+from dsgd.study.frame.workers import cluster_of
+from dsgd.study.transports import (
+    WAYS,
+    TransportStudy,
+    check_transport_claims,
+    copies_table,
+    memory_table,
+    message_table,
+    missing_parts,
+    placement_table,
+    run_transport_study,
+    summarise_transports,
+    training_table,
+    transport_page,
+    transport_verdict,
+    unequal_models,
+)
+from dsgd.study.transports import runner as running
+from dsgd.study.transports.alone import run_alone
+from dsgd.study.transports.counting import COUNTS, can_count, counted, counts_here
+from dsgd.study.transports.pairs import Amount, Pair, run_pair
+from dsgd.study.transports.parties import Work, make_party
+from dsgd.study.transports.slots import AbstractChannel
+from web_page import check_page
+
+#: Seconds of a round of training over each way, as made up here.
+ROUND_S = {"none": 0.5e-4, "rpc": 40e-4, "ring": 3e-4, "agreed": 2e-4, "registered": 1e-4}
+STUDY = TransportStudy(tuple(ROUND_S), (4, 64_000), ("logistic", "25M"), 3)
+
+
+def made_rows(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
+    """Return rows of a study in which a round over each way takes so long."""
+    about = {
+        "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": load, "commit": None,
+        "command": "dsgd study", "cluster": "local", "ranks": 2,
+        "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
+    }  # fmt: skip
+    rows = []
+    for group in STUDY.groups():
+        for run in STUDY.runs(*group):
+            # Repetitions are farther apart than ways are: only ratios of one repetition must count.
+            one = {**ROUND_S, **seconds}[run.way] * (1.0 + run.repeat)
+            size = run.settings()["n_bytes"]
+            found: dict[str, Any] = {"round_s": one, "least_s": one, "rounds": 5, "digest": run.work.kind}
+            if run.part == "counts":
+                found = {
+                    "copied": 2.0 * size, "to_kernel": size, "from_kernel": size, "pulled": 0.0,
+                    "allocated": 3.0 * size, "allocations": 7.0, "calls": 2.5, "rounds": 5, "digest": "",
+                }  # fmt: skip
+            elif run.way == "none":
+                found["copy_s"] = 1e-5
+            rows.append({"key": run.key, **run.settings(), **found, **about})
+    return rows
+
+
+def test_tables_hold_ways_against_each_other() -> None:
+    """A message is half a round, a placement and a step are held against registered slots, copies against the size."""
+    cells = summarise_transports(made_rows())
+    assert message_table(cells).rows[1] == ("Dask RPC", "4 ms", "4 ms")
+    assert placement_table(cells).rows[0] == ("4 B", "100 µs", "200 µs", "2x", "3x", "2x")
+    assert copies_table(cells, 64_000).rows[0] == ["Dask RPC", "4.00", "2.00", "2.00", "3.00", "7", "2.5"]
+    assert copies_table(cells, 4).rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
+    assert training_table(cells).rows[1][:3] == ("Dask RPC", "8 ms", "40x")
+    assert memory_table(cells).rows[1][-1] == "80x"
+    assert "40 times at 4 B and 40 times at 64 kB, where memory allows 80 and 80." in transport_verdict(cells)
+    assert unequal_models(cells) == []
+
+
+def test_a_model_that_differs_is_said() -> None:
+    """Ways that do not end with the same bits are named before the claims."""
+    rows = made_rows()
+    wrong = next(row for row in rows if row["part"] == "training" and row["way"] == "ring")
+    wrong["digest"] = "another"
+    (text,) = unequal_models(summarise_transports(rows))
+    assert "2 different models" in text
+    assert text in transport_page(STUDY, rows).doubts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "load", "verdicts"),
+    [
+        ({}, 0.1, ["holds", "holds"]),
+        ({"rpc": 20e-4, "ring": 2e-4}, 0.1, ["fails", "fails"]),
+        ({}, 8.0, ["undecided", "undecided"]),
+    ],
+)
+def test_claims_are_decided_by_training(seconds: dict[str, float], load: float, verdicts: list[str]) -> None:
+    """Steps over RPC and ring, over those of registered slots, decide; not on a busy machine."""
+    claims = check_transport_claims(summarise_transports(made_rows(load, **seconds)))
+    assert [claim.verdict for claim in claims] == verdicts
+    assert [claim.verdict for claim in check_transport_claims([])] == ["not run"] * 2
+
+
+def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
+    """The report has its figures, says what was left out, and is refused where there is nothing to report."""
+    rows = made_rows()
+    page = transport_page(STUDY, rows, {"ucx": "ucxx is not installed"})
+    assert "UCX was left out: ucxx is not installed." in page.doubts
+    check_page(page.save(tmp_path).read_text(encoding="utf-8"))
+    figures = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert figures == {"transports_messages", "transports_copies", "transports_training"}
+    for part in ("messages", "training", "counts"):
+        transport_page(STUDY, [row for row in rows if row["part"] == part])
+    with pytest.raises(DsgdError, match="no finished run"):
+        transport_page(STUDY, [])
+
+
+def test_slots_carry_training_to_the_same_model() -> None:
+    """Registered and agreed slots and the wire between two ranks end with the bits of one process."""
+    works = [(Work("logistic", 254), Amount(0.0, 9)), (Work.of_bytes(4), Amount(0.0, 3))]
+    due = [row["digest"] for row in run_alone(works)]
+    for way in ("registered", "agreed", "wire"):
+        rows = run_on_threads(run_pair, [None] * 2, (way, works, False)).value
+        assert [row["digest"] for row in rows] == due, way
+        assert [row["rounds"] for row in rows] == [9, 3]
+
+
+def test_training_finds_what_separates_its_rows() -> None:
+    """The model that comes back is worth something: its gradient shrinks."""
+    worker, server = (make_party(Work("logistic", 254), is_first) for is_first in (True, False))
+    up, down, norms = np.zeros(254, np.float32), None, []
+    for _ in range(2_000):
+        worker.turn(down, up)
+        norms.append(float(up @ up))
+        down = np.empty(254, np.float32)
+        server.turn(up, down)
+    assert np.mean(norms[-128:]) < 0.9 * np.mean(norms[:128])
+
+
+class _Torn(AbstractChannel):
+    """Brings all but the end of what the peer has sent."""
+
+    def out(self) -> Any:
+        return np.empty(8, np.float32)
+
+    def post(self) -> None:
+        pass
+
+    def get(self) -> Any:
+        return np.array([0.5] * 7 + [0.0], np.float32)
+
+    def release(self) -> None:
+        pass
+
+
+def test_a_message_that_is_torn_is_an_error() -> None:
+    """What came is compared with what was sent."""
+    pair = Pair(_Torn(), make_party(Work("messages", 8), is_first=True), begins=True)
+    pair.play(1)
+    with pytest.raises(ProtocolError, match="should be all"):
+        pair.play(1)
+
+
+_MOVES = f"""
+import json, socket, sys
+sys.path[:] = {sys.path!r}
+import numpy as np
+from dsgd.study.transports.counting import counts_here
+a, b = socket.socketpair()
+source, target, data = np.zeros(1 << 20, np.uint8), np.zeros(1 << 20, np.uint8), bytes(1 << 16)
+found = []
+def step(act):
+    before = counts_here(); held = act(); after = counts_here()
+    found.append([late - early for early, late in zip(before, after)]); return held
+step(lambda: None)
+step(lambda: np.copyto(target, source))
+step(lambda: np.copy(source))
+step(lambda: bytearray(1 << 20))
+step(lambda: a.sendall(data))
+step(lambda: b.recv_into(target, 1 << 16, socket.MSG_PEEK))
+step(lambda: b.recv_into(target, 1 << 16, socket.MSG_WAITALL))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not can_count(), reason="counting needs Linux and a C compiler")
+def test_copies_and_allocations_are_counted_where_they_happen() -> None:
+    """A copy, an allocation, what is sent and what is received count once, a look at a socket does not."""
+    with counted():
+        said = subprocess.run([sys.executable, "-c", _MOVES], capture_output=True, check=True, text=True, timeout=60)
+    nothing, copied, made, empty, sent, looked, received = (
+        dict(zip(COUNTS, step, strict=True)) for step in json.loads(said.stdout)
+    )
+
+    def more(step: dict[str, int], name: str) -> int:
+        return step[name] - nothing[name]
+
+    few = 4096
+    assert 0 <= more(copied, "copied") - (1 << 20) < few
+    assert abs(more(copied, "allocated")) < few
+    assert 0 <= more(made, "copied") - (1 << 20) < few
+    assert 0 <= more(made, "allocated") - (1 << 20) < few
+    assert 0 <= more(empty, "allocated") - (1 << 20) < few
+    assert abs(more(empty, "copied")) < few
+    assert (sent["to_kernel"], sent["calls"]) == (1 << 16, 1)
+    assert (looked["from_kernel"], looked["calls"]) == (0, 1)
+    assert received["from_kernel"] == 1 << 16
+    assert counts_here() is None
+
+
+def test_what_cannot_be_run_is_left_out(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways, models and counts that need something that is not here are named, and nothing is started for them."""
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    monkeypatch.setattr(running, "launcher", lambda: None)
+    monkeypatch.setattr(running, "can_count", lambda: False)
+    study = TransportStudy(("none", "tls", "gloo", "ucx", "mpi"), (4,), ("cnn", "logistic"), 1, 0.0)
+    assert set(missing_parts(study)) == {"tls", "gloo", "ucx", "mpi", "cnn", "counts"}
+    rows = [run.row for run in run_transport_study(study, tmp_path)]
+    assert [(row["way"], row["work"]) for row in rows] == [("none", "messages"), ("none", "logistic")]
+    assert set(missing_parts(replace(study, ways=("none",), models=("logistic",)))) == {"counts"}
+
+
+def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
+    """The command makes a row for every run and prints one object; rows that are there are not made again."""
+    options = ["--ways", "none", "--sizes", "4", "--models", "logistic", "--repeats", "1", "--out", str(tmp_path)]
+    assert main(["study", "transports", *options, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    every = read_rows(tmp_path / "rows.jsonl")
+    assert facts["n_runs"] == len(every) == 2
+    again = list(run_transport_study(TransportStudy(("none",), (4,), ("logistic",), 1), tmp_path))
+    assert [run.row for run in again] == every
+    assert all(run.resumed for run in again)
+
+
+@pytest.mark.cluster
+def test_worker_processes_carry_messages_and_count() -> None:
+    """The same messages arrive over Dask and memory; sockets and rings copy twice, slots not at all, an RPC more."""
+    counts = can_count()
+    study = TransportStudy(sizes=(64_000,), models=(), seconds=0.0)
+    due = run_alone([(Work.of_bytes(64_000), Amount(0.0, 5))])[0]["digest"]
+    cells = {}
+    with counted() if counts else nullcontext(), cluster_of(2) as client:
+        client.wait_for_workers(2)
+        clusters: Any = SimpleNamespace(client=lambda **kind: client)
+        for way in ("graph", "actor", "rpc", "tcp", "ring", "registered"):
+            runs = study.runs("counts", way)
+            (row,) = running._measure(clusters, runs)
+            assert row["digest"] == due, way
+            (cells[way],) = summarise_transports([{**runs[0].settings(), **row}])
+    if counts:
+        assert cells["registered"].copies() < 0.1
+        assert cells["tcp"].copies() == pytest.approx(2.0, abs=0.1)
+        assert cells["tcp"].copies("kernel") == pytest.approx(2.0, abs=0.1)
+        # Out of one array into the ring, and out of the ring into the other array.
+        assert cells["ring"].copies("copied") == pytest.approx(2.0, abs=0.1)
+        assert cells["rpc"].copies() > 2.0
+        assert cells["rpc"].median("allocations") > cells["tcp"].median("allocations")
+
+
+@pytest.mark.parametrize("values", [{"ways": ()}, {"ways": ("pigeon",)}, {"sizes": (6,)}, {"repeats": 0}])
+def test_what_cannot_be_studied_is_refused(values: dict[str, Any]) -> None:
+    """A study with a value out of its domain is refused when it is made."""
+    with pytest.raises(InvalidParameterError, match="TransportStudy"):
+        TransportStudy(**values)
+    assert set(TransportStudy().ways) == set(WAYS)
