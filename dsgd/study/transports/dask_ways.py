@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["run_actor", "run_graph", "run_rpc"]
+
+# A task that is bound to a worker which has left waits for ever.
+_LIMIT_S: Final = 120.0
 
 _PARTIES: dict[str, AbstractParty] = {}
 
@@ -64,7 +67,7 @@ def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool
             up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
             down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
             with client.as_current():
-                wait(down)
+                wait(down, timeout=_LIMIT_S)
             return time.perf_counter() - begin, down
 
         warm = []
