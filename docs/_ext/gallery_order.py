@@ -12,6 +12,8 @@ _FIRST = (
     "plot_compare_strategies.py",
     "plot_stragglers.py",
     "plot_variance.py",
+    "plot_resume.py",
+    "plot_novelty.py",
 )
 
 
