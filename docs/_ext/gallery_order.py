@@ -14,6 +14,7 @@ _FIRST = (
     "plot_variance.py",
     "plot_resume.py",
     "plot_novelty.py",
+    "plot_own_strategy.py",
 )
 
 
