@@ -12,6 +12,10 @@ _FIRST = (
     "plot_compare_strategies.py",
     "plot_stragglers.py",
     "plot_variance.py",
+    "plot_grid_search.py",
+    "plot_resume.py",
+    "plot_novelty.py",
+    "plot_own_strategy.py",
 )
 
 
