@@ -47,8 +47,8 @@ equal = all(np.array_equal(plain[point].coef_, kept[point].coef_) for point in p
 print(f"from arrays: {plain_s:.2f} s, from kept rows: {kept_s:.2f} s, equal models: {equal}")
 
 # %%
-# Accuracy on rows that no fit has seen. Choose from a curve, not from its highest point: with
-# 10,000 rows, differences below half a point are chance.
+# Accuracy on rows that no fit has seen. Choose from a curve, not from its highest point: on
+# 10,000 rows, the standard error of an accuracy of 90 % is 0.3 points.
 
 figure, axis = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for loss in losses:

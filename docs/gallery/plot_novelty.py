@@ -44,8 +44,8 @@ curves = {
 
 # %%
 # On the left, the boundary for each nu; some faults lie among the normal rows, and no detector
-# can tell those. On the right, outliers hardly bend the curve, because the loss grows
-# linearly.
+# can tell those. On the right, one row in forty lies two units too high. The loss grows only
+# linearly, so they lift the curve by a fraction of that, most where the tube is wide.
 
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
 across, up = np.meshgrid(np.linspace(-4, 4, 150), np.linspace(-4, 4, 150))

@@ -70,7 +70,7 @@ except Exception as error:
 
 # %%
 # What passes trains on threads, on workers and on simulated clusters. Here 8 ranks take small
-# steps, where a push helps; with large steps or rows of different kinds it can do harm.
+# steps, where a push helps. Try it on your own data before you believe in it.
 
 rows = make_like("a9a", n_rows=16_000, seed=0)
 cluster = SimulatedCluster(8, "10GbE", seed=0)

@@ -5,8 +5,9 @@ worker, nanny and scheduler measure the delay of their event loops fifty times a
 these interrupts a rank, and the other ranks wait for it in the next round: a twentieth of the time of a kernel SVM on
 two workers and two cores. The profile would only show waiting threads, because Dask does not know those of ranks.
 
-A worker is slowed while ranks run there. A scheduler and its nannies are, while the job runs, if they live in the
-process of the client, as those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.
+A worker is slowed from the start of its member of a gang to its end: many workers on few cores also wait for each other
+while they meet. A scheduler and its nannies are, while the job runs, if they live in the process of the client, as
+those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.
 """
 
 from __future__ import annotations
