@@ -16,6 +16,8 @@ _FIRST = (
     "plot_resume.py",
     "plot_novelty.py",
     "plot_own_strategy.py",
+    "plot_topologies.py",
+    "plot_many_ranks.py",
 )
 
 
