@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.distributed import Client
+from distributed import Worker, get_worker
 
 from dsgd import SGDClassifier
+from dsgd.runtime import Rank, run_on_cluster
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import Recording, Stage, carried, recorded, recording, stage
 from gang_cluster import client_fixture, cluster_fixture
@@ -147,3 +149,21 @@ def test_workers_tell_their_stages(client: Client) -> None:
         assert sum(entry["seconds"] for entry in at_worker) <= at_client["workers"]["seconds"]
     # Eight bytes for each row are its hash.
     assert next(e["bytes"] for e in sent if e["stage"] == "hand over") == X.nbytes + y.nbytes + 8 * N
+
+
+def _periods_here(*_: object) -> list[float]:
+    worker = get_worker()
+    return [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]
+
+
+def _periods_in_training(rank: Rank, packed: list[float]) -> list[list[float]]:
+    (worker,) = Worker._instances
+    return [packed, [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]]
+
+
+@pytest.mark.cluster
+def test_dasks_timers_are_slow_in_every_stage_of_a_worker(client: Client) -> None:
+    """Many workers on few cores also wait for each other while they pack and meet."""
+    blocks = client.scatter([0, 1], broadcast=False)
+    found = run_on_cluster(_periods_in_training, blocks, client=client, pack=_periods_here).value
+    assert found == [[500.0, 500.0]] * 2
