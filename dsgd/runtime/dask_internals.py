@@ -108,8 +108,9 @@ def ask_worker(worker: Worker, address: str, op: str, /, **arguments: Any) -> Co
 def as_frame(array: Any) -> Any:
     """Return an array as an argument or answer of a call of a worker; the other end gets an array.
 
-    Uses ``distributed.protocol.to_serialize``: arrays go in frames of their own, not pickled into the message. Without
-    it calls take bytes alone, and ``dsgd study transports`` has no RPC.
+    Uses ``distributed.protocol.to_serialize``: arrays go in frames of their own, not pickled into the message. Between
+    servers of one process, where Dask serialises nothing, it comes as it is, with the array in ``data``. Without it
+    calls take bytes alone, and ``dsgd study transports`` has no RPC.
     """
     from distributed.protocol import to_serialize
 

@@ -60,7 +60,7 @@ def test_servers_answer_and_hear(cluster: LocalCluster, client: Client) -> None:
     internals.serve(two, {"dsgd_twice": lambda data: internals.as_frame(2 * data)})
     sent = internals.as_frame(np.arange(3.0))
     came = _on_loop(cluster, lambda: internals.ask_worker(one, two.address, "dsgd_twice", data=sent))
-    np.testing.assert_array_equal(came, [0.0, 2.0, 4.0])
+    np.testing.assert_array_equal(came.data, [0.0, 2.0, 4.0])
     for n in (1, 2, 3):
         internals.tell_scheduler(one, {"op": "dsgd-up", "n": n})
     wait_until(lambda: len(heard) < 3)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd.__main__ import main
-from dsgd.errors import DsgdError, InvalidParameterError, ProtocolError
+from dsgd.errors import ClusterError, DsgdError, InvalidParameterError, ProtocolError
 from dsgd.runtime import run_on_threads
 from dsgd.study import read_rows
 from dsgd.study.frame.workers import cluster_of
@@ -214,7 +214,8 @@ def test_copies_and_allocations_are_counted_where_they_happen() -> None:
     assert (sent["to_kernel"], sent["calls"]) == (1 << 16, 1)
     assert (looked["from_kernel"], looked["calls"]) == (0, 1)
     assert received["from_kernel"] == 1 << 16
-    assert counts_here() is None
+    with pytest.raises(ClusterError, match="does not count"):
+        counts_here()
 
 
 def test_what_cannot_be_run_is_left_out(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

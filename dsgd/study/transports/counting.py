@@ -29,6 +29,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import dask
+
+from dsgd.errors import ClusterError
+
 __all__ = ["COUNTS", "can_count", "counted", "counts_here"]
 
 #: What is counted: bytes copied in the process, handed to the kernel, taken from it and read from another process;
@@ -45,7 +49,7 @@ def can_count() -> bool:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Let processes that are started inside count; this one does not.
+    """Let processes that are started inside count, workers of Dask too; this one does not.
 
     Raises
     ------
@@ -61,7 +65,9 @@ def counted() -> Iterator[None]:
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
-            yield
+            # A worker that is forked from a server has the libraries of that server.
+            with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+                yield
         finally:
             for name, value in before.items():
                 os.environ.pop(name)
@@ -69,11 +75,17 @@ def counted() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def counts_here() -> list[int] | None:
-    """Return what this process has counted since it began, in the order of `COUNTS`; None if it does not count."""
+def counts_here() -> list[int]:
+    """Return what this process has counted since it began, in the order of `COUNTS`.
+
+    Raises
+    ------
+    ClusterError
+        It does not count.
+    """
     read = getattr(ctypes.CDLL(None), "dsgd_counts", None)
     if read is None:
-        return None
+        raise ClusterError(f"process {os.getpid()} does not count its copies: it was started in another way.")
     found = (ctypes.c_long * len(COUNTS))()
     read(found)
     return list(found)

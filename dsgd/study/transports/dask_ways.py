@@ -16,7 +16,7 @@ import numpy as np
 
 from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
-from dsgd.study.transports.counting import COUNTS, counts_here
+from dsgd.study.transports.counting import counts_here
 from dsgd.study.transports.pairs import Amount, count_row, digest, time_row, warm_up
 from dsgd.study.transports.parties import AbstractParty, Work, make_party
 from dsgd.types import AnyArray
@@ -47,7 +47,7 @@ def _turn(name: str, work: Work, begins: bool, got: AnyArray | None) -> AnyArray
 def _counts(client: Client, workers: Sequence[str]) -> list[int]:
     """Return what both workers have counted."""
     found = client.run(counts_here, workers=list(workers)).values()
-    return [int(count) for count in np.sum([one or [0] * len(COUNTS) for one in found], axis=0)]
+    return [int(count) for count in np.sum(list(found), axis=0)]
 
 
 def _workers(client: Client) -> list[str]:
@@ -98,7 +98,7 @@ class _Partner:
 
     def counts(self) -> list[int]:
         """Return what this process has counted."""
-        return counts_here() or [0] * len(COUNTS)
+        return counts_here()
 
 
 def _call(
@@ -128,8 +128,8 @@ def _call(
     return {**row, "digest": digest(got)}
 
 
-def _sum(ours: list[int] | None, theirs: Sequence[int]) -> list[int]:
-    return [one + other for one, other in zip(ours or [0] * len(COUNTS), theirs, strict=True)]
+def _sum(ours: list[int], theirs: Sequence[int]) -> list[int]:
+    return [one + other for one, other in zip(ours, theirs, strict=True)]
 
 
 def _call_actor(partner: Any, work: Work, amount: Amount, counts: bool) -> Row:

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from dsgd.study.frame.rows import Row
-from dsgd.study.transports.counting import COUNTS, counts_here
+from dsgd.study.transports.counting import counts_here
 from dsgd.study.transports.pairs import Amount, Pair, count_row, digest, time_row, warm_up
 from dsgd.study.transports.parties import Work, make_party
 from dsgd.study.transports.slots import AbstractChannel
@@ -81,14 +81,14 @@ def _main(orders: str, path: str) -> None:
     begins = world.Get_rank() == 0
 
     def both() -> list[int]:
-        total = world.allreduce(np.array(counts_here() or [0] * len(COUNTS)))
+        total = world.allreduce(np.array(counts_here()))
         return [int(count) for count in total]
 
     for of_work, of_amount in given["works"]:
         work, amount = Work(**of_work), Amount(**of_amount)
         pair = Pair(_World(world, work.n), make_party(work, begins), begins=begins)
         n = amount.after(world.bcast(min(pair.play(warm_up(work)))))
-        before = both()
+        before = both() if given["counts"] else []
         seconds = pair.play(n)
         row = count_row(before, both(), n) if given["counts"] else time_row(seconds)
         assert pair.held is not None  # there was a round
