@@ -244,6 +244,12 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
         return [f".. py:data:: {name}", f"   :module: {module}", "", f"   A type: ``{item}``.", ""]
     if isinstance(item, (Source, Statement)):
         return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {_said(item)}", ""]
+    defined = getattr(item, "_defn", None)
+    if defined is not None:  # an intrinsic of Numba: a function of kernels alone, which is made from their types
+        arguments = ", ".join(list(inspect.signature(defined).parameters)[1:])
+        about = [f"   {line}" for line in (inspect.getdoc(defined) or "").splitlines()]
+        entry = [f".. py:function:: {name}({arguments})", f"   :module: {module}", "", *about, ""]
+        return entry if take_all else []
     if callable(item):
         kind = "autoclass" if isinstance(item, type) else "autofunction"
         return [f".. {kind}:: {module}.{name}", ""] if take_all else []

@@ -187,7 +187,7 @@ class AbstractSGD(AbstractLinearEstimator):
         the same to the bit.
     storage : {"float16", "bfloat16"} or None, default None
         Keep packed rows in 16 bits an entry, half of the memory and of what an epoch reads, and train in float32; see
-        :doc:`performance`. Dense rows are rounded once, and the model is that of the rounded rows to the bit. float16
+        :doc:`/performance`. Dense rows are rounded once, and the model is that of the rounded rows to the bit. float16
         has 11 bits of precision and numbers up to 65504, bfloat16 has 8 bits and the range of float32. ``predict`` and
         ``score`` read the rows that they are given.
 
