@@ -239,7 +239,7 @@ def _write_pages(app: Sphinx) -> None:
 
 
 def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
-    """Return the directive for a constant or a type alias, with `take_all` for anything; else nothing."""
+    """Return the directive for what Sphinx does not see as a member, with `take_all` for anything; else nothing."""
     if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
         return [f".. py:data:: {name}", f"   :module: {module}", "", f"   A type: ``{item}``.", ""]
     if isinstance(item, (Source, Statement)):
@@ -248,8 +248,7 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
     if defined is not None:  # an intrinsic of Numba: a function of kernels alone, which is made from their types
         arguments = ", ".join(list(inspect.signature(defined).parameters)[1:])
         about = [f"   {line}" for line in (inspect.getdoc(defined) or "").splitlines()]
-        entry = [f".. py:function:: {name}({arguments})", f"   :module: {module}", "", *about, ""]
-        return entry if take_all else []
+        return [f".. py:function:: {name}({arguments})", f"   :module: {module}", "", *about, ""]
     if callable(item):
         kind = "autoclass" if isinstance(item, type) else "autofunction"
         return [f".. {kind}:: {module}.{name}", ""] if take_all else []
