@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -145,6 +147,24 @@ def _fail_while_meeting(fails: bool) -> None:
 def _shared_maps() -> list[str]:
     maps = Path("/proc/self/maps")
     return [line for line in maps.read_text().splitlines() if "/dev/shm/dsgd-" in line] if maps.exists() else []
+
+
+def _raise_beside_a_circle(rank: Any, data: Any) -> None:
+    held = type("Held", (), {})()
+    held.itself = held
+    sys.dsgd_held = weakref.ref(held)  # type: ignore[attr-defined]
+    raise ValueError("beside a circle")
+
+
+def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Client) -> None:
+    """Shared memory in a circle of objects does not wait for the collector, which an idle worker never runs."""
+    client.run(gc.disable)
+    try:
+        with pytest.raises(RankError, match="beside a circle"):
+            run_on_cluster(_raise_beside_a_circle, [], client=client, pack=programs.keep)
+        wait_until(lambda: [worker for worker, held in client.run(lambda: sys.dsgd_held()).items() if held is not None])
+    finally:
+        client.run(gc.enable)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("odd", "OddError"), ("interrupt", "KeyboardInterrupt")])

@@ -10,6 +10,7 @@ its sockets close, so that the error of the rank that failed is reported before 
 from __future__ import annotations
 
 import contextlib
+import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -215,6 +216,18 @@ def run_member(task: MemberTask) -> MemberOutcome:
     link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
+    outcome = _run_traced(task, worker, job, link, failures)
+    if not outcome.ok:
+        # What an error has passed may hang together in a circle, shared memory with it, and an idle worker never runs
+        # the collector.
+        gc.collect()
+    return outcome
+
+
+def _run_traced(
+    task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures
+) -> MemberOutcome:
+    """Run a member, and report how it ended; raises nothing."""
     with _observed(task, worker, failures), contextlib.ExitStack() as cleanup, recording():
         try:
             outcome = _Member(task, worker, job, link, failures).run(cleanup)
