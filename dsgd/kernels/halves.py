@@ -125,7 +125,7 @@ def _to_single(value: float) -> np.float32:
 
     Rounding to fewer bits is then that of the number itself: no tie is made by rounding twice.
     """
-    raise NotImplementedError
+    raise NotImplementedError  # compiled code alone calls this, and gets what the overload below gives
 
 
 @overload(_to_single, strict=False, jit_options=_OPTIONS)
@@ -270,7 +270,7 @@ def open_row(
     held, end_held : uint64
         The rows that scratch memory holds: what the last call has returned; none at first.
     """
-    raise NotImplementedError
+    raise NotImplementedError  # compiled code alone calls this, and gets what the overload below gives
 
 
 @scalar
