@@ -216,19 +216,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
     link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
-    outcome = _run_traced(task, worker, job, link, failures)
-    if not outcome.ok:
-        # What an error has passed may hang together in a circle, shared memory with it, and an idle worker never runs
-        # the collector.
-        gc.collect()
-    return outcome
-
-
-def _run_traced(
-    task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures
-) -> MemberOutcome:
-    """Run a member, and report how it ended; raises nothing."""
-    with _observed(task, worker, failures), contextlib.ExitStack() as cleanup, recording():
+    with _circles_freed(failures), _observed(task, worker, failures), contextlib.ExitStack() as cleanup, recording():
         try:
             outcome = _Member(task, worker, job, link, failures).run(cleanup)
             if outcome.ok:
@@ -239,6 +227,17 @@ def _run_traced(
             failures.tell(task.ranks[0], error)
             release_frames(error)
             return _NOTHING
+
+
+@contextlib.contextmanager
+def _circles_freed(failures: _Failures) -> Iterator[None]:
+    """Run the collector when a member has failed.
+
+    What an error has passed may hang together in a circle, shared memory with it, and an idle worker never collects.
+    """
+    yield
+    if failures.are_told:
+        gc.collect()
 
 
 @contextlib.contextmanager
