@@ -50,11 +50,11 @@ costs = {
 
 # %%
 # The dotted line is the time of the rows alone, divided evenly. The distance to it is the
-# network: every method sends about as much in a round whatever the number of ranks, and there
-# are half as many rounds on twice the ranks. One curve does not fall on the slow network: the
-# entries that ranks chose are gathered from each rank, in messages that grow in number as
-# rounds become fewer. From some 180 ranks on all these entries together would be longer than
-# the gradient, which is then summed whole, as without compression.
+# network: sums and gossip send about as much in a round whatever the number of ranks, and there
+# are half as many rounds on twice the ranks. One curve falls more slowly on the slow network:
+# every rank gets the entries that each of the others chose, which are more on more ranks. From
+# some 180 ranks on all these entries together would be longer than the gradient, which is then
+# summed whole, as without compression.
 
 figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
 alone = predict(

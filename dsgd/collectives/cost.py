@@ -18,6 +18,7 @@ double tree             K per edge            (n s / 2 + K h) per edge in either
 torus of X by Y         2 (X + Y - 2)         as a ring of X for n, and one of Y for #c_(x+1)
 broadcast               children in the tree  (n s + h) per child
 all-gather (ring)       P - 1                 (P - 1) (n s + h)
+all-gather (Bruck)      L                     (P - 1) n s + L h
 barrier                 L                     L h
 ======================  ====================  =====================================================
 
@@ -29,17 +30,18 @@ rows of X ranks, rank r in column x. An all-reduce in levels (the ranks of a pro
 message of its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host
 costs, and a leader what an all-reduce of the leaders costs.
 
-Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the others).
+Source: Patarasuk and Yuan 2009 (ring); Bruck et al. 1997 (all-gather); Thakur, Rabenseifner and Gropp 2005 (the
+others).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, n_levels, tree_pieces
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather, n_levels, tree_pieces
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.topology import grid_shape
 
@@ -53,6 +55,7 @@ __all__ = [
     "broadcast_cost",
     "fold_of",
     "gather_cost",
+    "gather_steps",
     "groups_of",
     "is_hierarchical",
     "n_levels",
@@ -94,6 +97,14 @@ def fold_of(size: int) -> tuple[int, int]:
 def ring_bounds(n: int, size: int) -> tuple[int, ...]:
     """Return where the chunks of a ring over n elements begin; size + 1 numbers."""
     return tuple(n * chunk // size for chunk in range(size + 1))
+
+
+def gather_steps(size: int) -> Iterator[tuple[int, int]]:
+    """Yield the distances of an all-gather by Bruck's way, and how many vectors are sent over each."""
+    distance = 1
+    while distance < size:
+        yield distance, min(distance, size - distance)
+        distance *= 2
 
 
 def groups_of(units: Sequence[int]) -> list[list[int]]:
@@ -240,22 +251,32 @@ def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -
     return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
 
 
-def allgather_cost(size: int, n: int, itemsize: int) -> Cost:
-    """Return what every rank sends when all gather n elements from each."""
-    return Cost((size - 1) * (n * itemsize + HEADER_BYTES), size - 1)
+def allgather_cost(size: int, n: int, itemsize: int, link: LinkCost = DEFAULT_LINK) -> Cost:
+    """Return what every rank sends when all gather n elements from each; see `allgatherv_cost`."""
+    return allgatherv_cost(0, [n] * size, itemsize, known=True, link=link)
 
 
-def allgatherv_cost(rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False) -> Cost:
+def allgatherv_cost(
+    rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False, link: LinkCost = DEFAULT_LINK
+) -> Cost:
     """Return what `rank` sends when all gather ``lengths[r]`` elements from each rank r.
 
-    Round a ring it passes on every vector but that of the next rank; unless lengths are `known`, they go round before.
+    Ranks are on one host, or each is on its own: `Group` goes round a ring where some of several hosts have several.
+
+    Round a ring a rank passes on every vector but that of the next one. By Bruck's way it sends in each step its own
+    and those of ranks that follow it: as many bytes, if all are equally long. Unless lengths are `known`, they are
+    gathered before.
     """
     size = len(lengths)
     if size == 1:
         return Cost(0, 0)
-    sent = sum(lengths) - lengths[(rank + 1) % size]
-    first = Cost(0, 0) if known else allgather_cost(size, 1, 8)
-    return first + Cost(sent * itemsize + (size - 1) * HEADER_BYTES, size - 1)
+    first = Cost(0, 0) if known else allgather_cost(size, 1, 8, link)
+    if choose_gather(sum(lengths) * itemsize, size, link) == "ring":
+        sent, messages = sum(lengths) - lengths[(rank + 1) % size], size - 1
+    else:
+        counts = [count for _, count in gather_steps(size)]
+        sent, messages = sum(lengths[(rank + k) % size] for count in counts for k in range(count)), len(counts)
+    return first + Cost(sent * itemsize + messages * HEADER_BYTES, messages)
 
 
 def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from dsgd.collectives.algorithms.binomial import binomial_plan
+from dsgd.collectives.algorithms.bruck import bruck_allgather
 from dsgd.collectives.algorithms.double_tree import double_tree_plan
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Plan, run_plan
@@ -19,6 +20,7 @@ from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
 from dsgd.collectives.algorithms.schedule import (
     barrier_schedule,
+    bruck_schedule,
     plan_schedule,
     ring_allgather_schedule,
     ring_schedule,
@@ -36,7 +38,7 @@ from dsgd.collectives.algorithms.whole import (
     tally_all,
 )
 from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER, check_array
 from dsgd.comm.mailbox import AbstractMailbox
@@ -136,6 +138,7 @@ class Group:
         # All collectives go by processes, but only sums by hosts: there every rank can reach every other one, and
         # what else there is to say is short or goes round a ring, which crosses between hosts as seldom as can be.
         self._processes = self._hosts = None
+        self._must_go_round = is_hierarchical(hosts)
         if processes:
             self._processes = Hierarchy(
                 transport,
@@ -308,13 +311,19 @@ class Group:
         """
         if self._processes is not None:
             self._processes.fill(whole, ends)
-        elif self.size > 1 and self.transport.offload is not None:
+            return
+        if self.size == 1:
+            return
+        doubles = not self._must_go_round and choose_gather(whole.nbytes, self.size, self.link) == "bruck"
+        if self.transport.offload is not None:
             n_bytes = [whole.itemsize * (b - a) for a, b in pairwise(ends)]
-            schedule = partial(ring_allgather_schedule, n_bytes)
+            schedule = partial(bruck_schedule if doubles else ring_allgather_schedule, n_bytes)
             finish = partial(fill_all, ends=ends)
             kind = ("fill", whole.dtype, *ends)
             self.transport.offload(Call(OP_ALLGATHER, kind, whole, whole, schedule, finish))
-        elif self.size > 1:
+        elif doubles:
+            bruck_allgather(self.transport, whole, ends, self._borrow(whole.dtype, whole.shape[0]))
+        else:
             ring_allgather(self.transport, [whole[a:b] for a, b in pairwise(ends)])
 
     def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:

@@ -16,7 +16,8 @@ double tree             (4 L - 2 + 5 (K - 1)) (alpha + n beta / 2K + n gamma / 4
 torus of X by Y         2 (X + Y - 2) alpha + 2 (P - 1)/P n beta + (P - 1)/P n gamma
 hierarchical            2 L' (alpha' + n beta') + L' n gamma' inside, and the leaders' all-reduce
 broadcast               L (alpha + n beta)
-all-gather              (P - 1) (alpha + n beta), n bytes from each
+all-gather, ring        (P - 1) (alpha + n beta), n bytes from each
+all-gather, Bruck       L alpha + (P - 1) n beta + P n gamma
 barrier                 L alpha
 gossip                  d (alpha + n beta + n gamma), d peers
 tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
@@ -24,8 +25,8 @@ tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
 
 No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
 
-Source: Hockney 1994 (alpha and beta); Thakur, Rabenseifner and Gropp 2005 (the table up to binomial); Sanders, Speck
-and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of
+Source: Hockney 1994 (alpha and beta); Bruck et al. 1997 (all-gather); Thakur, Rabenseifner and Gropp 2005 (the table up
+to binomial); Sanders, Speck and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of
 `dsgd.collectives.algorithms.pipeline`).
 """
 
@@ -46,12 +47,14 @@ __all__ = [
     "DEFAULT_LINK",
     "LINKS",
     "FlatAlgorithm",
+    "GatherAlgorithm",
     "LinkCost",
     "allgather_seconds",
     "allreduce_seconds",
     "barrier_seconds",
     "broadcast_seconds",
     "choose_algorithm",
+    "choose_gather",
     "gossip_seconds",
     "hierarchical_seconds",
     "n_levels",
@@ -62,6 +65,8 @@ __all__ = [
 #: All-reduces of ranks at equal distances.
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
 ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)
+#: All-gathers of ranks at equal distances.
+GatherAlgorithm = Literal["ring", "bruck"]
 
 
 @dataclass(frozen=True)
@@ -193,9 +198,25 @@ def broadcast_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
     return n_levels(size) * (link.latency_s + n_bytes * link.byte_s)
 
 
-def allgather_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
-    """Return the seconds until all ranks have n bytes from each, round a ring."""
-    return (size - 1) * (link.latency_s + n_bytes * link.byte_s)
+def allgather_seconds(
+    n_bytes: float, size: int, link: LinkCost, algorithm: GatherAlgorithm | Literal["auto"] = "auto"
+) -> float:
+    """Return the seconds until all ranks have n bytes from each, on average."""
+    if algorithm == "auto":
+        algorithm = choose_gather(n_bytes * size, size, link)
+    on_wire = (size - 1) * n_bytes * link.byte_s
+    if algorithm == "ring":
+        return (size - 1) * link.latency_s + on_wire
+    return n_levels(size) * link.latency_s + on_wire + size * n_bytes * link.added_byte_s
+
+
+def choose_gather(n_bytes: float, size: int, link: LinkCost = DEFAULT_LINK) -> GatherAlgorithm:
+    """Return how `size` ranks at equal distances gather n bytes of all of them: the faster way by the model.
+
+    Bruck's way saves ``P - 1 - L`` latencies, and copies the bytes once more.
+    """
+    saved = (size - 1 - n_levels(size)) * link.latency_s
+    return "bruck" if saved > n_bytes * link.added_byte_s else "ring"
 
 
 def barrier_seconds(size: int, link: LinkCost) -> float:

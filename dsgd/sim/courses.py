@@ -251,7 +251,7 @@ def _together(
     if isinstance(strategy, LeaderSGD):
         share = 1.0 if min(strategy.n_groups, exchanges.size) == 1 else 1.0 / strategy.global_every
         down = exchanges.broadcast(n * exchanges.itemsize)
-        found = exchanges.ring(8) + down.times(share) + (down if share < 1.0 else Exchange())
+        found = exchanges.gather(8) + down.times(share) + (down if share < 1.0 else Exchange())
         return _Together(exchanges, work_s, found, at_end=at_end)
     if isinstance(strategy, EASGD):
         at_end = Exchange()

@@ -31,6 +31,7 @@ from dsgd.collectives.model import (
     LinkCost,
     allreduce_seconds,
     choose_algorithm,
+    choose_gather,
     hierarchical_seconds,
     n_levels,
 )
@@ -154,12 +155,14 @@ class Exchanges:
             self._sums[n, itemsize] = found
         return self._sums[n, itemsize]
 
-    def ring(self, n_bytes: float) -> Exchange:
+    def gather(self, n_bytes: float) -> Exchange:
         """Return the cost of an all-gather of vectors of so many bytes from each rank."""
-        steps = self.size - 1
-        return Exchange(
-            steps * self.message_s(n_bytes), self.size * steps * (HEADER_BYTES + n_bytes), self.size * steps
-        )
+        others, whole = self.size - 1, self.size * n_bytes
+        doubles = not is_hierarchical(self._hosts) and choose_gather(whole, self.size) == "bruck"
+        steps = n_levels(self.size) if doubles else others
+        copied_s = whole * self.compute.added_byte_s if doubles else 0.0
+        seconds = steps * self.message_s(0) + others * n_bytes * self.link.byte_s + copied_s
+        return Exchange(seconds, self.size * (steps * HEADER_BYTES + others * n_bytes), self.size * steps)
 
     def broadcast(self, n_bytes: float) -> Exchange:
         """Return the cost of a broadcast."""
@@ -192,7 +195,7 @@ class Exchanges:
             return passes
         if isinstance(inner, NonZero):
             # Of a dense vector all entries are sent, and one number with them.
-            return passes + self.ring(8) + self.sum_of(n + 1)
+            return passes + self.gather(8) + self.sum_of(n + 1)
         if isinstance(inner, RandomK):
             return passes + self.sum_of(n_entries(n, inner.density))
         if isinstance(inner, PowerSGD):
@@ -276,12 +279,12 @@ class Exchanges:
     def _gathered(self, n: int, compressor: AbstractCompressor[Any]) -> Exchange:
         """Return the cost of payloads that all ranks gather and decode."""
         known = compressor.payload_bytes(n, self.itemsize)
-        lengths = Exchange() if known is not None else self.ring(8)
+        lengths = Exchange() if known is not None else self.gather(8)
         payload = self._payload(n, compressor) if known is None else known
-        if known is None and self.ring(payload).n_bytes > whole_bytes(self.size, n, self.itemsize):
+        if known is None and self.gather(payload).n_bytes > whole_bytes(self.size, n, self.itemsize):
             return lengths + self.sum_of(n)
         touched = min(n, payload // self.itemsize) if compressor.sparse else n
-        return lengths + self.ring(payload) + Exchange(params=touched * (self.size - 1.0))
+        return lengths + self.gather(payload) + Exchange(params=touched * (self.size - 1.0))
 
     def _payload(self, n: int, compressor: AbstractCompressor[Any]) -> int:
         """Return the bytes of the payload of a vector of normal numbers."""

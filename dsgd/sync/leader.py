@@ -28,8 +28,9 @@ between two exchanges, ``x_p = (b m_p + pull z) / (b + pull)`` for ``b = (1 - pu
 of 16 ranks with 100 rows each of 64 features, half of which are on a quarter of the ranks, two to four do, and with an
 L1 penalty the objective over all rows ends 2.9 times as high as on one rank; with all features everywhere 0.3 % above.
 
-Cost per exchange: an all-gather of one number; a broadcast of the model in each group, and among all ranks when the
-global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more vectors per rank.
+Cost per exchange: an all-gather of one number, in log2 P messages; a broadcast of the model in each group, and among
+all ranks when the global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more
+vectors per rank.
 
 Source: Teng et al. 2019, algorithm 1 and equation 2 (pulls are the whole product of rate and strength, as in their
 code, which also has the proximal pulls); hyper-parameters of their released training script. There a counter of

@@ -309,7 +309,15 @@ def test_lengths_that_ranks_do_not_agree_on_are_an_error() -> None:
 def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algorithm: str) -> None:
     """Bytes and messages of every collective equal their formulas, on every rank."""
     cases = [("allreduce", n) for n in (0, 1, 5, 100, 20_001)]
-    cases += [("broadcast", 7), ("allgather", 11), ("allgatherv", 9), ("gather", 9), ("min", 9), ("barrier", 0)]
+    cases += [
+        ("broadcast", 7),
+        ("allgather", 11),
+        ("allgather", 100_001),
+        ("allgatherv", 9),
+        ("gather", 9),
+        ("min", 9),
+        ("barrier", 0),
+    ]
 
     def program(group: Group) -> list[Cost]:
         ledger, costs = group.ledger, []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.collectives import Group
+from dsgd.collectives import Group, LinkCost
 from dsgd.collectives.group import PLANS
 from dsgd.comm.sockets.mesh import hypercube
 from dsgd.comm.wires import inproc
@@ -19,6 +19,7 @@ from laws.family import FAMILY, Member
 from laws.gang import exchange
 
 SIZES = (2, 5, 16, 64)
+COPIES_ARE_DEAR = LinkCost(0.0, 0.0, 1.0)
 #: The most peers that a rank has in a sum, of L = ceil(log2 P).
 MOST = {
     "recursive_doubling": lambda levels: levels + 1,
@@ -65,6 +66,7 @@ def test_collectives_open_what_they_name(size: int, opened: dict[int, set[int]])
     """A sum exchanges with the peers of its plan and no others, and every other collective with those listed here."""
     transports = inproc.connect(size)
     powers = [1 << k for k in range((size - 1).bit_length())]
+    neighbours = [{(rank + 1) % size, (rank - 1) % size} for rank in range(size)]
     around = [{(rank + d) % size for p in powers for d in (p, -p)} for rank in range(size)]
     calls: dict[str, tuple[Any, list[set[int]]]] = {
         **{
@@ -76,7 +78,8 @@ def test_collectives_open_what_they_name(size: int, opened: dict[int, set[int]])
         },
         "broadcast": (lambda g: g.broadcast(np.ones(3), size // 2), around),
         "barrier": (lambda g: g.barrier(), around),
-        "allgather": (lambda g: g.allgather(np.ones(3)), [{(r + 1) % size, (r - 1) % size} for r in range(size)]),
+        "short allgather": (lambda g: g.allgather(np.ones(3)), around),
+        "long allgather": (lambda g: Group(g.transport, link=COPIES_ARE_DEAR).allgather(np.ones(3)), neighbours),
     }
     for name, (call, peers) in calls.items():
         opened.clear()

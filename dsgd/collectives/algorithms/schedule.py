@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from dsgd.collectives.algorithms.plan import Plan
-from dsgd.collectives.cost import ring_bounds
+from dsgd.collectives.cost import gather_steps, ring_bounds
 from dsgd.collectives.model import n_levels
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
@@ -20,6 +20,7 @@ from dsgd.types import IntMatrix, IntVector
 
 __all__ = [
     "barrier_schedule",
+    "bruck_schedule",
     "plan_schedule",
     "ring_allgather_schedule",
     "ring_schedule",
@@ -88,6 +89,17 @@ def ring_allgather_schedule(n_bytes: Sequence[int]) -> Schedule:
     places = (np.arange(size)[:, None] - np.arange(size - 1)[None]) % size
     sent = np.array(n_bytes, dtype=np.int64)[places]
     return _round_ring(sent, np.zeros_like(sent))
+
+
+def bruck_schedule(n_bytes: Sequence[int]) -> Schedule:
+    """Return the messages of `dsgd.collectives.algorithms.bruck.bruck_allgather`, of so many bytes of each rank."""
+    size = len(n_bytes)
+    before = np.cumsum([0, *n_bytes, *n_bytes], dtype=np.int64)
+    ranks, (distances, counts) = np.arange(size)[:, None], np.array(list(gather_steps(size))).T[:, None]
+    sent = before[ranks + counts] - before[ranks]
+    added = np.zeros_like(sent)
+    added[:, -1] = before[size]  # all of them are copied at the end
+    return _table((ranks - distances) % size, sent + HEADER_BYTES, (ranks + distances) % size, added)
 
 
 def tally_schedule(blocks: Sequence[Sequence[int]], n_up: int, n_own: int, n_down: int, n_added: int) -> Schedule:

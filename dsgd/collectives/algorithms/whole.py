@@ -113,7 +113,7 @@ def tally_all(brought: Sequence[Tallied], blocks: Blocks) -> None:
 
 
 def fill_all(wholes: Sequence[AnyArray], ends: Sequence[int]) -> None:
-    """Do what `dsgd.collectives.algorithms.ring.ring_allgather` does; see `dsgd.collectives.Group.fill`."""
+    """Do what an all-gather does, in whichever way; see `dsgd.collectives.Group.fill`."""
     whole = np.concatenate([own[a:b] for own, (a, b) in zip(wholes, pairwise(ends), strict=True)])
     for own in wholes:
         own[...] = whole
