@@ -26,7 +26,6 @@ os.environ.setdefault("UCX_NET_DEVICES", "lo")
 if "DSGD_DATA" in os.environ:
     os.environ["DSGD_TEST_DATA"] = os.environ.pop("DSGD_DATA")
 
-import contextlib
 import gc
 import random
 import signal
@@ -43,6 +42,8 @@ import numpy as np
 import psutil
 import pytest
 
+from shared_memory import descendants, shared_names
+
 # Examples are the same in every run, and a slow machine is not a failure.
 hypothesis.settings.register_profile(
     "ci",
@@ -56,8 +57,6 @@ hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_p
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _GRACE_S = 5.0
-_SHARED_MEMORY = Path("/dev/shm")
-_SHARED_MEMORY_PREFIX = "dsgd"
 # Helpers of the standard library and joblib that serve the whole session once they run; what they have forked does not.
 _HELPER_PROCESSES = ("resource_tracker", "forkserver", "semaphore_tracker")
 # Pools that libraries keep for the life of the process.
@@ -76,7 +75,7 @@ class _Holdings:
 
     @classmethod
     def now(cls) -> _Holdings:
-        return cls(_threads(), *_processes(), _sockets(), _shared_memory())
+        return cls(_threads(), *_processes(), _sockets(), shared_names())
 
     def beyond(self, before: _Holdings, *, module: bool) -> list[str]:
         """Return what is here and was not there before; after a module also what was forked from a server of forks."""
@@ -105,7 +104,7 @@ def _threads() -> frozenset[str]:
 def _processes() -> tuple[frozenset[str], frozenset[str]]:
     """Return our processes, and those that helpers have forked for us."""
     ours, forked = set(), set()
-    for pid, parent in _descendants(os.getpid()):
+    for pid, parent in descendants(os.getpid()):
         try:
             child = psutil.Process(pid)
             command = " ".join(child.cmdline())
@@ -121,47 +120,11 @@ def _processes() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(ours), frozenset(forked)
 
 
-def _descendants(pid: int) -> list[tuple[int, int]]:
-    """Return the processes below one, each with its parent."""
-    tasks = Path(f"/proc/{pid}/task")
-    if not Path("/proc/self/task").is_dir():
-        return [(child.pid, child.ppid()) for child in psutil.Process(pid).children(recursive=True)]
-    # Linux says it at once; psutil would look at every process of the machine, twice for each test.
-    found: list[tuple[int, int]] = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in tasks.iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                found += [(child, pid), *_descendants(child)]
-    return found
-
-
 def _sockets() -> frozenset[str]:
     return frozenset(
         f"{connection.laddr} -> {connection.raddr or 'listening'}"
         for connection in psutil.Process().net_connections(kind="inet")
     )
-
-
-def _shared_memory() -> frozenset[str]:
-    """Return the names of shared memory, but for what another process that runs tests has open."""
-    if not _SHARED_MEMORY.is_dir():
-        return frozenset()
-    names = {path for path in _SHARED_MEMORY.iterdir() if path.name.startswith(_SHARED_MEMORY_PREFIX)}
-    held = _opened_elsewhere() if names else set()
-    return frozenset(path.name for path in names if path.with_suffix("") not in held)
-
-
-def _opened_elsewhere() -> set[Path]:
-    """Return the files that processes have open which neither are this one nor come from it."""
-    ours = {os.getpid(), *(pid for pid, _ in _descendants(os.getpid()))}
-    found = set()
-    for pid in set(psutil.pids()) - ours:
-        # Such a process, or a file of it, may be gone by now, or be another user's.
-        with contextlib.suppress(OSError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.add(link.readlink())
-    return found
 
 
 def _lives_cluster() -> bool:

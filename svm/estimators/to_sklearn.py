@@ -54,6 +54,8 @@ def kernel_machine_to_sklearn(model: Any) -> Any:
     sign = -1.0 if len(getattr(model, "classes_", ())) == 2 else 1.0
     plain._dual_coef_, plain._intercept_ = sign * plain.dual_coef_, sign * plain.intercept_
     sigmoids = getattr(model, "_sigmoids", np.empty((2, 0)))
+    if hasattr(plain, "offset_"):
+        plain.offset_ = -plain._intercept_  # an array there, and a number here
     plain._probA, plain._probB = sigmoids[0].copy(), sigmoids[1].copy()
     plain._effective_probability = bool(sigmoids.shape[1])
     plain._num_iter = plain.n_iter_

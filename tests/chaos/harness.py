@@ -25,13 +25,13 @@ from chaos import nodes
 from chaos.gates import Visit
 from forks import forking, server_pid
 from gang_cluster import assert_clean, wait_until
+from shared_memory import shared_names
 
 __all__ = ["Cluster", "Fit", "Outcome", "fork"]
 
 _START_S = 60.0
 _END_S = 20.0
 _STEP_S = 0.01
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
@@ -51,12 +51,6 @@ def _forked() -> list[psutil.Process]:
         return []
     children = psutil.Process(server).children(recursive=True)
     return [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-
-
-def _shared_memory() -> set[str]:
-    if not _SHARED_MEMORY.is_dir():
-        return set()
-    return {path.name for path in _SHARED_MEMORY.iterdir() if path.name.startswith("dsgd")}
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,7 @@ class Cluster:
 
     def __init__(self, n_workers: int = 3, n_threads: int = 1) -> None:
         self.n_workers, self.n_threads = n_workers, n_threads
-        self._shared_memory = _shared_memory()
+        self._shared_memory = shared_names()
         self._n_started = 0
         self.accuracy = self.epoch_s = 0.0
         self._start()
@@ -242,7 +236,7 @@ class Cluster:
         assert_clean(client)
         wait_until(lambda: client.run_on_scheduler(_all_tasks))
         wait_until(lambda: [f"{w}: {item}" for w, items in client.run(_held_by_worker).items() for item in items])
-        wait_until(lambda: sorted(_shared_memory() - self._shared_memory))
+        wait_until(lambda: sorted(shared_names() - self._shared_memory))
         expected = 2 + self.n_workers
         wait_until(lambda: _forked()[expected:] and [str(process.pid) for process in _forked()])
 
@@ -277,7 +271,6 @@ def _all_tasks(dask_scheduler: Any) -> list[str]:
 
 def _held_by_worker(dask_worker: Any) -> list[str]:
     import threading
-    from pathlib import Path
 
     held = [f"data {key}" for key in dask_worker.data]
     held += [thread.name for thread in threading.enumerate() if thread.name.startswith("dsgd")]

@@ -1,0 +1,67 @@
+"""``python -m dsgd.accel [--verbose] [--compare] script.py [arguments]``, or ``-m module`` instead of the script."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+from dsgd.accel.calls import recorded_calls, table_of
+from dsgd.accel.patch import install
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a script with accelerated classes in the place of scikit-learn's.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments after the name of this module; ``sys.argv[1:]`` by default.
+    """
+    options, parser = _parsed(argv)
+    name, rest = options.module or options.script, options.rest
+    if options.module is not None and options.script is not None:
+        rest = [options.script, *rest]
+    if name is None:
+        parser.error("name a script, or a module with -m")
+    if options.module is None and not os.path.exists(name):
+        parser.error(f"there is no file {name!r}")
+    install(verbose=options.verbose, compare=options.compare)
+    sys.argv = [name, *rest]
+    try:
+        if options.module is not None:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(os.path.abspath(name))
+            runpy.run_path(name, run_name="__main__")
+    finally:
+        if options.verbose and recorded_calls():
+            from rich.console import Console
+
+            Console(stderr=True).print(table_of(recorded_calls()))
+
+
+def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    parser = argparse.ArgumentParser(
+        prog="python -m dsgd.accel",
+        description="Run an unchanged scikit-learn script with the solvers of dsgd: SVC, NuSVC, SVR, NuSVR, "
+        "OneClassSVM, LinearSVC, LinearSVR, SGDClassifier and SGDRegressor.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--verbose", action="store_true", help="list every fit, by whom and in how many seconds")
+    parser.add_argument(
+        "--compare", action="store_true", help="do every fit by scikit-learn as well, to tell what is saved"
+    )
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module as a script")
+    parser.add_argument("script", nargs="?", help="the script")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    return parser.parse_args(argv), parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Subclasses of scikit-learn's estimators whose fit is ours.
+
+An accelerated estimator is an instance of scikit-learn's class, and after ``fit`` it has the attributes that
+scikit-learn's ``fit`` leaves, so everything that scikit-learn does with it goes on as before. Pickled or saved it is
+scikit-learn's own class, and loads where this package is not installed; on its way to a worker process of joblib it
+stays accelerated.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import functools
+import importlib
+import inspect
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import joblib
+import sklearn
+from joblib.externals.loky.backend import reduction
+
+from dsgd.accel.calls import SETTINGS, Call, note
+from dsgd.accel.worth import Kind, Worth, estimated_seconds, shape_of
+
+__all__ = ["accelerated"]
+
+#: Modules of our estimators of the same names.
+_OURS: Final = {
+    **dict.fromkeys(("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"), "dsgd.svm"),
+    **dict.fromkeys(("SGDClassifier", "SGDRegressor"), "dsgd.estimators"),
+}
+#: Where instances keep our fitted estimator.
+_MODEL: Final = "_accelerated_model"
+# Predictions of fewer products of entries are over before ours have begun.
+_MOST_PRODUCTS_OF_A_TINY_PREDICTION: Final = 2_000_000
+_TINY: Final = "too small to be worth it"
+
+_worth: Final = Worth()
+_made: Final[dict[str, type]] = {}
+
+
+def accelerated(plain: type) -> type:
+    """Return the accelerated subclass of an estimator of scikit-learn, the same one every time.
+
+    Parameters
+    ----------
+    plain : type
+        One of the classes in `dsgd.accel.patch.REPLACED`.
+    """
+    name = plain.__name__
+    if name not in _made:
+        _made[name] = _subclass(plain)
+    return _made[name]
+
+
+def __getattr__(name: str) -> type:
+    # Where a worker of joblib looks up the class of an estimator that it is sent.
+    if name not in _OURS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(
+        "sklearn.linear_model._stochastic_gradient" if _kind_of(name) == "sgd" else "sklearn.svm._classes"
+    )
+    return accelerated(getattr(home, name))
+
+
+def _kind_of(name: str) -> Kind:
+    if name.startswith("SGD"):
+        return "sgd"
+    return "linear" if name.startswith("Linear") else "kernel"
+
+
+def _subclass(plain: Any) -> type:
+    signature = inspect.signature(plain.fit)
+
+    @functools.wraps(plain.fit)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _fit(self, plain, signature, args, kwargs)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        state = {name: value for name, value in vars(self).items() if name != _MODEL}
+        return copyreg._reconstructor, (plain, object, None), {**state, "_sklearn_version": sklearn.__version__}
+
+    def copied(self: Any) -> Any:
+        return _rebuilt(type(self), dict(vars(self)))
+
+    def deeply_copied(self: Any, memo: dict[int, Any]) -> Any:
+        return _rebuilt(type(self), copy.deepcopy(vars(self), memo))
+
+    members: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": plain.__doc__,
+        "__reduce_ex__": reduce,
+        "__copy__": copied,
+        "__deepcopy__": deeply_copied,
+        "fit": fit,
+    }
+    if _kind_of(plain.__name__) == "kernel":
+        for method in ("decision_function", "predict"):
+            if hasattr(plain, method):
+                members[method] = _predicting(plain, method)
+    made = type(plain)(plain.__name__, (plain,), members)
+    reduction.register(made, _reduced_for_workers)
+    return made
+
+
+def _reduced_for_workers(estimator: Any) -> Any:
+    return _rebuilt, (type(estimator), dict(vars(estimator)))
+
+
+def _rebuilt(kind: Any, state: Mapping[str, Any]) -> Any:
+    made = kind.__new__(kind)
+    vars(made).update(state)
+    return made
+
+
+def _predicting(plain: Any, method: str) -> Callable[[Any, Any], Any]:
+    theirs = getattr(plain, method)
+
+    @functools.wraps(theirs)
+    def predict(self: Any, X: Any) -> Any:
+        model = vars(self).get(_MODEL)
+        if model is None or not _is_as_fitted(self, model):
+            return theirs(self, X)
+        rows, columns = shape_of(X)
+        if rows * columns * len(self.support_) < _MOST_PRODUCTS_OF_A_TINY_PREDICTION:
+            return theirs(self, X)
+        model.n_jobs = _n_threads()
+        return getattr(model, method)(X)
+
+    return predict
+
+
+def _is_as_fitted(estimator: Any, model: Any) -> bool:
+    """Return whether no parameter was set since `fit`: scikit-learn's predictions follow some of them."""
+    return all(getattr(model, name) is value for name, value in estimator.get_params(deep=False).items())
+
+
+def _n_threads() -> int:
+    """Return how many threads a fit may have: one inside a parallel loop, and what joblib's processes are given."""
+    backend, _ = joblib.parallel.get_active_backend()
+    if (backend.nesting_level or 0) > 0:
+        return 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    cores = joblib.cpu_count()
+    return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
+
+
+def _why_not(estimator: Any, given: Mapping[str, Any]) -> str:
+    """Return what of a fit is not supported; empty if nothing is known to be."""
+    parameters = estimator.get_params(deep=False)
+    if parameters.get("warm_start"):
+        return "warm_start=True"
+    if parameters.get("average"):
+        return "average=...: partial_fit could not go on from here"
+    if callable(parameters.get("kernel")):
+        return "the kernel is a function"
+    if parameters.get("dual") is False and parameters.get("loss") in ("hinge", "epsilon_insensitive"):
+        return "loss and dual=False: LIBLINEAR has no such solver, and says so"
+    found = [name for name in ("coef_init", "intercept_init") if given.get(name) is not None]
+    return f"fit({found[0]}=...)" if found else ""
+
+
+def _fit(self: Any, plain: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    vars(self).pop(_MODEL, None)
+    given = dict(signature.bind(self, *args, **kwargs).arguments)
+    X, kind = given.get("X"), _kind_of(plain.__name__)
+    reason, expected = _why_not(self, given), False
+    estimated_s = estimated_seconds(X, kind)
+    if not reason and not _worth.is_ours(estimated_s, kind):
+        reason, expected = _TINY, True
+    begin = time.perf_counter()
+    model = None
+    if not reason:
+        try:
+            model = _trained(self, plain, given)
+            _worth.loaded(kind)
+        except Exception as error:
+            # Whatever it is, scikit-learn has the last word: it may know how, or raises what scripts expect.
+            reason = " ".join(str(error).split()) or type(error).__name__
+    if model is None:
+        begin = time.perf_counter()
+        plain.fit(self, *args, **kwargs)
+        seconds = time.perf_counter() - begin
+        if expected:
+            _worth.spend(seconds, estimated_s, kind)
+        note(Call(plain.__name__, shape_of(X), "scikit-learn", seconds, reason), expected=expected)
+        return self
+    _take_over(self, model)
+    seconds = time.perf_counter() - begin
+    compared_s = _seconds_of_theirs(self, plain, args, kwargs) if SETTINGS.compare else None
+    note(Call(plain.__name__, shape_of(X), "dsgd", seconds, compared_s=compared_s), expected=True)
+    return self
+
+
+def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
+    """Return our estimator with the same parameters, fitted to the same rows."""
+    kind = getattr(importlib.import_module(_OURS[plain.__name__]), plain.__name__)
+    parameters = estimator.get_params(deep=False)
+    # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
+    parameters["n_jobs"] = 1 if _kind_of(plain.__name__) == "sgd" else _n_threads()
+    weights = {"sample_weight": given["sample_weight"]} if given.get("sample_weight") is not None else {}
+    return kind(**parameters).fit(given["X"], given.get("y"), **weights)
+
+
+def _take_over(estimator: Any, model: Any) -> None:
+    """Leave on an estimator of scikit-learn what its own fit would have left."""
+    fitted, parameters = model.to_sklearn(), estimator.get_params(deep=False)
+    vars(estimator).update({name: value for name, value in vars(fitted).items() if name not in parameters})
+    if _kind_of(type(estimator).__name__) == "kernel":
+        vars(estimator)[_MODEL] = model
+
+
+def _seconds_of_theirs(estimator: Any, plain: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
+    other = plain(**estimator.get_params(deep=False))
+    begin = time.perf_counter()
+    other.fit(*args, **kwargs)
+    return time.perf_counter() - begin

@@ -1,0 +1,82 @@
+"""Whether a fit is worth loading our solvers for.
+
+Problem: to import the solvers and to load their compiled code takes most of a second, and halves or quarters the time
+of the fits that follow. A script that fits a hundred rows ends before that.
+
+Method: seconds of scikit-learn's fit are estimated from shapes, and corrected by what earlier fits have taken. A fit is
+ours if it would take longer than `WORTH_S`, or if this one and the fits that scikit-learn's solver of the same kind has
+done so far have; from then on all are ours that are not tiny. So no script waits longer for loading than half of what
+it has computed, the bargain of ski rental.
+
+Source: Karlin et al. 1988 (rent or buy).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any, Final, Literal
+
+import scipy.sparse as sp
+
+__all__ = ["TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "shape_of"]
+
+#: Solvers that are loaded apart from each other.
+Kind = Literal["kernel", "linear", "sgd"]
+
+#: Seconds of scikit-learn's fits after which loading has paid: twice those of loading, as ours take half at most.
+WORTH_S: Final = 1.6
+#: Below this a call of ours costs more than it saves, loaded or not.
+TINY_S: Final = 3e-3
+# Nanoseconds of LIBSVM per pair of rows and per product of entries in it; of LIBLINEAR and of SGD per entry and per row
+# of a pass; and passes.
+_PAIR_NS, _PRODUCT_NS = 1.5, 0.5
+_ENTRY_NS, _ROW_NS, _PASSES = 1.5, 60.0, 20
+
+
+class Worth:
+    """What this process has spent in fits of scikit-learn that could have been ours."""
+
+    def __init__(self) -> None:
+        self._spent_s: dict[Kind, float] = defaultdict(float)
+        self._estimated_s: dict[Kind, float] = defaultdict(float)
+        self._loaded: set[Kind] = set()
+        self._lock = threading.Lock()
+
+    def is_ours(self, estimated_s: float, kind: Kind) -> bool:
+        """Return whether our solver should do a fit that is estimated to take scikit-learn's so many seconds."""
+        with self._lock:
+            spent, estimated = self._spent_s[kind], self._estimated_s[kind]
+            seconds = estimated_s * spent / estimated if estimated > 0.0 else estimated_s
+            if seconds < TINY_S:
+                return False
+            return kind in self._loaded or spent + seconds > WORTH_S
+
+    def loaded(self, kind: Kind) -> None:
+        """Say that our solver is there."""
+        self._loaded.add(kind)
+
+    def spend(self, seconds: float, estimated_s: float, kind: Kind) -> None:
+        """Add what a fit of scikit-learn's has taken, and what was estimated."""
+        with self._lock:
+            self._spent_s[kind] += seconds
+            self._estimated_s[kind] += estimated_s
+
+
+def estimated_seconds(X: Any, kind: Kind) -> float:
+    """Return roughly how long scikit-learn fits such rows: LIBSVM if there is a kernel, else LIBLINEAR or SGD."""
+    n_rows, n_columns = shape_of(X)
+    entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
+    if kind == "kernel":
+        return 1e-9 * n_rows * (n_rows * _PAIR_NS + entries * _PRODUCT_NS)
+    return 1e-9 * _PASSES * (entries * _ENTRY_NS + n_rows * _ROW_NS)
+
+
+def shape_of(X: Any) -> tuple[int, int]:
+    """Return rows and columns, as far as they can be told without a copy."""
+    shape = getattr(X, "shape", None)
+    if shape is None:
+        n_rows = len(X) if hasattr(X, "__len__") else 0
+        first = X[0] if n_rows and hasattr(X, "__getitem__") else None
+        return n_rows, len(first) if hasattr(first, "__len__") and not isinstance(first, str) else 1
+    return (int(shape[0]) if shape else 0), (int(shape[1]) if len(shape) > 1 else 1)

@@ -1,0 +1,350 @@
+"""Accelerated classes: scikit-learn's own to everything that looks at them, and trained by ours where that pays."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import sklearn.linear_model
+import sklearn.svm
+from hypothesis import given
+from hypothesis import strategies as st
+from joblib.externals.loky.backend.reduction import dumps
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+import dsgd.accel
+from dsgd.accel import classes, recorded_calls, worth
+from dsgd.accel.patch import REPLACED
+from dsgd.accel.worth import Worth, estimated_seconds, shape_of
+
+PLAIN = {name: getattr(sys.modules[module], name) for module, names in REPLACED.items() for name in names}
+SVMS = sorted(name for name in PLAIN if "SV" in name)
+#: Fits that are the optimum of one problem, whoever finds it.
+EXACT = [name for name in SVMS if not name.startswith("Linear")]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module, with every fit worth it, whatever the size."""
+    monkeypatch.setattr(worth, "WORTH_S", 0.0)
+    monkeypatch.setattr(worth, "TINY_S", 0.0)
+    monkeypatch.setattr(classes, "_worth", Worth())
+    monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
+    dsgd.accel.install()
+    yield dsgd.accel
+    dsgd.accel.uninstall()
+
+
+def rows(name: str, n: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows that suit an estimator: labels, or numbers."""
+    X, y = make_classification(n, 6, n_informative=4, n_classes=3, random_state=0)
+    return X, (X[:, 0] + 0.1 * y if name.endswith("R") or name == "SGDRegressor" else np.array(["a", "b", "c"])[y])
+
+
+def made(name: str, **parameters: Any) -> Any:
+    """Return the accelerated estimator that a script gets by importing it."""
+    module = next(module for module, names in REPLACED.items() if name in names)
+    return getattr(sys.modules[module], name)(**parameters)
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_a_fit_is_ours_and_leaves_what_theirs_leaves(name: str, installed: Any) -> None:
+    """Attributes, types and shapes are those of scikit-learn's fit; predictions agree, of exact solvers closely."""
+    X, y = rows(name, 600)
+    options = {} if name in ("SVR", "NuSVR", "OneClassSVM") else {"random_state": 0}
+    if name == "LinearSVR":
+        options["max_iter"] = 100_000
+    model, plain = made(name, **options).fit(X, y), PLAIN[name](**options).fit(X, y)
+    assert [(call.estimator, call.by) for call in recorded_calls()] == [(name, "dsgd")]
+    assert isinstance(model, PLAIN[name])
+    assert repr(model) == repr(plain)
+    fitted = {key: value for key, value in vars(plain).items() if key.endswith("_") and not key.startswith("_")}
+    for key, value in fitted.items():
+        mine = getattr(model, key)
+        assert type(mine) is type(value) or np.isscalar(value), key
+        if key not in ("n_iter_", "support_", "support_vectors_", "dual_coef_"):
+            assert np.shape(mine) == np.shape(value), key
+    if name in EXACT:
+        method = "decision_function" if hasattr(plain, "decision_function") else "predict"
+        np.testing.assert_allclose(getattr(model, method)(X), getattr(plain, method)(X), atol=0.02)
+    if hasattr(plain, "score"):
+        assert model.score(X, y) > plain.score(X, y) - (0.01 if name in SVMS else 0.1)
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_a_pickle_is_scikit_learns_and_loads_without_us(name: str, installed: Any, tmp_path: Path) -> None:
+    """Fitted or not, what is saved names scikit-learn's class alone, and predicts in a process that has no dsgd."""
+    X, y = rows(name)
+    model = made(name).fit(X, y)
+    saved = pickle.dumps(model)
+    assert b"dsgd" not in saved
+    assert type(pickle.loads(pickle.dumps(made(name)))) is PLAIN[name]
+    again = pickle.loads(saved)
+    assert type(again) is PLAIN[name]
+    if y.dtype.kind == "U":
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    else:
+        np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-9)
+
+
+def test_saved_models_load_in_a_process_without_us(installed: Any, tmp_path: Path) -> None:
+    """Joblib's files of all estimators, and of a search around one, load where the package cannot be imported."""
+    models = [made(name).fit(*rows(name)) for name in sorted(PLAIN)]
+    models.append(GridSearchCV(made("SVC"), {"C": [1.0, 2.0]}, cv=2).fit(*rows("SVC")))
+    joblib.dump(models, tmp_path / "models.joblib")
+    script = """
+        import sys, warnings
+        sys.modules["dsgd"] = None
+        warnings.simplefilter("error")
+        import joblib
+        models = joblib.load(sys.argv[1])
+        assert all(type(model).__module__.startswith("sklearn.") for model in models)
+        print(sum(len(model.predict([[0.0] * 6])) for model in models))
+    """
+    found = run(script, tmp_path, "models.joblib", accelerated=False)
+    assert found.stdout.split() == [str(len(models))]
+
+
+def run(script: str, folder: Path, *args: str, accelerated: bool = True, options: tuple[str, ...] = ()) -> Any:
+    """Run a script as a user does."""
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(script), encoding="utf-8")
+    command = [sys.executable, *(["-m", "dsgd.accel", *options] if accelerated else []), str(path), *args]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_script_runs_as_if_it_ran_alone(tmp_path: Path) -> None:
+    """Arguments, name and path of a script are its own; what is too small loads no solver, and every fit is listed."""
+    (tmp_path / "beside.py").write_text("VALUE = 7\n", encoding="utf-8")
+    script = """
+        import sys
+        import beside
+        from sklearn.svm import SVC
+        model = SVC().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
+        print(__name__, beside.VALUE, sys.argv[1:], model.predict([[3.0]])[0], type(model).__module__)
+        print("numba" in sys.modules, "dsgd.svm" in sys.modules)
+    """
+    done = run(script, tmp_path, "--verbose", "x", options=("--verbose",))
+    assert done.stdout.splitlines() == ["__main__ 7 ['--verbose', 'x'] 1 dsgd.accel.classes", "False False"]
+    assert "SVC.fit of 4 x 1: scikit-learn" in done.stderr
+    assert "1 fits" in done.stderr
+    quiet = run(script, tmp_path)
+    assert quiet.stderr == ""
+
+
+def test_a_module_runs_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    """``-m`` runs a module; without a script, or without its file, status 2 and a line that says what to do."""
+    (tmp_path / "job.py").write_text("import sys; print(__name__, sys.argv[1:])\n", encoding="utf-8")
+    command = [sys.executable, "-m", "dsgd.accel"]
+    options: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120, "check": False}
+    assert subprocess.run([*command, "-m", "job", "a", "-b"], **options).stdout == "__main__ ['a', '-b']\n"
+    for args, says in ([], "name a script"), (["none.py"], "there is no file 'none.py'"):
+        done = subprocess.run([*command, *args], **options)
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+def test_comparing_tells_what_was_saved(installed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ``compare`` every fit of ours is done once more by scikit-learn, and the difference is what it saved."""
+    dsgd.accel.install(verbose=True, compare=True)
+    made("SVC").fit(*rows("SVC"))
+    (call,) = recorded_calls()
+    assert call.compared_s is not None
+    assert call.saved_s == call.compared_s - call.seconds
+    line = capsys.readouterr().err
+    assert line.startswith("dsgd.accel: SVC.fit of 120 x 6: dsgd ")
+    assert ("saved" if call.saved_s >= 0 else "cost") in line
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "options", "reason"),
+    [
+        ("SGDClassifier", {"warm_start": True}, {}, "warm_start"),
+        ("SGDClassifier", {"average": True}, {}, "average"),
+        ("SGDRegressor", {}, {"coef_init": [0.0] * 6}, "coef_init"),
+        ("SVC", {"kernel": lambda A, B: A @ B.T}, {}, "function"),
+    ],
+)
+def test_what_is_not_supported_is_scikit_learns_and_is_said_once(
+    name: str, parameters: Any, options: Any, reason: str, installed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a fit gives scikit-learn's model to the bit; its reason is logged at the first of them."""
+    X, y = rows(name)
+    seed = {} if name == "SVC" else {"random_state": 0}
+    with caplog.at_level(logging.WARNING, "dsgd.accel"):
+        models = [made(name, **parameters, **seed).fit(X, y, **options) for _ in range(2)]
+    plain = PLAIN[name](**parameters, **seed).fit(X, y, **options)
+    np.testing.assert_array_equal(models[0].predict(X), plain.predict(X))
+    assert [call.by for call in recorded_calls()] == ["scikit-learn"] * 2
+    assert len(caplog.records) == 1
+    assert reason in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_errors_are_those_of_scikit_learn(name: str, installed: Any) -> None:
+    """Bad rows, bad parameters and predictions before a fit raise what they always did, word for word."""
+    X, y = rows(name)
+    broken = X.copy()
+    broken[3, 2] = np.nan
+    cases: list[tuple[dict[str, Any], Any, Any]] = [({}, broken, y), ({"max_iter": "x"}, X, y), ({}, X[:5], y)]
+    if name in ("SVC", "NuSVC", "LinearSVC", "SGDClassifier"):
+        cases.append(({}, X, np.full(len(X), "a")))
+    if name == "LinearSVC":
+        cases.append(({"loss": "hinge", "dual": False}, X, y))
+    for parameters, A, b in cases:
+        texts = []
+        for kind in (PLAIN[name], type(made(name))):
+            with pytest.raises((ValueError, TypeError)) as caught:
+                # OneClassSVM takes no notice of labels.
+                kind(**parameters).fit(A, b) if name != "OneClassSVM" or len(A) == len(b) else kind(nu=2.0).fit(A)
+            texts.append((type(caught.value), str(caught.value)))
+        assert texts[0] == texts[1]
+    with pytest.raises(NotFittedError):
+        made(name).predict(X)
+
+
+def test_classes_are_replaced_where_scripts_import_them_and_put_back() -> None:
+    """Only the two modules that scripts import from change, and uninstalling gives their classes back."""
+    dsgd.accel.install()
+    try:
+        assert dsgd.accel.is_installed()
+        assert sklearn.svm.SVC is not PLAIN["SVC"]
+        assert sklearn.svm._classes.SVC is PLAIN["SVC"]
+        kept = sklearn.svm.SVC
+        dsgd.accel.install(verbose=False)
+        assert sklearn.svm.SVC is kept
+    finally:
+        dsgd.accel.uninstall()
+    assert not dsgd.accel.is_installed()
+    assert {name: getattr(sys.modules[m], name) for m, names in REPLACED.items() for name in names} == PLAIN
+
+
+def test_installing_loads_nothing(tmp_path: Path) -> None:
+    """Neither scikit-learn nor a solver is imported by installing; classes are replaced when their module is."""
+    script = """
+        import sys
+        import dsgd.accel
+        dsgd.accel.install()
+        print([name for name in ("sklearn", "numba", "numpy", "dask") if name in sys.modules])
+        import sklearn.linear_model as linear
+        print(linear.SGDClassifier.__module__, "sklearn.svm" in sys.modules)
+        from sklearn import svm
+        print(svm.SVC.__module__, svm.__spec__.loader is svm.__loader__)
+    """
+    done = run(script, tmp_path, accelerated=False)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "[]"
+    assert lines[1].startswith("dsgd.accel.classes ")
+    assert lines[2] == "dsgd.accel.classes True"
+
+
+def test_a_notebook_loads_and_unloads_it() -> None:
+    """``%load_ext`` and ``%unload_ext`` install and uninstall."""
+    dsgd.accel.load_ipython_extension(None)
+    try:
+        assert dsgd.accel.is_installed()
+    finally:
+        dsgd.accel.unload_ipython_extension(None)
+    assert not dsgd.accel.is_installed()
+
+
+@pytest.mark.parametrize("copied", [clone, copy.copy, copy.deepcopy, lambda model: pickle.loads(dumps(model))])
+def test_copies_in_this_program_stay_accelerated(copied: Any, installed: Any) -> None:
+    """Clones, copies and what joblib sends to its workers are of the same class, with the same model."""
+    X, y = rows("SVC")
+    model = made("SVC", C=2.0).fit(X, y)
+    other = copied(model)
+    assert type(other) is type(model)
+    assert other.get_params() == model.get_params()
+    if copied is not clone:
+        np.testing.assert_allclose(other.decision_function(X), model.decision_function(X), rtol=1e-9)
+        assert (other._accelerated_model is model._accelerated_model) == (copied is copy.copy)
+
+
+def test_the_signature_of_fit_is_scikit_learns() -> None:
+    """What looks at signatures, such as the routing of metadata, finds those of scikit-learn."""
+    for plain in PLAIN.values():
+        assert inspect.signature(classes.accelerated(plain).fit) == inspect.signature(plain.fit)
+        assert classes.accelerated(plain) is classes.accelerated(plain)
+        assert getattr(classes, plain.__name__) is classes.accelerated(plain)
+
+
+def test_parameters_set_after_a_fit_count(installed: Any) -> None:
+    """Predictions follow parameters that scikit-learn's follow, and the next fit is ours again."""
+    X, y = rows("SVC")
+    model, plain = made("SVC").fit(X, y), PLAIN["SVC"]().fit(X, y)
+    for parameters in {"decision_function_shape": "ovo"}, {"decision_function_shape": "ovr", "break_ties": True}:
+        model.set_params(**parameters)
+        plain.set_params(**parameters)
+        np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), atol=0.02)
+        assert np.mean(model.predict(X) == plain.predict(X)) > 0.97
+
+
+def test_training_goes_on_by_partial_fit(installed: Any) -> None:
+    """scikit-learn's ``partial_fit`` continues from what our fit has left."""
+    X, y = rows("SGDClassifier")
+    model = made("SGDClassifier", random_state=0).fit(X, y)
+    steps, before = model.t_, model.coef_.copy()
+    model.partial_fit(X, y)
+    assert model.t_ == steps + len(X)
+    assert not np.array_equal(before, model.coef_)
+
+
+def test_threads_are_those_that_a_parallel_loop_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone a fit has all cores, in a loop of joblib one, and never more than its processes are given."""
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert classes._n_threads() == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert classes._n_threads() == 3
+    inside = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(classes._n_threads)() for _ in range(2))
+    assert inside == [1, 1]
+
+
+@given(fits=st.lists(st.floats(0.0, 3.0), max_size=60), factor=st.floats(0.1, 10.0))
+def test_no_script_waits_longer_than_it_has_computed(fits: list[float], factor: float) -> None:
+    """Fits are ours once those done and the next take long enough, however wrong estimates are; then all are."""
+    worthwhile, spent, is_loaded = Worth(), 0.0, False
+    for seconds in fits:
+        # Only the first estimate is wrong.
+        expected = seconds if spent else seconds * factor
+        is_ours = worthwhile.is_ours(seconds * factor, "kernel")
+        if not np.isclose(expected, worth.TINY_S) and not np.isclose(spent + expected, worth.WORTH_S):
+            long_enough = is_loaded or spent + expected > worth.WORTH_S
+            assert is_ours == (expected >= worth.TINY_S and long_enough)
+        if is_ours:
+            worthwhile.loaded("kernel")
+            is_loaded = True
+        else:
+            worthwhile.spend(seconds, seconds * factor, "kernel")
+            spent += seconds
+        assert not worthwhile.is_ours(worth.WORTH_S / 2, "sgd")
+
+
+def test_estimates_grow_with_the_work() -> None:
+    """Twice the rows cost a kernel four times as much and others twice; shapes are found of lists, too."""
+    few, many = np.zeros((500, 20)), np.zeros((1000, 20))
+    assert estimated_seconds(many, "kernel") == pytest.approx(4 * estimated_seconds(few, "kernel"))
+    for kind in ("linear", "sgd"):
+        assert estimated_seconds(many, kind) == pytest.approx(2 * estimated_seconds(few, kind))
+    assert shape_of([[1, 2, 3], [4, 5, 6]]) == (2, 3)
+    assert shape_of(["a", "b"]) == (2, 1)
+    assert shape_of(None) == (0, 1)
+    assert shape_of(np.float64(1.0)) == (0, 1)
