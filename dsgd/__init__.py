@@ -6,8 +6,7 @@ only runs a rank never loads what it does not need.
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.lazy import loaded_on_use
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from dsgd.ledger import Ledger
     from dsgd.study.comparison import compare
 
-__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "submit"]
+    __version__: str
 
-__version__: Final = version("dsgd")
+__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "submit"]
 
 _HOMES: Final = {
     "Ledger": "dsgd.ledger",
@@ -32,7 +31,17 @@ _HOMES: Final = {
     "submit": "dsgd.jobs.detached",
 }
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+_load: Final = loaded_on_use(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "__version__":
+        return _load(name)
+    # What a package says of itself takes longer to read than all the rest here, and is seldom asked for.
+    from importlib.metadata import version
+
+    globals()["__version__"] = found = version("dsgd")
+    return found
 
 
 def __dir__() -> list[str]:

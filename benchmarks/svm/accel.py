@@ -32,27 +32,27 @@ CASES = {
         from sklearn.datasets import make_classification
         from sklearn.model_selection import GridSearchCV
         from sklearn.svm import SVC
-        X, y = make_classification(3000, 20, n_informative=10, random_state=0)
-        grid = {"C": [0.1, 1.0, 10.0], "gamma": ["scale", 0.01, 0.1]}
-        search = GridSearchCV(SVC(), grid, cv=5).fit(X, y)
+        X, y = make_classification(10000, 20, n_informative=10, random_state=0)
+        grid = {"C": [1.0, 10.0, 100.0], "gamma": ["scale", 0.1]}
+        search = GridSearchCV(SVC(), grid, cv=3).fit(X, y)
         print(search.best_params_, round(search.best_score_, 3))
     """,
     "one-vs-rest": """
         from sklearn.datasets import make_blobs
         from sklearn.multiclass import OneVsRestClassifier
         from sklearn.svm import SVC
-        X, y = make_blobs(12000, 16, centers=26, cluster_std=4.0, random_state=0)
-        model = OneVsRestClassifier(SVC(C=10.0)).fit(X[:8000], y[:8000])
-        print(round(model.score(X[8000:], y[8000:]), 3))
+        X, y = make_blobs(20000, 16, centers=26, cluster_std=7.0, random_state=0)
+        model = OneVsRestClassifier(SVC(C=10.0)).fit(X[:15000], y[:15000])
+        print(round(model.score(X[15000:], y[15000:]), 3))
     """,
     "novelty": """
         import numpy as np
         from sklearn.preprocessing import StandardScaler
         from sklearn.svm import OneClassSVM
         rng = np.random.default_rng(0)
-        X = StandardScaler().fit_transform(rng.standard_normal((30000, 10)) @ rng.standard_normal((10, 10)))
-        model = OneClassSVM(nu=0.05, gamma=0.05).fit(X[:15000])
-        print(round(float((model.predict(X[15000:]) < 0).mean()), 3))
+        X = StandardScaler().fit_transform(rng.standard_normal((60000, 10)) @ rng.standard_normal((10, 10)))
+        model = OneClassSVM(nu=0.1, gamma=0.05).fit(X[:40000])
+        print(round(float((model.predict(X[40000:]) < 0).mean()), 3))
     """,
     "learning curve": """
         from sklearn.datasets import make_friedman1
@@ -67,11 +67,11 @@ CASES = {
         from sklearn.calibration import CalibratedClassifierCV
         from sklearn.svm import LinearSVC
         rng = np.random.default_rng(0)
-        X = sp.random(60000, 20000, 0.002, "csr", rng=rng)
+        X = sp.random(300000, 20000, 0.003, "csr", rng=rng)
         w = rng.standard_normal(20000)
-        y = (X @ w + 0.3 * rng.standard_normal(60000)) > 0
-        model = CalibratedClassifierCV(LinearSVC(C=1.0), cv=5).fit(X[:40000], y[:40000])
-        print(round(model.score(X[40000:], y[40000:]), 3))
+        y = (X @ w + 0.3 * rng.standard_normal(300000)) > 0
+        model = CalibratedClassifierCV(LinearSVC(C=1.0), cv=5).fit(X[:200000], y[:200000])
+        print(round(model.score(X[200000:], y[200000:]), 3))
     """,
     "nothing to gain": """
         from sklearn.datasets import load_iris

@@ -81,7 +81,9 @@ def _subclass(plain: Any) -> type:
 
     def reduce(self: Any, protocol: Any) -> Any:
         state = {name: value for name, value in vars(self).items() if name != _MODEL}
-        return copyreg._reconstructor, (plain, object, None), {**state, "_sklearn_version": sklearn.__version__}
+        state["_sklearn_version"] = sklearn.__version__
+        # A class of that name is scikit-learn's, so the function that makes an instance must be Python's.
+        return copyreg._reconstructor, (plain, object, None), state  # type: ignore[attr-defined]
 
     def copied(self: Any) -> Any:
         return _rebuilt(type(self), dict(vars(self)))
@@ -101,7 +103,7 @@ def _subclass(plain: Any) -> type:
         for method in ("decision_function", "predict"):
             if hasattr(plain, method):
                 members[method] = _predicting(plain, method)
-    made = type(plain)(plain.__name__, (plain,), members)
+    made: type = type(plain)(plain.__name__, (plain,), members)
     reduction.register(made, _reduced_for_workers)
     return made
 
@@ -144,7 +146,7 @@ def _n_threads() -> int:
     if (backend.nesting_level or 0) > 0:
         return 1
     given = os.environ.get("OMP_NUM_THREADS", "")
-    cores = joblib.cpu_count()
+    cores: int = joblib.cpu_count()
     return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
 
 

@@ -77,6 +77,6 @@ def shape_of(X: Any) -> tuple[int, int]:
     shape = getattr(X, "shape", None)
     if shape is None:
         n_rows = len(X) if hasattr(X, "__len__") else 0
-        first = X[0] if n_rows and hasattr(X, "__getitem__") else None
+        first: Any = X[0] if n_rows and hasattr(X, "__getitem__") else None
         return n_rows, len(first) if hasattr(first, "__len__") and not isinstance(first, str) else 1
     return (int(shape[0]) if shape else 0), (int(shape[1]) if len(shape) > 1 else 1)
