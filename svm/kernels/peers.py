@@ -128,6 +128,10 @@ class Peers:
         """Replace a vector by its sum over ranks."""
         self._say(lambda group: group.allreduce(vector))
 
+    def combine(self, vector: AnyArray, operation: Callable[..., AnyArray]) -> None:
+        """Replace a vector by what an operation makes of those of all ranks, as `Group.allreduce` does."""
+        self._say(lambda group: group.allreduce(vector, operation))
+
     def agree(self, vector: AnyArray) -> None:
         """Replace a vector by that of rank 0."""
         self._say(lambda group: group.broadcast(vector))
