@@ -154,8 +154,10 @@ class _Run:
         state, target = self.state, 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
         while True:
             self.matrix.pool.check()
+            state.lap("check")
             with self.peers.round("check"):
                 gap = state.scan()
+            state.lap("scan")
             if not state.is_finite or self._is_coarse(gap):
                 with self.peers.round("check"):
                     gap = self._mend()
@@ -275,13 +277,16 @@ class _Run:
 
     def _round(self, gap: float) -> None:
         """Solve one block and bring u of the active samples up to date."""
-        state = self.state
+        state, n_newest, n_hits = self.state, len(self.state.newest), self.matrix.n_hits
+        state.lap("check")
         chosen, f = self._choose()
+        state.lap("choose")
         if len(state.alpha) == 1:
             samples, where = chosen, np.arange(len(chosen))
         else:
             samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
         picked = self.matrix.pick(samples)
+        state.lap("rows")
         before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
         answer = np.concatenate([before, [0.0, 0.0]])  # and the steps, and the largest value of some rows
         if self.peers.rank == 0:
@@ -299,6 +304,7 @@ class _Run:
             if not np.isfinite(answer.sum() + f.sum()):
                 answer[-2] = np.nan
         self.peers.agree(answer)
+        state.lap("solve")
         alpha, (steps, largest) = answer[:-2], answer[-2:]
         if np.isnan(steps):
             if self.matrix.dtype == np.float64:
@@ -318,6 +324,12 @@ class _Run:
         # Where rounding undoes the gain a round may take a single step, and cost as much as one of thousands.
         self.effort += max(int(steps), len(chosen))
         state.counts.n_rounds += 1
+        n_read = (self.matrix.n_hits - n_hits) * len(self.matrix.active)
+        state.counts.work.add(looked=len(self.matrix.active), read_values=n_read)
+        if self.peers.rank == 0:
+            q = len(chosen)
+            state.counts.work.add(variables=q, fresh=q - n_newest, step_variables=int(steps) * q, squares=q * q)
+        state.lap("update")
         state.record("block", gap)
 
     def _stall(self) -> None:
