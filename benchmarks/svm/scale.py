@@ -1,6 +1,6 @@
 """The model of the kernel SVM's rounds against real ranks, and what it says of thousands of them.
 
-Worker processes of one thread each train on generated sets with one, two and four ranks; four share the cores where
+Processes of one thread each train on generated sets with one, two and four ranks; four share the cores where
 there are fewer. What work costs is fitted on runs of one and two ranks on three sets, and the time of all others, phase
 by phase, is predicted from amounts of work and the measured cost of a message: of four ranks, and of every number of
 ranks on the sets that were left out. Then the same model goes on to 4,096 ranks, beside the published algorithm: pairs
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -56,7 +57,7 @@ def measure(
     """Run every set on every number of ranks."""
     found = []
     for n_ranks in ranks:
-        with workers(n_ranks) as client:
+        with workers(n_ranks) if n_ranks > 1 else nullcontext() as client:
             for name, rows in sets:
                 problem = replace(PROBLEMS[name], rows=rows)
                 settings = RunSettings(problem, "none", solver, _CACHE_MB, repeats=repeats)

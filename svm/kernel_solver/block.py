@@ -185,6 +185,7 @@ class _Run:
                 elif not self.left_out.eliminate(gap):
                     with self.peers.round("sync"):
                         self._round(gap)
+                    self.peers.keep(state.alpha, state.counts.n_rounds)
                 continue
             with self.peers.round("check"):
                 is_open = self.left_out.bring_back()

@@ -21,13 +21,18 @@ import scipy.sparse as sp
 from dsgd.collectives import Group
 from dsgd.ledger import COMPUTE
 from dsgd.svm.kernels.rows import Rows
-from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Peers"]
 
 
 def _nothing() -> None:
     """Check nothing: no peer can stop a single rank."""
+
+
+def _keep_nothing(alpha: FloatMatrix, n_rounds: int) -> None:
+    """Keep no variables: where they are lost, a run is."""
+    del alpha, n_rounds
 
 
 class Peers:
@@ -43,6 +48,8 @@ class Peers:
         The rank that holds each sample; needed with `group`.
     check : callable
         Raises if the job has stopped.
+    keep : callable
+        Takes the variables after a round, shape (r, n), the same on all ranks, and how many rounds there were.
     """
 
     def __init__(
@@ -51,12 +58,13 @@ class Peers:
         group: Group | None = None,
         holder: IntVector | None = None,
         check: Callable[[], None] = _nothing,
+        keep: Callable[[FloatMatrix, int], None] = _keep_nothing,
     ) -> None:
         self.n = n
         self._group = group if group is not None and group.size > 1 else None
         self._ledger = None if group is None else group.ledger
         self.holder = None if holder is None else holder.copy()
-        self.check = check
+        self.check, self.keep = check, keep
         self._spoken_s = 0.0
 
     @property

@@ -8,8 +8,8 @@
 
 `problems` and `grid` list the runs, `runner` trains, `measure` reads the counts of a fit, and `model` predicts more
 ranks from them. `observe` measures the rounds of a fit on real ranks, and `rounds` predicts from these, phase by phase,
-what thousands of ranks would take. `summary`, `claims`, `tables`, `plots` and `report` show the results. The command line and programs
-call what is exported here; begin with `runner`.
+what thousands of ranks would take. `summary`, `claims`, `tables`, `plots` and `report` show the results. The command
+line and programs call what is exported here; begin with `runner`.
 """
 
 from dsgd.study.elimination.claims import check_elimination_claims

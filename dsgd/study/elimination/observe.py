@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -80,7 +80,8 @@ class MeasuredRun:
     seconds : float
         Of a run, on rank 0: the median.
     amounts : RoundAmounts
-        What it did; of the pairwise solver only `rounds` (its steps), `looked` and `exact_values` (all its values).
+        What it did; of the pairwise solver `rounds` are its steps, and of the others only `looked` and `exact_values`
+        (all its values) count.
     phases : mapping of str to float
         Seconds of rank 0 by phase, of the run that took the median; empty for the pairwise solver.
     objective : float
@@ -101,7 +102,8 @@ class MeasuredRun:
 
 
 def observe(settings: RunSettings, ranks: int, client: Any = None) -> MeasuredRun:
-    """Run on threads of this process, or on the workers of a client, one rank on each."""
+    """Run on threads of this process or, more than one rank, on the workers of a client, one on each."""
+    client = client if ranks > 1 else None
     gang = run_measurement(
         _observe, (settings,), client=client, ranks=ranks, transport="auto", ranks_per_worker=1 if client else None
     )
@@ -125,17 +127,12 @@ def _observe(rank: Rank, data: None, settings: RunSettings) -> MeasuredRun:
     solution = min(taken, key=lambda pair: abs(pair[0] - seconds))[1]
     counts = solution.counts
     phases = dict(zip(PHASES, counts.work.seconds.tolist(), strict=True)) if settings.solver == "block" else {}
-    amounts = amounts_of(
-        counts.work,
-        n=settings.problem.rows,
-        features=rows.X.shape[1],
-        value_bytes=4,
-        rounds=counts.n_rounds,
-        support=int(np.count_nonzero(solution.alpha)),
-    )
+    n_support = int(np.count_nonzero(solution.alpha))
+    n, features, work = settings.problem.rows, rows.X.shape[1], counts.work
+    amounts = amounts_of(work, n=n, features=features, value_bytes=4, rounds=counts.n_rounds, support=n_support)
     if settings.solver == "pairwise":
         looked = 0.5 * counts.n_evaluations
-        amounts = RoundAmounts(amounts.n, amounts.features, 8, counts.n_iter, looked, *[0.0] * 7, looked, 0.0)
+        amounts = replace(amounts, looked=looked, exact_values=2.0 * looked)
     return MeasuredRun(settings, rank.group.size, link, seconds, amounts, solution.objective, phases)
 
 
@@ -145,7 +142,7 @@ class _Rows:
     def __init__(self, settings: RunSettings, n_rows: int) -> None:
         self.settings = settings
         problem = settings.problem
-        found = load_problem(Problem(problem.name, n_rows, problem.C, problem.gamma, problem.text))
+        found = load_problem(replace(problem, rows=n_rows))
         self.X: Any = found.X
         self.y: FloatVector = np.where(found.y > 0, 1.0, -1.0)
         self.kernel = Kernel("rbf", scale_gamma(problem.gamma, self.X, np.ones(n_rows)))
