@@ -110,17 +110,17 @@ def scale(
 ) -> None:
     """Print and write predicted seconds to 4,096 ranks, each on a core of its own."""
     for network, link in NETWORKS.items():
-        heads = ("tree s:.4g", "gather s:.4g", "published s:.4g", *(f"{p}:.0%" for p in PHASES))
+        heads = ("tree s:.4g", "ring s:.4g", "published s:.4g", *(f"{p}:.0%" for p in PHASES))
         with table(f"{title}, {network}: predicted seconds, and shares of the first", "ranks:d", *heads) as line:
             for n_ranks in RANKS:
                 tree = predict_phases(ours, costs, Place(n_ranks, link))
-                gather = predict_phases(ours, costs, Place(n_ranks, link, selection="gather"))
+                ring = predict_phases(ours, costs, Place(n_ranks, link, talk="ring"))
                 published = pairwise_seconds(theirs.rounds, theirs.looked, theirs.features, pair, Place(n_ranks, link))
-                totals = [sum(phase.total_s for phase in found.values()) for found in (tree, gather)]
+                totals = [sum(phase.total_s for phase in found.values()) for found in (tree, ring)]
                 line(n_ranks, *totals, published.total_s, *(tree[p].total_s / totals[0] for p in PHASES))
                 rows.add(
                     case="scale", n=ours.n, network=network, link=asdict(link), ranks=n_ranks, tree_s=totals[0],
-                    gather_s=totals[1], published_s=published.total_s, published_wire_s=published.wire_s,
+                    ring_s=totals[1], published_s=published.total_s, published_wire_s=published.wire_s,
                     phases={p: asdict(seconds) for p, seconds in tree.items()},
                 )  # fmt: skip
 

@@ -18,6 +18,7 @@ double tree             K per edge            (n s / 2 + K h) per edge in either
 torus of X by Y         2 (X + Y - 2)         as a ring of X for n, and one of Y for #c_(x+1)
 broadcast               children in the tree  (n s + h) per child
 all-gather (ring)       P - 1                 (P - 1) (n s + h)
+all-gather (Bruck)      L                     (P - 1) n s + L h
 barrier                 L                     L h
 ======================  ====================  =====================================================
 
@@ -245,14 +246,27 @@ def allgather_cost(size: int, n: int, itemsize: int) -> Cost:
     return Cost((size - 1) * (n * itemsize + HEADER_BYTES), size - 1)
 
 
-def allgatherv_cost(rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False) -> Cost:
+def allgatherv_cost(
+    rank: int,
+    lengths: Sequence[int],
+    itemsize: int,
+    *,
+    known: bool = False,
+    algorithm: Literal["ring", "bruck"] = "ring",
+) -> Cost:
     """Return what `rank` sends when all gather ``lengths[r]`` elements from each rank r.
 
     Round a ring it passes on every vector but that of the next rank; unless lengths are `known`, they go round before.
+    By the algorithm of Bruck it sends its own and those of the ranks after it, once to every power of two before it.
     """
     size = len(lengths)
     if size == 1:
         return Cost(0, 0)
+    if algorithm == "bruck":
+        steps = [min(1 << level, size - (1 << level)) for level in range(n_levels(size))]
+        sent = sum(lengths[(rank + k) % size] for n_vectors in steps for k in range(n_vectors))
+        before = Cost(0, 0) if known else allgatherv_cost(rank, [1] * size, 8, known=True, algorithm="bruck")
+        return before + Cost(sent * itemsize + len(steps) * HEADER_BYTES, len(steps))
     sent = sum(lengths) - lengths[(rank + 1) % size]
     first = Cost(0, 0) if known else allgather_cost(size, 1, 8)
     return first + Cost(sent * itemsize + (size - 1) * HEADER_BYTES, size - 1)

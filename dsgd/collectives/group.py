@@ -6,11 +6,12 @@ import contextvars
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
 from dsgd.collectives.algorithms.binomial import binomial_plan
+from dsgd.collectives.algorithms.bruck import bruck_allgather
 from dsgd.collectives.algorithms.double_tree import double_tree_plan
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Combine, Operation, Plan, run_plan
@@ -326,7 +327,9 @@ class Group:
         elif self.size > 1:
             ring_allgather(self.transport, [whole[a:b] for a, b in pairwise(ends)])
 
-    def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:
+    def allgatherv(
+        self, vector: AnyArray, lengths: Sequence[int] | None = None, *, algorithm: Literal["ring", "bruck"] = "ring"
+    ) -> list[AnyArray]:
         """Return the vectors of all ranks, of any lengths, in the order of ranks.
 
         Parameters
@@ -335,6 +338,9 @@ class Group:
             This rank's, maybe empty; of one dtype on all ranks.
         lengths : sequence of int, one per rank, or None
             The lengths of all vectors where every rank knows them; else they are gathered first.
+        algorithm : {"ring", "bruck"}, default "ring"
+            Whether vectors go round in P - 1 messages, each to the next rank, or in ceil(log2 P) messages between ranks
+            that are further and further apart. Ranks that are threads of several processes take neither.
 
         Returns
         -------
@@ -343,7 +349,8 @@ class Group:
         """
         flat = _flat(vector)
         if lengths is None:
-            lengths = self.allgather(np.array([flat.shape[0]], dtype=np.int64)).ravel().tolist()
+            own = np.array([flat.shape[0]], dtype=np.int64)
+            lengths = np.concatenate(self.allgatherv(own, [1] * self.size, algorithm=algorithm)).tolist()
         if len(lengths) != self.size or lengths[self.rank] != flat.shape[0]:
             raise InvalidParameterError(
                 f"allgatherv(lengths=...) must hold one length per rank, {flat.shape[0]} for rank {self.rank} of "
@@ -353,7 +360,10 @@ class Group:
         whole = np.empty(ends[-1], dtype=flat.dtype)
         parts = [whole[a:b] for a, b in pairwise(ends)]
         parts[self.rank][:] = flat
-        self.fill(whole, ends)
+        if algorithm == "bruck" and self._processes is None:
+            bruck_allgather(self.transport, whole, ends)
+        else:
+            self.fill(whole, ends)
         return parts
 
     def gather(self, vector: AnyArray, root: int = 0) -> list[AnyArray] | None:

@@ -148,13 +148,14 @@ class Peers:
         """Return the vectors of all ranks, equally long, as the rows of a matrix."""
         if self._group is None:
             return vector[None]
-        return np.asarray(self._say(lambda group: group.allgather(vector)))
+        lengths = [len(vector)] * self.size
+        return np.stack(self._say(lambda group: group.allgatherv(vector, lengths, algorithm="bruck")))
 
     def join(self, vector: AnyArray) -> AnyArray:
         """Return the vectors of all ranks one after another, of any lengths."""
         if self._group is None:
             return vector
-        return np.concatenate(self._say(lambda group: group.allgatherv(vector)))
+        return np.concatenate(self._say(lambda group: group.allgatherv(vector, algorithm="bruck")))
 
     def those(self, ids: IntVector, is_so: AnyArray) -> IntVector:
         """Return those of some samples, ascending, for which something is true on the rank that holds them."""
@@ -196,7 +197,7 @@ class Peers:
 
     def _gather_dense(self, rows: AnyArray, counts: IntVector) -> AnyArray:
         flat, lengths = np.ascontiguousarray(rows).reshape(-1), (counts * rows.shape[1]).tolist()
-        parts = self._say(lambda group: group.allgatherv(flat, lengths))
+        parts = self._say(lambda group: group.allgatherv(flat, lengths, algorithm="bruck"))
         return np.concatenate(parts).reshape(-1, rows.shape[1])
 
     def _gather_csr(
@@ -205,7 +206,8 @@ class Peers:
         values, indices, indptr = csr
         narrow = np.int32 if n_columns < 2**31 else np.int64
         head = _bytes(np.diff(indptr).astype(np.int64), offsets)
-        heads = self._say(lambda group: group.allgatherv(head, (counts * (8 + offsets.itemsize)).tolist()))
+        lengths = (counts * (8 + offsets.itemsize)).tolist()
+        heads = self._say(lambda group: group.allgatherv(head, lengths, algorithm="bruck"))
         sizes = [part[: 8 * count].view(np.int64) for part, count in zip(heads, counts, strict=True)]
         offset = np.concatenate(
             [part[8 * count :].view(offsets.dtype) for part, count in zip(heads, counts, strict=True)]
@@ -214,7 +216,8 @@ class Peers:
         entries = [int(part.sum()) for part in sizes]
         start, stop = int(indptr[0]), int(indptr[-1])
         body = _bytes(values[start:stop], indices[start:stop].astype(narrow, copy=False))
-        bodies = self._say(lambda group: group.allgatherv(body, [count * width for count in entries]))
+        widths = [count * width for count in entries]
+        bodies = self._say(lambda group: group.allgatherv(body, widths, algorithm="bruck"))
         ends = [count * values.itemsize for count in entries]
         data = np.concatenate([part[:end].copy().view(values.dtype) for part, end in zip(bodies, ends, strict=True)])
         columns = np.concatenate([part[end:].copy().view(narrow) for part, end in zip(bodies, ends, strict=True)])

@@ -32,7 +32,9 @@ DTYPES = tuple(DTYPE_CODES)
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["allreduce", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "barrier"]),
+        st.sampled_from(
+            ["allreduce", "min", "max", "broadcast", "allgather", "allgatherv", "bruck", "gather", "barrier"]
+        ),
         st.sampled_from([0, 1, 2, 3, 5, 17, 64, 1000]),
         st.sampled_from(DTYPES),
         st.integers(0, 2**31),
@@ -70,9 +72,11 @@ def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> No
                 group.allreduce(vector, name)
             elif name == "broadcast":
                 group.broadcast(vector, root=seed % size)
-            elif name == "allgatherv":
+            elif name in ("allgatherv", "bruck"):
                 lengths = [length_on(r, n, seed) for r in range(size)] if seed % 2 else None
-                vector = np.concatenate(group.allgatherv(vector[: length_on(group.rank, n, seed)], lengths))
+                by = "ring" if name == "allgatherv" else "bruck"
+                mine = vector[: length_on(group.rank, n, seed)]
+                vector = np.concatenate(group.allgatherv(mine, lengths, algorithm=by))
             elif name == "gather":
                 parts = group.gather(vector[: length_on(group.rank, n, seed)], root=seed % size)
                 vector = vector if parts is None else np.concatenate(parts)
@@ -92,6 +96,7 @@ def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> No
                 "min": everyone.min(axis=0),
                 "max": everyone.max(axis=0),
                 "allgatherv": joined,
+                "bruck": joined,
                 "gather": joined if rank == seed % size else everyone[rank],
                 "broadcast": everyone[seed % size],
                 "allgather": everyone,
@@ -309,7 +314,8 @@ def test_lengths_that_ranks_do_not_agree_on_are_an_error() -> None:
 def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algorithm: str) -> None:
     """Bytes and messages of every collective equal their formulas, on every rank."""
     cases = [("allreduce", n) for n in (0, 1, 5, 100, 20_001)]
-    cases += [("broadcast", 7), ("allgather", 11), ("allgatherv", 9), ("gather", 9), ("min", 9), ("barrier", 0)]
+    cases += [("broadcast", 7), ("allgather", 11), ("allgatherv", 9), ("bruck", 9), ("gather", 9), ("min", 9)]
+    cases += [("barrier", 0)]
 
     def program(group: Group) -> list[Cost]:
         ledger, costs = group.ledger, []
@@ -325,6 +331,8 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
                 group.allgather(vector)
             elif name == "allgatherv":
                 group.allgatherv(vector[group.rank :])
+            elif name == "bruck":
+                group.allgatherv(vector[group.rank :], algorithm="bruck")
             elif name == "gather":
                 group.gather(vector[group.rank :], root=size - 1)
             elif name == "min":
@@ -345,6 +353,8 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
             return broadcast_cost(rank, size, n, 4, root=size - 1)
         if name == "allgatherv":
             return allgatherv_cost(rank, [n - r for r in range(size)], 4)
+        if name == "bruck":
+            return allgatherv_cost(rank, [n - r for r in range(size)], 4, algorithm="bruck")
         if name == "gather":
             return gather_cost(rank, [n - r for r in range(size)], 4, root=size - 1)
         if name == "min":

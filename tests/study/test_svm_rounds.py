@@ -73,9 +73,10 @@ def test_work_is_divided_but_for_blocks_and_messages_are_those_of_collectives():
     assert many["choose"].wire_s == pytest.approx(
         known.rounds * allreduce_seconds("recursive_doubling", offer, 64, LINK)
     )
-    gathered = predict_phases(known, COSTS, Place(64, LINK, selection="gather"))["choose"].wire_s
-    assert gathered == pytest.approx(known.rounds * allgather_seconds(offer, 64, LINK))
-    assert gathered > 10 * many["choose"].wire_s
+    ring = predict_phases(known, COSTS, Place(64, LINK, talk="ring"))
+    assert ring["choose"].wire_s == pytest.approx(known.rounds * allgather_seconds(offer, 64, LINK))
+    assert ring["choose"].wire_s > 10 * many["choose"].wire_s
+    assert ring["rows"].wire_s - many["rows"].wire_s == pytest.approx(known.rounds * (63 - 6) * LINK.latency_s)
 
 
 def test_ranks_that_share_cores_do_what_is_divided_one_after_the_other():

@@ -55,6 +55,8 @@ class RunSettings:
         The gap to reach.
     repeats : int, default 3
         Runs in a row, of which the median is taken.
+    block_size : int or None, default None
+        Variables of a block; None lets the solver choose.
     """
 
     problem: Problem
@@ -63,6 +65,7 @@ class RunSettings:
     cache_mb: float = 200.0
     tol: float = 1e-3
     repeats: int = 3
+    block_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -165,5 +168,7 @@ class _Rows:
         )
         dual = Dual(self.y[None], -np.ones((1, n)), np.full((1, n), settings.problem.C), np.zeros((1, n)))
         elimination = resolve_elimination("observe(elimination=...)", settings.elimination)
-        run = solve_pairwise if settings.solver == "pairwise" else solve
-        return run(dual, matrix, tol=settings.tol, max_iter=-1, elimination=elimination)
+        if settings.solver == "pairwise":
+            return solve_pairwise(dual, matrix, tol=settings.tol, max_iter=-1, elimination=elimination)
+        size = settings.block_size
+        return solve(dual, matrix, tol=settings.tol, max_iter=-1, elimination=elimination, block_size=size)

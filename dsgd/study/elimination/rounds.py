@@ -12,13 +12,14 @@ each core (1 if every rank has one of its own):
 phase   work                                                   messages
 ======  =====================================================  =======================================================
 scan    o R (c_0 + c_1 A / P)                                  R L (alpha + 24 beta)
-choose  o R (c_0 + c_1 A / P)                                  R L (alpha + m beta), m = 16 q + 16, by a tree; R (P - 1)
-                                                               (alpha + m beta) if all offers go to all
-rows    o R (c_0 + c_1 f d), and none of it if P = 1           R ((P - 1) alpha + f (d + 2) w beta)
+choose  o R (c_0 + c_1 A / P)                                  R L (alpha + m beta), m = 16 q + 16; R (P - 1) (alpha +
+                                                               m beta) if all offers go to all
+rows    o R (c_0 + c_1 f d), and none of it if P = 1           R (L alpha + f (d + 2) w beta); P - 1 in place of L if
+                                                               offers and rows go round a ring
 solve   R (c_0 + c_1 q q / 2 + c_2 q steps), on rank 0 while   R L (alpha + (8 q + 16) beta)
         others wait
 update  o (R c_0 + (c_1 + c_2 d) new / P + c_3 read / P)       none
-check   o (c_0 + (c_1 + c_2 d) exact / P)                      s / 256 (P - 1) alpha + s (d + 2) 8 beta for s support
+check   o (c_0 + (c_1 + c_2 d) exact / P)                      s / 256 L alpha + s (d + 2) 8 beta for s support
                                                                vectors, and a sum of n numbers
 ======  =====================================================  =======================================================
 
@@ -150,14 +151,15 @@ class Place:
         What a message between two of them costs.
     cores : int or None, default None
         Cores that they share; None gives each rank one of its own.
-    selection : {"tree", "gather"}, default "tree"
-        How the worst violators of all ranks are found: by a tree, or from offers that go to all.
+    talk : {"tree", "ring"}, default "tree"
+        How the worst violators of all ranks are found and their rows sent: by trees, in log2 P messages, or by sending
+        all offers to all round a ring, and the rows too.
     """
 
     ranks: int
     link: LinkCost
     cores: int | None = None
-    selection: Literal["tree", "gather"] = "tree"
+    talk: Literal["tree", "ring"] = "tree"
 
     def __post_init__(self) -> None:
         check_number("Place(ranks=...)", self.ranks, low=1, integer=True)
@@ -230,6 +232,7 @@ def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
         return 0.0
     q = a.per_round("variables")
     row_bytes = (a.features + 2) * a.value_bytes
+    n_messages = n_levels(ranks) if place.talk == "tree" else ranks - 1
 
     def short(n_bytes: float) -> float:
         return allreduce_seconds("recursive_doubling", math.ceil(n_bytes), ranks, link)
@@ -238,13 +241,13 @@ def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
         return a.rounds * short(24)
     if phase == "choose":
         n_bytes = math.ceil(16 * q + 16)
-        return a.rounds * (short(n_bytes) if place.selection == "tree" else allgather_seconds(n_bytes, ranks, link))
+        return a.rounds * (short(n_bytes) if place.talk == "tree" else allgather_seconds(n_bytes, ranks, link))
     if phase == "rows":
-        return a.rounds * (ranks - 1) * link.latency_s + a.fresh * row_bytes * link.byte_s
+        return a.rounds * n_messages * link.latency_s + a.fresh * row_bytes * link.byte_s
     if phase == "solve":
         return a.rounds * broadcast_seconds(math.ceil(8 * q + 16), ranks, link)
     chunks, n_bytes = math.ceil(a.support / _CHUNK), math.ceil(8 * a.n)
-    rows_s = chunks * (ranks - 1) * link.latency_s + a.support * (a.features + 2) * 8 * link.byte_s
+    rows_s = chunks * n_messages * link.latency_s + a.support * (a.features + 2) * 8 * link.byte_s
     return rows_s + allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, link)
 
 
