@@ -25,6 +25,7 @@ from dsgd.collectives.model import LinkCost
 from dsgd.study.elimination.observe import MeasuredRun, RunSettings, observe
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.elimination.rounds import (
+    FABRIC,
     Costs,
     Place,
     RoundAmounts,
@@ -45,7 +46,7 @@ CASES = ("check", "scale")
 FITTED = (("clean", 8), ("noisy", 8), ("noisy", 16), ("free-svs", 3), ("checkerboard", 16))
 LEFT_OUT = (("clean", 20), ("noisy", 24), ("free-svs", 4))
 #: Networks: TCP at 10 Gbit/s, and a fabric of a supercomputer.
-NETWORKS = {"10 Gbit/s": LinkCost(25e-6, 0.8e-9), "fabric": LinkCost(1.5e-6, 0.1e-9)}
+NETWORKS = {"10 Gbit/s": LinkCost(25e-6, 0.8e-9), "fabric": FABRIC}
 RANKS = (1, 4, 16, 64, 256, 1024, 4096)
 FULL_ROWS = 11_000_000
 _CACHE_MB = 400.0

@@ -60,6 +60,7 @@ from dsgd.svm.kernel_solver.work import AMOUNTS, PHASES, Work
 from dsgd.validation import check_number
 
 __all__ = [
+    "FABRIC",
     "Costs",
     "Observation",
     "PhaseSeconds",
@@ -72,6 +73,8 @@ __all__ = [
     "predict_phases",
 ]
 
+#: What a message costs on the network of a supercomputer.
+FABRIC: Final = LinkCost(1.5e-6, 0.1e-9)
 #: What each phase costs: seconds for each of the amounts in the table above, in that order.
 Costs = Mapping[str, Sequence[float]]
 
