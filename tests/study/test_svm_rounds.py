@@ -23,10 +23,10 @@ from dsgd.svm.kernel_solver.work import PHASES
 LINK = LinkCost(20e-6, 0.5e-9)
 #: Costs of every phase, as many as it has amounts.
 COSTS = {
-    "scan": (1e-5, 1e-9),
-    "choose": (1e-4, 5e-9),
+    "scan": (1e-5, 1e-9, 2e-11, 3e-11),
+    "choose": (1e-4, 5e-9, 5e-5),
     "rows": (5e-5, 1e-8),
-    "solve": (2e-4, 1e-9, 4e-10),
+    "solve": (2e-4, 1e-9, 4e-10, 5e-11),
     "update": (1e-4, 5e-10, 4e-11, 3e-10),
     "check": (5e-3, 1e-9, 5e-11),
 }
@@ -48,14 +48,15 @@ def amounts(seed=0, n=10_000):
 def test_costs_are_found_again_from_runs_on_any_number_of_ranks(cores):
     """Seconds that the model itself gives for some runs determine all of its costs."""
     runs = []
-    for seed in range(12):
-        known, place = amounts(seed), Place((1, 2, 4)[seed % 3], LINK, cores)
+    for seed in range(30):
+        known, place = amounts(seed), Place((1, 2, 4, 8)[seed % 4], LINK, cores)
         seconds = {phase: taken.total_s for phase, taken in predict_phases(known, COSTS, place).items()}
         runs.append(Observation(known, place, seconds))
     found = fit_costs(runs)
     assert list(found) == list(PHASES)
     for phase, costs in COSTS.items():
-        assert found[phase] == pytest.approx(costs, rel=1e-6), phase
+        seen = 3 if phase == "scan" and cores is None else 4  # where no core is shared, nothing tells what that costs
+        assert found[phase][:seen] == pytest.approx(costs[:seen], rel=1e-6), phase
     with pytest.raises(InvalidParameterError, match="at least one"):
         fit_costs([])
 
@@ -98,13 +99,13 @@ def test_the_published_algorithm_speaks_at_every_step():
     assert many.work_s == pytest.approx(one.work_s / 4096) == pytest.approx(2e7 * 2e-9 / 4096)
 
 
-def test_amounts_go_on_by_the_powers_that_two_sizes_show():
-    """What grew four times when n doubled grows sixteen times for four times n; what was zero stays so."""
-    small = replace(amounts(n=1000), read_values=0.0)
-    large = replace(small, n=2000, rounds=2 * small.rounds, new_values=4 * small.new_values)
-    found = extrapolate(small, large, 8000)
-    assert found.n == 8000
-    assert found.rounds == pytest.approx(8 * small.rounds)
-    assert found.new_values == pytest.approx(64 * small.new_values)
-    assert found.variables == pytest.approx(small.variables)
+def test_amounts_of_more_samples_are_those_of_their_support_vectors():
+    """Ten times the samples take ten times the rounds and a hundred times the values, none of which was cached."""
+    known = amounts()
+    found = extrapolate(known, 10 * known.n)
+    for name in ("rounds", "variables", "fresh", "step_variables", "squares", "support"):
+        assert getattr(found, name) == pytest.approx(10 * getattr(known, name)), name
+    assert found.looked == pytest.approx(100 * known.looked)
+    assert found.new_values == pytest.approx(100 * (known.new_values + known.read_values))
     assert found.read_values == 0.0
+    assert extrapolate(replace(known, read_values=0.0), known.n) == replace(known, read_values=0.0)

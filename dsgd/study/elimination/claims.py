@@ -52,15 +52,15 @@ def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
     return [claim for claim in found if claim is not None]
 
 
-def check_process_claim(small: RoundAmounts, large: RoundAmounts) -> Claim:
-    """Return the claim on thousands of processes, from runs of the pairwise solver on two smaller sizes of a set.
+def check_process_claim(amounts: RoundAmounts) -> Claim:
+    """Return the claim on thousands of processes, from a run of the pairwise solver on some rows of a set.
 
     Parameters
     ----------
-    small, large : RoundAmounts
-        What these runs did; `dsgd.study.elimination.rounds` goes on from them.
+    amounts : RoundAmounts
+        What this run did; `dsgd.study.elimination.rounds` goes on from there.
     """
-    found = extrapolate(small, large, _MANY_ROWS)
+    found = extrapolate(amounts, _MANY_ROWS)
 
     def gain(value_s: float) -> float:
         """Return how much faster 4,096 processes are than 2,048 if a kernel value takes so long."""
@@ -72,8 +72,8 @@ def check_process_claim(small: RoundAmounts, large: RoundAmounts) -> Claim:
 
     theirs_s = _PRODUCTS * found.features * _ENTRY_S
     note = (
-        f"Simulated: {_MANY_ROWS:,} rows, steps as two smaller sizes foretell, {1e6 * FABRIC.latency_s:g} us a message "
-        f"and {1e9 * theirs_s:.0f} ns a kernel value, for which that program takes three sparse products. With "
+        f"Simulated: {_MANY_ROWS:,} rows, steps in proportion to {amounts.n:,}, {1e6 * FABRIC.latency_s:g} us a "
+        f"message and {1e9 * theirs_s:.0f} ns a kernel value, for which that program takes three sparse products. With "
         f"{1e9 * _VALUE_S:g} ns, as in products of matrices, it is {gain(_VALUE_S):.2f}x: messages take all the time."
     )
     return MANY_PROCESSES.judged("noisy", exact(gain(theirs_s)), note, baseline="1x: no gain")

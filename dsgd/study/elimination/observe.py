@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ class RunSettings:
     tol : float, default 1e-3
         The gap to reach.
     repeats : int, default 3
-        Runs in a row, of which the median is taken.
+        Runs in a row, of which the fastest is taken: what disturbs a machine only makes it slower.
     block_size : int or None, default None
         Variables of a block; None lets the solver choose.
     """
@@ -81,12 +80,12 @@ class MeasuredRun:
     link : LinkCost
         What a message between them costs.
     seconds : float
-        Of a run, on rank 0: the median.
+        Of the fastest run, on rank 0.
     amounts : RoundAmounts
         What it did; of the pairwise solver `rounds` are its steps, and of the others only `looked` and `exact_values`
         (all its values) count.
     phases : mapping of str to float
-        Seconds of rank 0 by phase, of the run that took the median; empty for the pairwise solver.
+        Seconds of rank 0 by phase, of that run; empty for the pairwise solver.
     objective : float
         The dual objective.
     """
@@ -126,8 +125,7 @@ def _observe(rank: Rank, data: None, settings: RunSettings) -> MeasuredRun:
             begin = time.perf_counter()
             solution = rows.solve(rank, pool)
             taken.append((time.perf_counter() - begin, solution))
-    seconds = median(s for s, _ in taken)
-    solution = min(taken, key=lambda pair: abs(pair[0] - seconds))[1]
+    seconds, solution = min(taken, key=lambda pair: pair[0])
     counts = solution.counts
     phases = dict(zip(PHASES, counts.work.seconds.tolist(), strict=True)) if settings.solver == "block" else {}
     n_support = int(np.count_nonzero(solution.alpha))

@@ -11,21 +11,24 @@ each core (1 if every rank has one of its own):
 ======  =====================================================  =======================================================
 phase   work                                                   messages
 ======  =====================================================  =======================================================
-scan    o R (c_0 + c_1 A / P)                                  R L (alpha + 24 beta)
-choose  o R (c_0 + c_1 A / P)                                  R L (alpha + m beta), m = 16 q + 16; R (P - 1) (alpha +
+scan    o R (c_0 + c_1 A / P) + (c_2 + c_3 (o - 1)) V / P      R L (alpha + 24 beta)
+choose  o R (c_0 + c_1 A / P + c_2)                            R L (alpha + m beta), m = 16 q + 16; R (P - 1) (alpha +
                                                                m beta) if all offers go to all
 rows    o R (c_0 + c_1 f d), and none of it if P = 1           R (L alpha + f (d + 2) w beta); P - 1 in place of L if
                                                                offers and rows go round a ring
-solve   R (c_0 + c_1 q q / 2 + c_2 q steps), on rank 0 while   R L (alpha + (8 q + 16) beta)
-        others wait
+solve   R (c_0 + (c_1 + c_3 d) q q / 2 + c_2 q steps), on      R L (alpha + (8 q + 16) beta)
+        rank 0 while others wait
 update  o (R c_0 + (c_1 + c_2 d) new / P + c_3 read / P)       none
 check   o (c_0 + (c_1 + c_2 d) exact / P)                      s / 256 L alpha + s (d + 2) 8 beta for s support
                                                                vectors, and a sum of n numbers
 ======  =====================================================  =======================================================
 
+Of V = new + read values, which ranks divide, none takes equally long: the scan after it waits for the slowest, c_2 and
+c_3 of V / P, and a rank that has slept must wake, c_2 of choose; both are zero if P = 1.
 The numbers c of each phase are found by non-negative least squares of relative errors on runs of any numbers of ranks
 (`fit_costs`); alpha and beta are measured between the ranks (`dsgd.collectives.calibrate`). Where ranks outnumber the
 cores, work that is divided takes o times as long, since all do it at once, but blocks do not: only rank 0 is at work.
+Ranks then finish further apart, as they take turns: c_3 of scan.
 
 The published algorithm (`pairwise_seconds`) takes, for each of its I steps,
 
@@ -33,8 +36,7 @@ The published algorithm (`pairwise_seconds`) takes, for each of its I steps,
 
 three reductions and two broadcasts of rows of 16 bytes an entry, as its authors' program does.
 
-Source: Vishnu et al., IEEE Cluster 2015, and their released program (MaTEx) for the last formula; ours otherwise. These
-predictions exclude what ranks wait for each other because they are not equally fast.
+Source: Vishnu et al., IEEE Cluster 2015, and their released program (MaTEx) for the last formula; ours otherwise.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ FABRIC: Final = LinkCost(1.5e-6, 0.1e-9)
 Costs = Mapping[str, Sequence[float]]
 
 _CHUNK: Final = 256  # rows that a proof sends at a time
-_VALUES: Final = ("block_values", "new_values", "read_values", "exact_values")
+_LINEAR: Final = ("rounds", "variables", "fresh", "step_variables", "squares", "block_values", "support")
 #: Reductions of the published program in a step: the extremes, and two to break ties.
 _REDUCTIONS: Final = 3
 
@@ -214,14 +216,18 @@ class Observation:
 def _work_of(phase: str, a: RoundAmounts, place: Place) -> list[float]:
     """Return the amounts on the rank that is waited for, as many as the phase has costs."""
     share, load, d = place.load / place.ranks, place.load, a.features
-    if phase in {"scan", "choose"}:
-        return [load * a.rounds, share * a.looked]
+    has_others = float(place.ranks > 1)
+    if phase == "scan":
+        waited = has_others / place.ranks * (a.new_values + a.read_values)
+        return [load * a.rounds, share * a.looked, waited, (load - 1.0) * waited]
+    if phase == "choose":
+        return [load * a.rounds, share * a.looked, has_others * load * a.rounds]
     if phase == "rows":
-        return [load * a.rounds, load * a.fresh * d] if place.ranks > 1 else [0.0, 0.0]
+        return [has_others * load * a.rounds, has_others * load * a.fresh * d]
     if phase == "solve":
         # A rank that is alone reads some values from its cache; others compute half of a block, which is symmetric.
         block = a.block_values if place.ranks == 1 else 0.5 * a.squares
-        return [a.rounds, block, a.step_variables]
+        return [a.rounds, block, a.step_variables, d * block]
     if phase == "update":
         new = share * a.new_values
         return [load * a.rounds, new, d * new, share * a.read_values]
@@ -323,11 +329,21 @@ def pairwise_seconds(
     return PhaseSeconds(work, iterations * levels * messages)
 
 
-def extrapolate(small: RoundAmounts, large: RoundAmounts, n: float) -> RoundAmounts:
-    """Return the amounts of a problem of n samples, if each goes on as the power of n that two smaller ones show."""
-    grown = {}
-    for name in ("rounds", "looked", "variables", "fresh", "step_variables", "squares", *_VALUES, "support"):
-        before, after = float(getattr(small, name)), float(getattr(large, name))
-        power = math.log(after / before) / math.log(large.n / small.n) if before > 0.0 and after > 0.0 else 0.0
-        grown[name] = after * (n / large.n) ** power
-    return replace(large, n=n, **grown)
+def extrapolate(amounts: RoundAmounts, n: float) -> RoundAmounts:
+    """Return the amounts of more samples of the same kind.
+
+    Support vectors grow in proportion, and with them rounds, variables and steps; kernel values, a row for each of
+    these, grow by the square. As no cache holds the square, all values that were read are computed instead.
+
+    Parameters
+    ----------
+    amounts : RoundAmounts
+        What a run did.
+    n : float
+        Samples to go on to.
+    """
+    times = n / amounts.n
+    grown = {name: times * float(getattr(amounts, name)) for name in _LINEAR}
+    grown |= {name: times**2 * float(getattr(amounts, name)) for name in ("looked", "exact_values")}
+    values = times**2 * (amounts.new_values + amounts.read_values)
+    return replace(amounts, n=n, **grown, new_values=values, read_values=0.0)
