@@ -110,8 +110,8 @@ PATHS: dict[str, list[Hop]] = {
             "the rank program: merges equal samples over ranks, then as alone",
         ),
         *_SOLVE,
-        Hop("svm/kernels/peers.py", "Peers.all_of", "in a round: gathers what each rank knows"),
-        Hop("dsgd/collectives/group.py", "Group.allgather", "collective; from here on as in the exchange of models"),
+        Hop("svm/kernels/peers.py", "Peers.combine", "in a round: finds the worst violators of all ranks"),
+        Hop("dsgd/collectives/group.py", "Group.allreduce", "collective; from here on as in the exchange of models"),
     ],
     "torch": [
         Hop("dsgd/torch/estimator.py", "AbstractTorchEstimator.fit", "checks parameters, builds the module"),

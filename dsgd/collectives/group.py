@@ -14,7 +14,7 @@ from dsgd.collectives.algorithms.binomial import binomial_plan
 from dsgd.collectives.algorithms.bruck import bruck_allgather
 from dsgd.collectives.algorithms.double_tree import double_tree_plan
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
-from dsgd.collectives.algorithms.plan import Plan, run_plan
+from dsgd.collectives.algorithms.plan import Combine, Operation, Plan, run_plan
 from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
 from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
@@ -59,7 +59,7 @@ PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
     "torus": lambda rank, size, n, itemsize: torus_plan(rank, size, n),
 }
 _MOST_LENGTHS: Final = 1024
-_COMBINE: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+_COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 class Group:
@@ -214,14 +214,23 @@ class Group:
         self.barrier()
         return shared
 
-    def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
-        """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.
+    def allreduce(self, vector: AnyArray, op: Operation = "sum") -> None:
+        """Replace `vector` by the sum over ranks, its entries' extremes, or another `op`, bitwise equal on all of them.
 
-        Extremes always go by recursive doubling, of all ranks or of one per process: they are meant for short vectors.
-        A NaN stays one.
+        All but sums always go by recursive doubling, of all ranks or of one per process: they are meant for short
+        vectors. A NaN stays one.
+
+        Parameters
+        ----------
+        vector : array
+            Of equal shape on all ranks.
+        op : {"sum", "min", "max"} or callable, default "sum"
+            A callable is called as ``op(a, b, out=c)``, where c may be a or b, and as ``op(a, b)`` of several vectors
+            at once, shape (k, n). It is commutative and associative, and hashable with equal ones on all ranks.
         """
-        if op not in _COMBINE:
-            raise InvalidParameterError(f"allreduce(op=...) must be 'sum', 'min' or 'max'. Got {op!r}.")
+        combine = op if callable(op) else _COMBINE.get(op)
+        if combine is None:
+            raise InvalidParameterError(f"allreduce(op=...) must be 'sum', 'min', 'max' or a callable. Got {op!r}.")
         size = self.transport.size
         if size == 1:
             return
@@ -229,7 +238,7 @@ class Group:
         n = flat.shape[0]
         levels = self._processes or (self._hosts if op == "sum" else None)
         if levels is not None:
-            self._quietly(levels.allreduce, flat, self._borrow(flat.dtype, n), _COMBINE[op], op)
+            self._quietly(levels.allreduce, flat, self._borrow(flat.dtype, n), combine, op)
             return
         algorithm = self.algorithm_for(n, flat.itemsize) if op == "sum" else "recursive_doubling"
         if self.transport.offload is not None:
@@ -237,7 +246,7 @@ class Group:
             return
         plan = PLANS[algorithm](self.rank, size, n, flat.itemsize)
         scratch = self._borrow(flat.dtype, plan.n_scratch)
-        self._quietly(run_plan, self.transport, flat, scratch, plan, _COMBINE[op])
+        self._quietly(run_plan, self.transport, flat, scratch, plan, combine)
 
     @property
     def offloads(self) -> bool:
@@ -443,9 +452,9 @@ class Group:
         else:
             dissemination_barrier(self.transport, *self._nothing)
 
-    def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: str) -> Call:
+    def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: Operation) -> Call:
         """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
-        size, n, itemsize, combine = self.size, flat.shape[0], flat.itemsize, _COMBINE[op]
+        size, n, itemsize, combine = self.size, flat.shape[0], flat.itemsize, op if callable(op) else _COMBINE[op]
         plan_of = partial(_plan_of, algorithm, size, n, itemsize)
         schedule: Callable[[], Schedule] = partial(plan_schedule, plan_of, size, itemsize)
         reduce: Callable[..., None] = partial(reduce_by_plans, plan_of=plan_of, combine=combine)

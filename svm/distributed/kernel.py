@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
+from dsgd.svm.distributed.progress import Progress
 from dsgd.svm.kernel_solver.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.kernels.functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
 from dsgd.svm.kernels.matrix import KernelMatrix
@@ -131,6 +132,7 @@ class Gang:
         self.target = self._everyone(data.target)
         self.weights = self._everyone(data.weights)
         self.is_sparse = False
+        self.progress = Progress(rank)
         #: Who represents equal rows, and who represents each, after `merge`.
         self.merged: tuple[IntVector, IntVector] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -219,7 +221,7 @@ class Gang:
             dtype=dtype,
             cache_bytes=cache_bytes,
             pool=pool,
-            peers=Peers(len(rows), self.rank.group, holder, self.rank.check),
+            peers=Peers(len(rows), self.rank.group, holder, self.rank.check, self.progress.note),
             shift=None if self.is_sparse else kernel.shift,
             sparse=self.is_sparse,
         )

@@ -21,7 +21,9 @@ from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.progress import StopTraining
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from dsgd.svm.estimators.failures import check_restart
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
 from dsgd.svm.estimators.objects import are_objects, compare
 from dsgd.svm.kernel_solver.block import solve
@@ -84,6 +86,9 @@ class AbstractKernelSVM(AbstractKernelMachine):
     integrity : {"none", "hmac"} or None, default None
         On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
         setting ``dsgd.runtime.integrity`` of Dask says, else "none".
+    on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
+        What happens when a machine with a rank fails: an error, or the ranks form anew over all rows, on the workers
+        that are left, and go on from the coefficients that they have kept (:ref:`svm-failures`).
 
     Attributes
     ----------
@@ -124,6 +129,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     elimination: str | Elimination
     transport: TransportName
     integrity: Integrity | None
+    on_failure: FailurePolicy
     solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
@@ -184,6 +190,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_n_jobs(name, self.n_jobs)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
+        check_restart(name, self.on_failure)
         self._policy()
         self._check_problem()
 
@@ -268,9 +275,13 @@ class AbstractKernelSVM(AbstractKernelMachine):
                     return solve_directly(start, matrix, tol=tol, max_iter=limit)
                 return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
 
+        if self._gang is not None:
+            solution = run(self._gang.progress.begin(rows, dual), max_iter)
+            self._gang.progress.end(solution.alpha, solution.counts.n_rounds)
+            return solution
         # A limit of steps applies to the kernel solver alone; requested elimination needs it as the first solver.
         counts_steps = self.solver == "pairwise" or max_iter >= 0
-        if self._gang is None and kernel.name == "linear" and not counts_steps and has_linear_start(dual):
+        if kernel.name == "linear" and not counts_steps and has_linear_start(dual):
             near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
             may_begin = policy.mode == "none" or policy.waits_for_pressure
             return solve_from_weights(dual, near, run, tol=tol, pool=pool, may_begin=may_begin)

@@ -25,8 +25,10 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
+from dsgd.svm.estimators.failures import check_restart
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
 from dsgd.svm.linear_solver.rows import Team, gather_rows
@@ -69,6 +71,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     integrity : {"none", "hmac"} or None, default None
         On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
         setting ``dsgd.runtime.integrity`` of Dask says, else "none".
+    on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
+        What happens when a machine with a rank fails: an error, or the ranks form anew over all rows, on the workers
+        that are left, and begin again.
 
     Attributes
     ----------
@@ -97,6 +102,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     n_jobs: int | None
     transport: TransportName
     integrity: Integrity | None
+    on_failure: FailurePolicy
     penalize_intercept: bool
 
     #: One of those that have `LOSSES`.
@@ -141,6 +147,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
+        check_restart(name, self.on_failure)
         check_n_jobs(name, self.n_jobs)
 
     def _solver(self) -> str:

@@ -15,6 +15,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.distributed.linear import LinearJob, LinearShare
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
@@ -125,6 +126,7 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -13,6 +13,7 @@ from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.validation import check_number
@@ -101,6 +102,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

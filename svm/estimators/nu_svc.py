@@ -21,6 +21,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -98,6 +99,7 @@ class NuSVC(AbstractKernelClassifier):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

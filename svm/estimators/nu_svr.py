@@ -16,6 +16,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractKernelRegressor
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -61,6 +62,7 @@ class NuSVR(AbstractKernelRegressor):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)

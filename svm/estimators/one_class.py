@@ -12,6 +12,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractSingleSVM
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -61,6 +62,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

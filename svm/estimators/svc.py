@@ -10,6 +10,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Solution
@@ -76,6 +77,7 @@ class SVC(AbstractKernelClassifier):
     client: Any = None
     transport: TransportName = "auto"
     integrity: Integrity | None = None
+    on_failure: FailurePolicy = "raise"
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)

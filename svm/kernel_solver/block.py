@@ -32,9 +32,10 @@ Rows may be float32. When the gap closes, u is brought up to date for the sample
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it continues from that
 u, so errors of float32 rows affect only later changes.
 
-Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round each rank then sends
-the others its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the
-features of the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values.
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round the ranks then find
+their extremes (3 doubles) and the worst candidates of all (3q/4 doubles and ids, and f of the newest), each in log2 p
+messages per rank (`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2
+rows), rank 0 solves the block and sends the q new values.
 Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
 the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
 active samples of a rank come to exceed the mean by half, rows move.
@@ -45,14 +46,13 @@ al., JMLR 2018), without its early stop.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.growth import Growth, begin_small
 from dsgd.svm.kernel_solver.inactive import InactiveSamples
 from dsgd.svm.kernel_solver.problem import Dual, Solution, refuse
+from dsgd.svm.kernel_solver.selection import BestLists, best
 from dsgd.svm.kernel_solver.smo import collect, solve_block
 from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernel_solver.state import State
@@ -154,8 +154,10 @@ class _Run:
         state, target = self.state, 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
         while True:
             self.matrix.pool.check()
+            state.lap("check")
             with self.peers.round("check"):
                 gap = state.scan()
+            state.lap("scan")
             if not state.is_finite or self._is_coarse(gap):
                 with self.peers.round("check"):
                     gap = self._mend()
@@ -183,6 +185,7 @@ class _Run:
                 elif not self.left_out.eliminate(gap):
                     with self.peers.round("sync"):
                         self._round(gap)
+                    self.peers.keep(state.alpha, state.counts.n_rounds)
                 continue
             with self.peers.round("check"):
                 is_open = self.left_out.bring_back()
@@ -275,13 +278,16 @@ class _Run:
 
     def _round(self, gap: float) -> None:
         """Solve one block and bring u of the active samples up to date."""
-        state = self.state
+        state, n_newest, n_hits = self.state, len(self.state.newest), self.matrix.n_hits
+        state.lap("check")
         chosen, f = self._choose()
+        state.lap("choose")
         if len(state.alpha) == 1:
             samples, where = chosen, np.arange(len(chosen))
         else:
             samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
         picked = self.matrix.pick(samples)
+        state.lap("rows")
         before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
         answer = np.concatenate([before, [0.0, 0.0]])  # and the steps, and the largest value of some rows
         if self.peers.rank == 0:
@@ -299,6 +305,7 @@ class _Run:
             if not np.isfinite(answer.sum() + f.sum()):
                 answer[-2] = np.nan
         self.peers.agree(answer)
+        state.lap("solve")
         alpha, (steps, largest) = answer[:-2], answer[-2:]
         if np.isnan(steps):
             if self.matrix.dtype == np.float64:
@@ -318,6 +325,12 @@ class _Run:
         # Where rounding undoes the gain a round may take a single step, and cost as much as one of thousands.
         self.effort += max(int(steps), len(chosen))
         state.counts.n_rounds += 1
+        n_read = (self.matrix.n_hits - n_hits) * len(self.matrix.active)
+        state.counts.work.add(looked=len(self.matrix.active), read_values=n_read)
+        if self.peers.rank == 0:
+            q = len(chosen)
+            state.counts.work.add(variables=q, fresh=q - n_newest, step_variables=int(steps) * q, squares=q * q)
+        state.lap("update")
         state.record("block", gap)
 
     def _stall(self) -> None:
@@ -354,9 +367,11 @@ class _Run:
         for number, (keys, variables) in enumerate(offers):
             is_open = ~taken[variables]
             keys, variables = keys[is_open], variables[is_open]
-            if len(keys) > room:
-                best = np.argpartition(keys, room - 1)[:room]
-                keys, variables = keys[best], variables[best]
+            if not self.peers.is_alone:  # they come sorted
+                keys, variables = keys[:room], variables[:room]
+            elif len(keys) > room:
+                some = np.argpartition(keys, room - 1)[:room]
+                keys, variables = keys[some], variables[some]
             taken[variables] = True
             fresh.append(variables)
             f_fresh.append(-keys if number % 2 else keys)
@@ -386,34 +401,25 @@ class _Run:
                 is_open = ~is_newest[places[:count]]
                 ours, where = keys[:count][is_open], places[:count][is_open]
                 most = room * (1 + side)
-                if len(where) > most:
-                    best = np.argpartition(ours, most - 1)[:most]
-                    ours, where = ours[best], where[best]
+                if self.peers.is_alone and len(where) > most:
+                    some = np.argpartition(ours, most - 1)[:most]
+                    ours, where = ours[some], where[some]
                 if n_active:
                     where = where // n_active * n + active[where % n_active]
-                offers.append((ours, where))
+                offers.append((ours, where) if self.peers.is_alone else best(ours, where, most))
         return offers
 
     def _exchange(
         self, offers: list[tuple[FloatVector, IntVector]], f_newest: FloatVector, room: int
     ) -> tuple[list[tuple[FloatVector, IntVector]], FloatVector]:
-        """Return the offers of all ranks and, from their holders, f of the newest variables, in one message."""
-        rooms = [room * (1 + number % 2) for number in range(len(offers))]
-        size, ends = sum(rooms), np.cumsum([0, *rooms])
-        words = np.zeros(2 * size + len(f_newest) + 2)
-        words[:size] = np.inf
-        for start, (keys, variables) in zip(ends, offers, strict=False):
-            words[start : start + len(keys)] = keys
-            words[size + start : size + start + len(keys)] = variables
-        words[2 * size : -2] = f_newest
-        words[-2:] = self.matrix.n_hits, self.matrix.n_evaluations
-        heard = self.peers.all_of(words)
-        self.state.told = heard[:, -2:].sum(axis=0) - words[-2:]
-        joined = []
-        for start, stop in pairwise(ends):
-            keys = heard[:, start:stop].ravel()
-            variables = heard[:, size + start : size + stop].ravel().astype(np.int64)
-            order = np.lexsort((variables, keys))
-            order = order[np.isfinite(keys[order])]
-            joined.append((keys[order], variables[order]))
-        return joined, heard[:, 2 * size : -2].sum(axis=0)
+        """Return the best offers of all ranks and, from their holders, f of the newest variables, in one message.
+
+        Of equally bad violators the smaller number is taken: the block is the same however samples are divided.
+        """
+        ours = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
+        lists = BestLists(tuple(room * (1 + number % 2) for number in range(len(offers))))
+        words = lists.pack(offers, np.concatenate([f_newest, ours]))
+        self.peers.combine(words, lists)
+        joined, added = lists.unpack(words)
+        self.state.told = added[-2:] - ours
+        return joined, added[:-2]

@@ -30,6 +30,7 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse
+from dsgd.svm.kernel_solver.selection import BestLists, best
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
@@ -41,6 +42,7 @@ __all__ = ["solve_pairwise"]
 _TAU = 1e-12
 _RECORD_EVERY = 100  # steps
 _CHUNK = 256
+_PAIR = BestLists((1, 1))
 
 
 def solve_pairwise(
@@ -190,18 +192,14 @@ class _Pairwise:
         y, alpha, upper, f = self.y[ids], self.alpha[ids], self.upper[ids], self.f_h[active]
         up = np.where(y > 0, alpha < upper, alpha > 0)
         low = np.where(y > 0, alpha > 0, alpha < upper)
-        words = np.array([np.inf, self.n, np.inf, self.n], dtype=np.float64)
-        for place, side, keys in ((0, up, f), (2, low, -f)):
-            if side.any():
-                best = keys[side].min()
-                words[place], words[place + 1] = best, ids[side][keys[side] == best].min()
-        heard = self.peers.all_of(words)
-        first = np.lexsort((heard[:, 1], heard[:, 0]))[0]
-        last = np.lexsort((heard[:, 3], heard[:, 2]))[0]
-        self.least, self.most = float(heard[first, 0]), -float(heard[last, 2])
+        sides = [best(keys[side], ids[side], 1) for side, keys in ((up, f), (low, -f))]
+        words = _PAIR.pack(sides, np.empty(0))
+        self.peers.combine(words, _PAIR)
+        (least, first), (most, last) = _PAIR.unpack(words)[0]
+        self.least, self.most = least.min(initial=np.inf), -most.min(initial=np.inf)
         if not (np.isfinite(self.least) and np.isfinite(self.most)):
             self.least, self.most = 0.0, -np.inf
-        return int(heard[first, 1]), int(heard[last, 3])
+        return int(first.max(initial=0)), int(last.max(initial=0))
 
     # -- elimination ---------------------------------------------------------------------------------------------
 

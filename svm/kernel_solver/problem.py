@@ -15,6 +15,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.svm.kernel_solver.duality import duality_gap
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.smo import extremes
+from dsgd.svm.kernel_solver.work import Work
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -102,6 +103,8 @@ class Counts:
         Kernel values computed; rows found in the cache.
     history : list of EliminationRecord
         The run.
+    work : Work
+        Seconds and amounts by phases, where blocks were solved.
     """
 
     n_iter: int = 0
@@ -112,6 +115,7 @@ class Counts:
     n_evaluations: int = 0
     n_hits: int = 0
     history: list[EliminationRecord] = field(default_factory=list)
+    work: Work = field(default_factory=Work)
 
     def __add__(self, later: Counts) -> Counts:
         """Return the counts of this run and a later one together."""

@@ -15,6 +15,7 @@ from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.exact_sums import ExactSums
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, worth
 from dsgd.svm.kernel_solver.smo import extremes
+from dsgd.svm.kernel_solver.work import Watch
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -48,6 +49,7 @@ class State:
         self.counts, self.n_stalls = Counts(), 0
         self.told = np.zeros(2)  # hits and kernel values reported by other ranks
         self.begin = time.perf_counter()
+        self._watch = Watch(self.counts.work, matrix.n_evaluations)
         if dual.u is not None:
             self.exact.know(dual.u, self.beta())
             self.u = self.exact.u.copy()
@@ -126,6 +128,10 @@ class State:
 
     # -- what is told --------------------------------------------------------------------------------------------
 
+    def lap(self, phase: str) -> None:
+        """Charge to a phase what this rank has done since the last lap."""
+        self._watch.lap(phase, self.matrix.n_evaluations)
+
     def record(self, event: str, gap: float) -> None:
         """Add an entry to the history."""
         n_hits, n_evaluations = self.matrix.n_hits + int(self.told[0]), self.matrix.n_evaluations + int(self.told[1])
@@ -135,7 +141,9 @@ class State:
     def solution(self, tol: float) -> Solution:
         """Return what was found; u must have just been refined. Every rank gets all of it."""
         self._share_sums()
-        told = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
+        self.lap("check")
+        told = np.concatenate([[self.matrix.n_hits, self.matrix.n_evaluations], self.counts.work.told()])
         self.peers.add_up(told)
         self.counts.n_hits, self.counts.n_evaluations = int(told[0]), int(told[1])
+        self.counts.work.hear(told[2:])
         return conclude(self.dual, self.matrix.kernel, self.alpha, self.u, tol=tol, counts=self.counts)

@@ -21,13 +21,18 @@ import scipy.sparse as sp
 from dsgd.collectives import Group
 from dsgd.ledger import COMPUTE
 from dsgd.svm.kernels.rows import Rows
-from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Peers"]
 
 
 def _nothing() -> None:
     """Check nothing: no peer can stop a single rank."""
+
+
+def _keep_nothing(alpha: FloatMatrix, n_rounds: int) -> None:
+    """Keep no variables: where they are lost, a run is."""
+    del alpha, n_rounds
 
 
 class Peers:
@@ -43,6 +48,8 @@ class Peers:
         The rank that holds each sample; needed with `group`.
     check : callable
         Raises if the job has stopped.
+    keep : callable
+        Takes the variables after a round, shape (r, n), the same on all ranks, and how many rounds there were.
     """
 
     def __init__(
@@ -51,12 +58,13 @@ class Peers:
         group: Group | None = None,
         holder: IntVector | None = None,
         check: Callable[[], None] = _nothing,
+        keep: Callable[[FloatMatrix, int], None] = _keep_nothing,
     ) -> None:
         self.n = n
         self._group = group if group is not None and group.size > 1 else None
         self._ledger = None if group is None else group.ledger
         self.holder = None if holder is None else holder.copy()
-        self.check = check
+        self.check, self.keep = check, keep
         self._spoken_s = 0.0
 
     @property
@@ -128,6 +136,10 @@ class Peers:
         """Replace a vector by its sum over ranks."""
         self._say(lambda group: group.allreduce(vector))
 
+    def combine(self, vector: AnyArray, operation: Callable[..., AnyArray]) -> None:
+        """Replace a vector by what an operation makes of those of all ranks, as `Group.allreduce` does."""
+        self._say(lambda group: group.allreduce(vector, operation))
+
     def agree(self, vector: AnyArray) -> None:
         """Replace a vector by that of rank 0."""
         self._say(lambda group: group.broadcast(vector))
@@ -193,7 +205,8 @@ class Peers:
         values, indices, indptr = csr
         narrow = np.int32 if n_columns < 2**31 else np.int64
         head = _bytes(np.diff(indptr).astype(np.int64), offsets)
-        heads = self._say(lambda group: group.allgatherv(head, (counts * (8 + offsets.itemsize)).tolist()))
+        lengths = (counts * (8 + offsets.itemsize)).tolist()
+        heads = self._say(lambda group: group.allgatherv(head, lengths))
         sizes = [part[: 8 * count].view(np.int64) for part, count in zip(heads, counts, strict=True)]
         offset = np.concatenate(
             [part[8 * count :].view(offsets.dtype) for part, count in zip(heads, counts, strict=True)]
@@ -202,7 +215,8 @@ class Peers:
         entries = [int(part.sum()) for part in sizes]
         start, stop = int(indptr[0]), int(indptr[-1])
         body = _bytes(values[start:stop], indices[start:stop].astype(narrow, copy=False))
-        bodies = self._say(lambda group: group.allgatherv(body, [count * width for count in entries]))
+        widths = [count * width for count in entries]
+        bodies = self._say(lambda group: group.allgatherv(body, widths))
         ends = [count * values.itemsize for count in entries]
         data = np.concatenate([part[:end].copy().view(values.dtype) for part, end in zip(bodies, ends, strict=True)])
         columns = np.concatenate([part[end:].copy().view(narrow) for part, end in zip(bodies, ends, strict=True)])

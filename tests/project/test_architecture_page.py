@@ -224,11 +224,11 @@ def test_an_svm_on_a_cluster_passes_the_stations_of_the_page(stacks: Stacks, cli
     """So they are on a cluster, from the client to what the ranks tell each other in a round."""
     stacks.at(Client, "submit")
     stacks.at(member, "run_threads")
-    stacks.at(Group, "allgather")
+    stacks.at(Group, "allreduce")
     SVC(client=client).fit(*rows())
     submitted = stacks.through("submit", "run_on_cluster")
     task = [*stacks.through("run_threads", "run_member"), ("dsgd/runtime/threads.py", "run_threads")]
-    rank = [*stacks.through("allgather", "_Run._round"), ("dsgd/collectives/group.py", "Group.allgather")]
+    rank = [*stacks.through("allreduce", "_Run._round"), ("dsgd/collectives/group.py", "Group.allreduce")]
     assert is_on_the_way(hops("svc-cluster"), [*submitted, *task, *rank])
 
 

@@ -18,7 +18,7 @@ import dsgd.svm.kernel_solver.growth as growth_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
-from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver import block, inactive
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Elimination, eliminable
 from dsgd.svm.kernel_solver.exact_sums import ExactSums
@@ -271,6 +271,33 @@ def test_a_product_with_few_sources_sends_nothing(few, monkeypatch):
     first, second = run_on_threads(check, [None] * 2, (np.arange(60) % 2,), timeout_s=20.0).value
     assert first > 0
     assert (second == first) == (few == 60)
+
+
+@pytest.mark.parametrize("holds", ["stripes", "pieces", "one"])
+def test_blocks_do_not_depend_on_who_holds_a_sample(holds, monkeypatch):
+    """The first block is the same on any number of ranks: of samples that violate equally, the smallest numbers."""
+    X, y = problem(sparse=False)
+    dual = replace(dual_of(y), p=-np.round(1.0 + np.random.default_rng(1).random((1, 300)), 1))
+    chosen = {}
+    choose = block._Run._choose
+
+    def noted(self):
+        found = choose(self)
+        chosen.setdefault((self.peers.size, self.peers.rank), []).append(found[0].tolist())
+        return found
+
+    monkeypatch.setattr(block._Run, "_choose", noted)
+    for n_ranks in (2, 3, 5):
+        holder = {
+            "stripes": np.arange(300) % n_ranks,
+            "pieces": np.arange(300) * n_ranks // 300,
+            "one": np.ones(300, np.int64),
+        }
+        solve_on(X, dual, holder[holds], n_ranks)
+    f = (y * dual.p)[0]
+    up, low = np.flatnonzero(y > 0), np.flatnonzero(y < 0)
+    expected = {*up[np.argsort(f[up], kind="stable")][:16], *low[np.argsort(-f[low], kind="stable")][:16]}
+    assert {tuple(blocks[0]) for blocks in chosen.values()} == {tuple(sorted(expected))}
 
 
 def test_two_variables_per_sample_and_sums_by_sign():

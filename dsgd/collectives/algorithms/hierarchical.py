@@ -24,10 +24,11 @@ Source: Karonis et al. 2000 (MPICH-G2, trees by levels of the network); Thakur, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 
+from dsgd.collectives.algorithms.plan import Combine, Operation
 from dsgd.collectives.algorithms.tree import (
     binomial_broadcast,
     binomial_reduce,
@@ -49,7 +50,7 @@ class Above(Protocol):
     def transport(self) -> AbstractTransport:
         """Connects the leaders."""
 
-    def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
+    def allreduce(self, vector: AnyArray, op: Operation = "sum") -> None:
         """Replace `vector` by its sum or extremes over leaders."""
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
@@ -91,9 +92,7 @@ class Hierarchy:
         self._above = lead(Subset(transport, leaders), leaders) if transport.rank in leaders else None
         self._nothing = np.empty(0, dtype=np.uint8)
 
-    def allreduce(
-        self, vector: AnyArray, scratch: AnyArray, combine: np.ufunc, op: Literal["sum", "min", "max"] = "sum"
-    ) -> None:
+    def allreduce(self, vector: AnyArray, scratch: AnyArray, combine: Combine, op: Operation = "sum") -> None:
         """Replace `vector`, shape (n,), by its sum or extremes over ranks; `scratch` is as long and is overwritten."""
         binomial_reduce(self._inside, vector, scratch, combine)
         if self._above is not None:

@@ -12,7 +12,7 @@ included.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,12 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.types import AnyArray
 
-__all__ = ["Move", "Part", "Plan", "folded", "plan_cost", "run_plan"]
+__all__ = ["Combine", "Move", "Operation", "Part", "Plan", "folded", "plan_cost", "run_plan"]
+
+#: Makes one vector of two, as a `numpy.ufunc` does: ``combine(a, b)``, or ``combine(a, b, out=c)``.
+Combine = Callable[..., AnyArray]
+#: What an all-reduce does with the vectors of ranks.
+Operation = Literal["sum", "min", "max"] | Combine
 
 
 class Part(NamedTuple):
@@ -120,7 +125,7 @@ def folded(
 
 
 def run_plan(
-    transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, plan: Plan, combine: np.ufunc = np.add
+    transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, plan: Plan, combine: Combine = np.add
 ) -> None:
     """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them.
 
@@ -134,7 +139,7 @@ def run_plan(
         Overwritten.
     plan : Plan
         What this rank does; those of the others are of the same algorithm for the same n.
-    combine : numpy.ufunc, default numpy.add
+    combine : callable, default numpy.add
         Commutative and associative; another one goes with plans of whole vectors.
     """
     exchange, rank = transport.exchange, transport.rank

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsgd.collectives.algorithms.plan import Combine
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLREDUCE, OP_BARRIER, OP_BROADCAST, OP_GATHER, OP_SCATTER
 from dsgd.types import AnyArray
@@ -51,7 +52,7 @@ def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int
         distance *= 2
 
 
-def binomial_reduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, combine: np.ufunc) -> None:
+def binomial_reduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, combine: Combine) -> None:
     """Combine the vectors of all ranks at rank 0; the vectors of the others become partial results."""
     rank, size = transport.rank, transport.size
     distance = 1

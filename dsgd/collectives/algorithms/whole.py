@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dsgd.collectives.algorithms.plan import Plan
+from dsgd.collectives.algorithms.plan import Combine, Plan
 from dsgd.collectives.algorithms.tally import Blocks
 from dsgd.collectives.cost import fold_of, ring_bounds
 from dsgd.types import AnyArray
@@ -23,7 +23,7 @@ from dsgd.types import AnyArray
 __all__ = ["Tallied", "fill_all", "reduce_by_doubling", "reduce_by_plans", "reduce_round_ring", "tally_all"]
 
 
-def reduce_by_doubling(vectors: Sequence[AnyArray], combine: np.ufunc) -> None:
+def reduce_by_doubling(vectors: Sequence[AnyArray], combine: Combine) -> None:
     """Do what `dsgd.collectives.algorithms.recursive_doubling` does to the vectors of all ranks."""
     core, n_folded = fold_of(len(vectors))
     parts = np.stack(vectors)
@@ -48,7 +48,7 @@ def reduce_round_ring(vectors: Sequence[AnyArray]) -> None:
         vector[...] = total
 
 
-def reduce_by_plans(vectors: Sequence[AnyArray], plan_of: Callable[[int], Plan], combine: np.ufunc) -> None:
+def reduce_by_plans(vectors: Sequence[AnyArray], plan_of: Callable[[int], Plan], combine: Combine) -> None:
     """Do what ranks with these plans do to their vectors, message by message; see `run_plan`."""
     size = len(vectors)
     plans, at = [plan_of(rank).moves for rank in range(size)], [0] * size

@@ -117,6 +117,7 @@ _PRESETS: Final = elimination.EliminationStudy(
     simulated_ranks=(),
     repeats=4,
 )
+_PAIRWISE_ROWS: Final = 2_000
 _NETWORKS: Final = dnn.DnnStudy(
     models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
     batch=16,
@@ -151,6 +152,13 @@ def _presets(out: Path, say: Say) -> list[Claim]:
     study, data, _ = elimination.find_problems(_PRESETS)
     rows = _rows(elimination.run_elimination_study(study, data, out), study.count(), say)
     return elimination.check_elimination_claims(elimination.summarise_elimination(rows))
+
+
+def _many_processes(out: Path, say: Say) -> list[Claim]:
+    del out
+    say(f"{_PAIRWISE_ROWS:,} rows by pairs")
+    settings = elimination.RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
+    return [elimination.check_process_claim(elimination.observe(settings, 1).amounts)]
 
 
 def _sums(out: Path, say: Say) -> list[Claim]:
@@ -206,6 +214,13 @@ MEASURES: Final = (
         "repetitions; two worker processes on the clean rows.",
         _presets,
         timed=True,
+    ),
+    Measure(
+        "processes",
+        (shrinking.MANY_PROCESSES,),
+        "The published algorithm on 2,000 generated rows, noisy, and a model of its steps on 4,096 processes and 11 "
+        "million rows.",
+        _many_processes,
     ),
     Measure(
         "strategies",

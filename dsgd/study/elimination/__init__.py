@@ -7,11 +7,12 @@
     elimination_page(study, [run.row for run in runs], skipped).save("study/")
 
 `problems` and `grid` list the runs, `runner` trains, `measure` reads the counts of a fit, and `model` predicts more
-ranks from them. `summary`, `claims`, `tables`, `plots` and `report` show the results. The command line and programs
-call what is exported here; begin with `runner`.
+ranks from them. `observe` measures the rounds of a fit on real ranks, and `rounds` predicts from these, phase by phase,
+what thousands of ranks would take. `summary`, `claims`, `tables`, `plots` and `report` show the results. The command
+line and programs call what is exported here; begin with `runner`.
 """
 
-from dsgd.study.elimination.claims import check_elimination_claims
+from dsgd.study.elimination.claims import check_elimination_claims, check_process_claim
 from dsgd.study.elimination.grid import (
     CACHES,
     PRESETS,
@@ -21,6 +22,7 @@ from dsgd.study.elimination.grid import (
     demo_elimination_study,
 )
 from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
+from dsgd.study.elimination.observe import RunSettings, observe
 from dsgd.study.elimination.problems import PROBLEMS, Problem, find_problem
 from dsgd.study.elimination.report import elimination_page, elimination_verdict
 from dsgd.study.elimination.runner import find_problems, run_elimination_study
@@ -39,8 +41,10 @@ __all__ = [
     "EliminationSummary",
     "Network",
     "Problem",
+    "RunSettings",
     "SimulatedTime",
     "check_elimination_claims",
+    "check_process_claim",
     "demo_elimination_study",
     "elimination_data_table",
     "elimination_page",
@@ -48,6 +52,7 @@ __all__ = [
     "elimination_verdict",
     "find_problem",
     "find_problems",
+    "observe",
     "overview_table",
     "ranks_table",
     "run_elimination_study",

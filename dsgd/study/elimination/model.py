@@ -10,11 +10,12 @@ where c is the time of one kernel value and m the bytes of a row: every rank upd
 the two rows that were chosen (broadcast, twice), and one all-reduce of a few numbers finds the next two. The block
 solver takes per round of q variables
 
-    T = E / P c + s + P alpha + q m beta + 2 L alpha
+    T = E / P c + s + 4 L alpha + q m beta
 
-for the E kernel values of the round and s seconds in which every rank solves the same small problem: candidates are
-gathered, and the extremes of the indicators all-reduced. A reconstruction adds an exchange of the changed rows, P alpha
-plus their bytes. Over a whole run, the kernel values are those that it counted.
+for the E kernel values of the round and s seconds in which one rank solves a small problem: extremes and candidates are
+found, rows and the answer sent, each in L messages. A reconstruction adds an exchange of the changed rows, L alpha
+plus their bytes. Over a whole run, the kernel values are those that it counted. `dsgd.study.elimination.rounds` says
+more of runs whose phases were measured.
 
 These times are marked as simulated everywhere. They exclude waiting for the slowest rank: all ranks are assumed to have
 equal shares of the active samples, as after a rebalancing.
@@ -128,6 +129,6 @@ def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
         # Two rows down a tree of L levels, each level a message of a whole row.
         messages = counts.rounds * (allreduce + 2 * levels * latency) + counts.rows_sent * levels * row
     else:
-        # Candidates of all ranks around a ring, then the extremes of both sides.
-        messages = counts.rounds * ((ranks - 1) * latency + 2 * allreduce) + counts.rows_sent * row
-    return SimulatedTime(compute, messages + counts.reconstructions * (ranks - 1) * latency)
+        # The extremes of both sides, the best candidates, their rows, and the answer.
+        messages = counts.rounds * (3 * levels * latency + allreduce) + counts.rows_sent * row
+    return SimulatedTime(compute, messages + counts.reconstructions * levels * latency)

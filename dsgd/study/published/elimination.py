@@ -12,7 +12,7 @@ from dsgd.report import Publication
 from dsgd.study.frame.statement import Source, Statement
 from dsgd.study.frame.verdict import Margin
 
-__all__ = ["OVER_SEQUENTIAL", "SAVED", "SAVED_ON_RANKS", "SOURCE", "as_whole_percent"]
+__all__ = ["MANY_PROCESSES", "OVER_SEQUENTIAL", "SAVED", "SAVED_ON_RANKS", "SOURCE", "as_whole_percent"]
 
 
 def as_whole_percent(share: float) -> str:
@@ -69,4 +69,14 @@ SAVED_ON_RANKS: Final = Statement(
     "abstract",
     Margin(0.3, 0.6),
     as_whole_percent,
+)
+MANY_PROCESSES: Final = Statement(
+    "shrinking/processes",
+    SOURCE,
+    "The published algorithm scales to 4,096 processes: these are faster than half as many",
+    "up to 4,096 processes",
+    "abstract",
+    Margin(1.1),
+    "{:.2f}x".format,
+    "Of the time on 2,048 processes; a tenth less is taken for a gain.",
 )

@@ -1,0 +1,111 @@
+"""The model of the kernel SVM's rounds: its costs are found again, and its messages are those of the collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds
+from dsgd.errors import InvalidParameterError
+from dsgd.study.elimination.rounds import (
+    Observation,
+    Place,
+    RoundAmounts,
+    extrapolate,
+    fit_costs,
+    pairwise_seconds,
+    predict_phases,
+)
+from dsgd.svm.kernel_solver.work import PHASES
+
+LINK = LinkCost(20e-6, 0.5e-9)
+#: Costs of every phase, as many as it has amounts.
+COSTS = {
+    "scan": (1e-5, 1e-9, 2e-11, 3e-11),
+    "choose": (1e-4, 5e-9, 5e-5),
+    "rows": (5e-5, 1e-8),
+    "solve": (2e-4, 1e-9, 4e-10, 5e-11),
+    "update": (1e-4, 5e-10, 4e-11, 3e-10),
+    "check": (5e-3, 1e-9, 5e-11),
+}
+
+
+def amounts(seed=0, n=10_000):
+    """Return the amounts of a run that was never made."""
+    rng = np.random.default_rng(seed)
+    rounds, q = int(rng.integers(20, 90)), float(rng.integers(200, 512))
+    new, read, exact = rng.uniform(1e7, 1e8, 3)
+    return RoundAmounts(
+        n, int(rng.integers(2, 800)), 4, rounds, rounds * n * rng.uniform(0.5, 1.0), rounds * q, rounds * q / 2,
+        rounds * q * rng.uniform(500, 4000), rounds * q * q, rounds * q * q / 2, new, read, exact,
+        rng.uniform(0.1, 0.5) * n,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_costs_are_found_again_from_runs_on_any_number_of_ranks(cores):
+    """Seconds that the model itself gives for some runs determine all of its costs."""
+    runs = []
+    for seed in range(30):
+        known, place = amounts(seed), Place((1, 2, 4, 8)[seed % 4], LINK, cores)
+        seconds = {phase: taken.total_s for phase, taken in predict_phases(known, COSTS, place).items()}
+        runs.append(Observation(known, place, seconds))
+    found = fit_costs(runs)
+    assert list(found) == list(PHASES)
+    for phase, costs in COSTS.items():
+        seen = 3 if phase == "scan" and cores is None else 4  # where no core is shared, nothing tells what that costs
+        assert found[phase][:seen] == pytest.approx(costs[:seen], rel=1e-6), phase
+    with pytest.raises(InvalidParameterError, match="at least one"):
+        fit_costs([])
+
+
+def test_work_is_divided_but_for_blocks_and_messages_are_those_of_collectives():
+    """On P ranks a share of the work is left, blocks stay whole, and a phase says what its collectives cost."""
+    known = amounts()
+    alone, many = (predict_phases(known, COSTS, Place(ranks, LINK)) for ranks in (1, 64))
+    assert all(phase.wire_s == 0.0 for phase in alone.values())
+    per_round = known.rounds * COSTS["update"][0]
+    assert many["update"].work_s - per_round == pytest.approx((alone["update"].work_s - per_round) / 64)
+    assert many["solve"].work_s == pytest.approx(alone["solve"].work_s)
+    q = known.per_round("variables")
+    offer = int(np.ceil(16 * q + 16))
+    assert many["choose"].wire_s == pytest.approx(
+        known.rounds * allreduce_seconds("recursive_doubling", offer, 64, LINK)
+    )
+    ring = predict_phases(known, COSTS, Place(64, LINK, talk="ring"))
+    assert ring["choose"].wire_s == pytest.approx(known.rounds * allgather_seconds(offer, 64, LINK, "ring"))
+    assert ring["choose"].wire_s > 10 * many["choose"].wire_s
+    assert ring["rows"].wire_s - many["rows"].wire_s == pytest.approx(known.rounds * (63 - 6) * LINK.latency_s)
+
+
+def test_ranks_that_share_cores_do_what_is_divided_one_after_the_other():
+    """Four ranks on two cores take as long for divided work as two, and for blocks as one."""
+    known = amounts()
+    two, four = (predict_phases(known, COSTS, Place(ranks, LINK, 2)) for ranks in (2, 4))
+    per_round = known.rounds * COSTS["update"][0]
+    assert four["update"].work_s == pytest.approx(two["update"].work_s + per_round)
+    assert four["solve"].work_s == pytest.approx(two["solve"].work_s)
+    assert four["scan"].work_s > two["scan"].work_s
+
+
+def test_the_published_algorithm_speaks_at_every_step():
+    """Its messages grow by the logarithm of the ranks and its work falls by their number."""
+    one, two, many = (pairwise_seconds(1000, 1e7, 30, (0.0, 2e-9), Place(ranks, LINK)) for ranks in (1, 2, 4096))
+    assert one.wire_s == 0.0
+    assert many.wire_s == pytest.approx(12 * two.wire_s)
+    assert two.wire_s == pytest.approx(1000 * (5 * 20e-6 + 2 * 16 * 30 * 0.5e-9))
+    assert many.work_s == pytest.approx(one.work_s / 4096) == pytest.approx(2e7 * 2e-9 / 4096)
+
+
+def test_amounts_of_more_samples_are_those_of_their_support_vectors():
+    """Ten times the samples take ten times the rounds and a hundred times the values, none of which was cached."""
+    known = amounts()
+    found = extrapolate(known, 10 * known.n)
+    for name in ("rounds", "variables", "fresh", "step_variables", "squares", "support"):
+        assert getattr(found, name) == pytest.approx(10 * getattr(known, name)), name
+    assert found.looked == pytest.approx(100 * known.looked)
+    assert found.new_values == pytest.approx(100 * (known.new_values + known.read_values))
+    assert found.read_values == 0.0
+    assert extrapolate(replace(known, read_values=0.0), known.n) == replace(known, read_values=0.0)

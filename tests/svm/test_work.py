@@ -1,0 +1,43 @@
+"""What a run says that it did, by phases: amounts that do not depend on the machine, and hardly on the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsgd.study.elimination.observe import RunSettings, observe
+from dsgd.study.elimination.problems import PROBLEMS
+from dsgd.svm.kernel_solver.work import PHASES, Watch, Work
+
+SMALL = RunSettings(replace(PROBLEMS["noisy"], rows=400), repeats=1)
+
+
+def test_amounts_are_those_of_the_rounds_on_any_number_of_ranks():
+    """Amounts of three ranks together are those of one, up to the path that rounding takes."""
+    one, three = (observe(SMALL, ranks).amounts for ranks in (1, 3))
+    assert one.looked == 400 * one.rounds
+    assert three.looked == 400 * three.rounds
+    for name in ("rounds", "variables", "fresh", "squares", "exact_values", "support"):
+        assert getattr(three, name) == pytest.approx(getattr(one, name), rel=0.15), name
+    for amounts in (one, three):
+        assert amounts.new_values + amounts.read_values > 0
+        assert amounts.squares >= amounts.variables**2 / amounts.rounds
+        assert amounts.fresh <= amounts.variables
+    assert three.block_values >= 0.5 * three.squares  # a rank among others computes all of a block
+
+
+def test_phases_take_all_of_the_time():
+    """Seconds of the phases are those of the run, from its first to its last lap, and of several runs add up."""
+    run = observe(SMALL, 1)
+    assert set(run.phases) == set(PHASES)
+    assert sum(run.phases.values()) <= run.seconds
+    work = Work()
+    watch = Watch(work)
+    watch.lap("solve", 7)
+    watch.lap("check", 9)
+    total = work + work
+    assert total.values.tolist() == [0, 0, 0, 14, 0, 4]
+    assert np.array_equal(total.seconds, 2 * work.seconds)
+    assert work.seconds.sum() > 0
