@@ -34,6 +34,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
 from dsgd.sync.period import EveryBatch
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_choice, check_numbers
 
@@ -87,6 +88,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     suffix: float = 0.5
     rates: Literal["own", "pooled"] = "own"
     exchanges = "gradient"
+    taxonomy = Taxonomy("centralised", "synchronous", "gradient", "all-reduce")
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
