@@ -18,6 +18,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
     Half,
@@ -30,6 +31,7 @@ from dsgd.compress import (
     RandomK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 from dsgd.compress.randomk import stream_of
@@ -204,6 +206,16 @@ COMPRESSORS = [
             ("randomk", ErrorFeedback(RandomK(0.3)), lambda: FEEDBACK(drawn)),
             ("sign", ErrorFeedback(Sign()), lambda: FEEDBACK(lambda v, r, k: compression.signed(v))),
             ("onebit", ErrorFeedback(OneBit(4)), lambda: FEEDBACK(lambda v, r, k: compression.one_bit(v, 4))),
+            (
+                "threshold",
+                ErrorFeedback(Threshold(0.05)),
+                lambda: FEEDBACK(lambda v, r, k: compression.threshold(v, 0.05)),
+            ),
+            (
+                "adaptive-threshold",
+                ErrorFeedback(AdaptiveThreshold(0.3)),
+                lambda: FEEDBACK(lambda v, r, k: compression.adaptive_threshold(v, 0.3)),
+            ),
             ("powersgd", ErrorFeedback(PowerSGD(1)), lambda: sums.LowRank(right())),
             ("half", ErrorFeedback(Half()), lambda: sums.Halved(half)),
             ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: sums.Halved(brain)),
