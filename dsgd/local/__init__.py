@@ -11,6 +11,7 @@ from dsgd.local.base import (
     Steps,
     new_counters,
 )
+from dsgd.local.cycles import AbstractCycle, Cyclical, LearningRate, OneCycle, cycle_of, schedule_of
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import RandomMap
@@ -34,6 +35,7 @@ __all__ = [
     "SGD",
     "STORAGES",
     "SVRG",
+    "AbstractCycle",
     "AbstractLocalOptimizer",
     "AbstractReduction",
     "AbstractRows",
@@ -41,12 +43,15 @@ __all__ = [
     "AbstractState",
     "Adagrad",
     "Adam",
+    "Cyclical",
     "Dual",
     "Evaluation",
     "GradientDescent",
     "Importance",
+    "LearningRate",
     "Momentum",
     "Objective",
+    "OneCycle",
     "RandomMap",
     "Residency",
     "SGDState",
@@ -57,6 +62,7 @@ __all__ = [
     "begin_suffix",
     "check_reduction",
     "concat_blocks",
+    "cycle_of",
     "end_suffix",
     "evaluate",
     "is_finite",
@@ -69,6 +75,7 @@ __all__ = [
     "parse_sampling",
     "refuse_sparse",
     "resolve_sampling",
+    "schedule_of",
     "split",
     "steps_of",
     "unpack",
