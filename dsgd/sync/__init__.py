@@ -40,7 +40,17 @@ from dsgd.sync.momentum import MomentumPolicy, carry_over
 from dsgd.sync.one_shot import OneShotAveraging
 from dsgd.sync.outer import OuterState
 from dsgd.sync.overlap_sgp import InFlightState, OverlapSGP
-from dsgd.sync.period import AbstractPeriod, Cut, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
+from dsgd.sync.period import (
+    AbstractPeriod,
+    Cut,
+    EveryBatch,
+    EveryEpoch,
+    EveryRows,
+    GrowingBatch,
+    OftenThenRarely,
+    Once,
+    RoundClock,
+)
 from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.resolve import STRATEGIES, resolve
 from dsgd.sync.scaffold import SCAFFOLD, ControlState
@@ -89,6 +99,7 @@ __all__ = [
     "Exchange",
     "FedProx",
     "FollowerState",
+    "GrowingBatch",
     "Hogwild",
     "InFlightState",
     "LeaderSGD",
