@@ -14,14 +14,13 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.kernels.cycles import CYCLES
+from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
     STORAGES,
-    AbstractCycle,
     AbstractReduction,
     AbstractRule,
     Objective,
+    check_learning_rate,
     check_reduction,
     resolve_sampling,
     schedule_of,
@@ -75,8 +74,7 @@ def check_parameters(estimator: Any) -> None:
     name = type(estimator).__name__
     check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
-    if not isinstance(estimator.learning_rate, AbstractCycle):
-        check_choice(f"{name}(learning_rate=...)", estimator.learning_rate, [*SCHEDULES, *CYCLES])
+    check_learning_rate(f"{name}(learning_rate=...)", estimator.learning_rate)
     check_numbers(estimator, "alpha", "epsilon", low=0)
     if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
         raise InvalidParameterError(

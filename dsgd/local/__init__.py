@@ -11,7 +11,15 @@ from dsgd.local.base import (
     Steps,
     new_counters,
 )
-from dsgd.local.cycles import AbstractCycle, Cyclical, LearningRate, OneCycle, cycle_of, schedule_of
+from dsgd.local.cycles import (
+    AbstractCycle,
+    Cyclical,
+    LearningRate,
+    OneCycle,
+    check_learning_rate,
+    cycle_of,
+    schedule_of,
+)
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import RandomMap
@@ -60,6 +68,7 @@ __all__ = [
     "Steps",
     "add_to_suffix",
     "begin_suffix",
+    "check_learning_rate",
     "check_reduction",
     "concat_blocks",
     "cycle_of",

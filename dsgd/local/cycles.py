@@ -21,7 +21,7 @@ from dsgd.kernels.cycles import CYCLES
 from dsgd.kernels.schedules import SCHEDULES, Schedule
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["AbstractCycle", "Cyclical", "LearningRate", "OneCycle", "cycle_of", "schedule_of"]
+__all__ = ["AbstractCycle", "Cyclical", "LearningRate", "OneCycle", "check_learning_rate", "cycle_of", "schedule_of"]
 
 
 class AbstractCycle(ABC):
@@ -149,6 +149,12 @@ def schedule_of(learning_rate: LearningRate) -> Schedule:
     """Return the row of the schedule that a value of ``learning_rate=`` means."""
     cycle = cycle_of(learning_rate)
     return CYCLES[cycle.name] if cycle else SCHEDULES[str(learning_rate)]
+
+
+def check_learning_rate(where: str, value: object) -> None:
+    """Raise `InvalidParameterError` unless a value is a cycle or a known name; `where` is how it was written."""
+    if not isinstance(value, AbstractCycle):
+        check_choice(where, value, [*SCHEDULES, *CYCLES])
 
 
 def _check_cycle(cycle: AbstractCycle) -> None:

@@ -4,9 +4,11 @@ The rank loop (`dsgd.runtime.train`) calls them, and servers those in which rank
 `local_sgd`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
 """
 
+from dsgd.sync.admm import ADMM, ConsensusState
 from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
+from dsgd.sync.async_admm import AsyncADMM, WorkerState
 from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
 from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
 from dsgd.sync.auto import AutoState, AutoSync
@@ -62,6 +64,7 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing, mean_shares
 
 __all__ = [
+    "ADMM",
     "ADPSGD",
     "ASGD",
     "DPSGD",
@@ -75,6 +78,7 @@ __all__ = [
     "AbstractStrategy",
     "AnchorState",
     "AnytimeSGD",
+    "AsyncADMM",
     "AsyncEASGD",
     "AsyncLeaderSGD",
     "AutoState",
@@ -85,6 +89,7 @@ __all__ = [
     "ChocoState",
     "CompressionState",
     "Compressor",
+    "ConsensusState",
     "ControlState",
     "Cut",
     "DelayCompensatedASGD",
@@ -126,6 +131,7 @@ __all__ = [
     "StalenessAware",
     "Taxonomy",
     "Weighing",
+    "WorkerState",
     "carry_over",
     "check_combination",
     "common_factor",

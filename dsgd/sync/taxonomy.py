@@ -4,8 +4,8 @@ Problem: names of methods do not say how they differ. A few questions do: what i
 one model or one for each rank, who waits for whom, what is sent, and to whom.
 
 The words are those of the survey, with two departures. What it calls an exchange and a topology is one word here, the
-pattern. And an asynchronous method is "bounded" only where a rule bounds how far ranks may be apart, not where they are
-seldom far apart in practice.
+pattern. And an asynchronous method is "bounded" only where a rule bounds how old vectors may be, not where they are
+seldom old in practice.
 
 The laws hold what is declared against simulated gangs (``tests/laws/test_taxonomy.py``), and the table of the
 documentation is made of it (``docs/figures/taxonomy.py``).
@@ -40,8 +40,8 @@ class Taxonomy:
         equal copies. ``"decentralised"``: each rank optimises a model of its own, and models are brought together.
     scheduling : {"synchronous", "bounded", "asynchronous"}
         ``"synchronous"``: in every round a rank waits for those it exchanges with, and vectors are of this round.
-        ``"bounded"``: it may be a given number of rounds ahead of others. ``"asynchronous"``: it waits for no other
-        worker within an epoch.
+        ``"bounded"``: what it uses of others may be a given number of rounds old. ``"asynchronous"``: it waits for no
+        other worker within an epoch.
     sends : {"gradient", "model", "change", "nothing"}
         The vector that a rank sends: a gradient, a model, or a difference of models. Numbers beside it do not count.
     pattern : {"all-reduce", "broadcast", "gossip", "pairs", "server", "shared memory"}
