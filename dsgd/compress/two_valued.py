@@ -28,8 +28,8 @@ from typing import final
 
 import numpy as np
 
-from dsgd.compress.base import AbstractMemoryless, NoMemory, as_words, words_for
-from dsgd.compress.sparse import as_bits, check_density, check_places, n_entries, place_words, unpack_places
+from dsgd.compress.base import AbstractMemoryless, NoMemory, Scratch, as_words, words_for
+from dsgd.compress.sparse import as_bits, check_density, check_places, largest, n_entries, place_words, unpack_places
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.quantize import select_beyond
 from dsgd.types import ByteVector, FloatVector
@@ -45,7 +45,7 @@ class _AbstractTwoValued(AbstractMemoryless):
     needs_feedback = True
 
     @abstractmethod
-    def _thresholds(self, vector: FloatVector) -> tuple[float, float]:
+    def _thresholds(self, vector: FloatVector, scratch: Scratch) -> tuple[float, float]:
         """Return the largest entry below zero and the smallest above that are still sent."""
 
     @abstractmethod
@@ -56,9 +56,10 @@ class _AbstractTwoValued(AbstractMemoryless):
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return values, signs and places; see `AbstractCompressor.encode`."""
         n, scratch = vector.shape[0], memory.scratch
+        thresholds = self._thresholds(vector, scratch)
         places = scratch.take("places", n, np.uint32)
         signs = scratch.take("signs", n, vector.dtype)
-        k, low, high = select_beyond(vector, *self._thresholds(vector), places, signs)
+        k, low, high = select_beyond(vector, *thresholds, places, signs)
         places, signs = places[:k], signs[:k]
         n_values, n_signs = words_for(16 * vector.itemsize), words_for(k)
         low_bits, n_low, n_high = place_words(k, n)
@@ -112,7 +113,7 @@ class Threshold(_AbstractTwoValued):
         """Refuse to send everything, or nothing."""
         check_numbers(self, "threshold", low=0.0, open_low=True)
 
-    def _thresholds(self, vector: FloatVector) -> tuple[float, float]:
+    def _thresholds(self, vector: FloatVector, scratch: Scratch) -> tuple[float, float]:
         return -self.threshold, self.threshold
 
     def _values(self, low: float, high: float) -> tuple[float, float]:
@@ -145,15 +146,18 @@ class AdaptiveThreshold(_AbstractTwoValued):
         """Refuse a density that is no share."""
         check_density("AdaptiveThreshold(density=...)", self.density)
 
-    def _thresholds(self, vector: FloatVector) -> tuple[float, float]:
+    def _thresholds(self, vector: FloatVector, scratch: Scratch) -> tuple[float, float]:
         # Not one of all magnitudes: if most entries of a side were larger, the other one would not be heard.
-        above, below = self._last_of(vector[vector > 0]), self._last_of(-vector[vector < 0])
-        return -below, above
+        side = scratch.take("side", vector.shape[0], vector.dtype)
+        np.fmax(vector, 0, out=side)
+        high = self._last_of(side, scratch)
+        np.fmax(np.negative(vector, out=side), 0, out=side)
+        return -self._last_of(side, scratch), high
 
-    def _last_of(self, magnitudes: FloatVector) -> float:
-        n = magnitudes.shape[0]
-        place = n - n_entries(n, self.density)
-        return float(np.partition(magnitudes, place)[place]) if n else math.inf
+    def _last_of(self, side: FloatVector, scratch: Scratch) -> float:
+        """Return the smallest of the entries to be sent of one side, where all others are zero; infinity if none."""
+        k = n_entries(int(np.count_nonzero(side)), self.density)
+        return float(side[largest(side, k, k, 0, scratch)].min()) if k else math.inf
 
     def _values(self, low: float, high: float) -> tuple[float, float]:
         return low, high

@@ -314,7 +314,7 @@ def select_beyond(
             signs[count] = 1.0
         count += _ONE
     n_high = count - n_low
-    return np.int64(count), sum_low / max(n_low, _ONE), sum_high / max(n_high, _ONE)
+    return int(count), float(sum_low / max(n_low, _ONE)), float(sum_high / max(n_high, _ONE))
 
 
 @kernel

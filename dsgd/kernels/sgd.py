@@ -78,7 +78,8 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
     """Return the learning rate of step `t`."""
     if codes[SCHEDULE] >= FIRST_CYCLE:
         factor: float = cycle_factor(codes[SCHEDULE], t, constants[PEAK], constants[HALF_CYCLE], constants[DECAY])
-        return constants[ETA0] * counters[ETA_SCALE] * counters[RATE_FACTOR] * factor
+        factor *= constants[ETA0] * counters[ETA_SCALE] * counters[RATE_FACTOR]
+        return factor
     rate: float = learning_rate(
         codes[SCHEDULE],
         t,

@@ -11,6 +11,8 @@ and only those that have arrived are answered. A worker sends what its sum has c
 its weight: so the server keeps one vector, whatever the number of workers. With ``arrivals`` the number of workers, or
 ``delay=1``, this is `ADMM`.
 
+As with all servers, each call of ``partial_fit`` begins afresh, here without prices: let calls be of some epochs.
+
 Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps three more
 vectors.
 

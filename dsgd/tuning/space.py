@@ -218,7 +218,7 @@ def _step_sizes(estimator: Any, row_norm: float) -> list[StepSize]:
         found.append(StepSize("optimal", float(estimator.eta0)))
     found += [StepSize(name, float(f"{factor * unit:.3g}")) for name, factor in _STEPS]
     # Rates that a schedule does not look at make no difference.
-    first: dict[tuple[str, float | None], StepSize] = {}
+    first: dict[tuple[LearningRate, float | None], StepSize] = {}
     for s in found:
         first.setdefault((s.learning_rate, None if schedule_of(s.learning_rate).needs_alpha else s.eta0), s)
     return list(first.values())
