@@ -11,6 +11,7 @@ from dsgd.compress import (
     QSGD,
     AbstractCompressor,
     AdaComp,
+    AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
     Half,
@@ -23,6 +24,7 @@ from dsgd.compress import (
     RandomK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 
@@ -47,12 +49,16 @@ FAMILY: list[tuple[Compressor, int | None]] = [
     (Half("bfloat16"), 16_000),
     (PowerSGD(2), 2 * 32 * (31 + 33)),
     (AdaComp(50), None),
+    (Threshold(0.5), None),
+    (AdaptiveThreshold(0.05), None),
     (DGC(0.01), 64 + 10 * 32 + 64 + 64),
     (DGC(0.01, nesterov=True, masking=False, clip=1.0, warm_up=(0.1,), warm_up_rounds=2), None),
     (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(Sign()), 64 + 1024),
     (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),
+    (ErrorFeedback(Threshold(0.5)), None),
+    (ErrorFeedback(AdaptiveThreshold(0.05)), None),
     (Layerwise({"*": ErrorFeedback(TopK(0.01))}), 64 + 10 * 32 + 64 + 64),
     (Layerwise({"*": NonZero()}), None),
 ]
@@ -63,6 +69,7 @@ CONSERVING: list[Compressor] = [
     GTopK(0.1),
     DGC(0.1, momentum=0.0),
     *map(ErrorFeedback, (TopK(0.1), TopK(0.1, exact=False), RandomK(0.2), OneBit(9), Sign(), PowerSGD(1), Half())),
+    *map(ErrorFeedback, (Threshold(0.5), AdaptiveThreshold(0.1))),
 ]
 
 

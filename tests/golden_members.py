@@ -18,6 +18,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
     Half,
@@ -30,11 +31,13 @@ from dsgd.compress import (
     RandomK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 from dsgd.compress.randomk import stream_of
 from dsgd.kernels.quantize import strata
 from dsgd.sync import (
+    ADMM,
     ADPSGD,
     ASGD,
     DPSGD,
@@ -43,6 +46,7 @@ from dsgd.sync import (
     SGP,
     AbstractStrategy,
     AnytimeSGD,
+    AsyncADMM,
     AsyncEASGD,
     AsyncLeaderSGD,
     AutoSync,
@@ -178,6 +182,7 @@ STRATEGIES = [
     averaging("choco", ChocoSGD(8, TopK(0.3), 0.4, Ring()), rules.Choco),
     averaging("scaffold", SCAFFOLD(8, 0.9, 1), rules.Control, twins.Controlled),
     Member("fedprox", FedProx(8, 0.3, 1), lambda: twins.Proximal(partial(rules.Mean, None), 0.3)),
+    Member("admm", ADMM(8, 0.3, 1), lambda: twins.Priced(partial(rules.Consensus, None), 0.3)),
     served("asgd", ASGD(4), "asgd"),
     served("staleness-aware", StalenessAware(4, usual=1.0), "aware", arrivals=1, usual=1.0),
     served("softsync", StalenessAware(4, 3), "aware", arrivals=3, usual=lambda size: max(1.0, size / 3)),
@@ -187,6 +192,7 @@ STRATEGIES = [
     served("backup-workers", BackupWorkers(4), "backup", wanted=lambda size: size - 1),
     Member("downpour", Downpour(4), async_twins.Downpour),
     Member("async-easgd", AsyncEASGD(4, 0.8), lambda: async_twins.AsyncElastic(0.8)),
+    Member("async-admm", AsyncADMM(4, 0.3, 1), lambda: async_twins.AsyncConsensus(0.3)),
     Member("async-leader", AsyncLeaderSGD(4, 0.3), lambda: async_twins.AsyncLeader(0.3)),
     Member("adpsgd", ADPSGD(3), async_twins.Pairs),
     Member("hogwild", Hogwild(), lambda: async_twins.Serial(TURNS)),
@@ -204,6 +210,16 @@ COMPRESSORS = [
             ("randomk", ErrorFeedback(RandomK(0.3)), lambda: FEEDBACK(drawn)),
             ("sign", ErrorFeedback(Sign()), lambda: FEEDBACK(lambda v, r, k: compression.signed(v))),
             ("onebit", ErrorFeedback(OneBit(4)), lambda: FEEDBACK(lambda v, r, k: compression.one_bit(v, 4))),
+            (
+                "threshold",
+                ErrorFeedback(Threshold(0.05)),
+                lambda: FEEDBACK(lambda v, r, k: compression.threshold(v, 0.05)),
+            ),
+            (
+                "adaptive-threshold",
+                ErrorFeedback(AdaptiveThreshold(0.3)),
+                lambda: FEEDBACK(lambda v, r, k: compression.adaptive_threshold(v, 0.3)),
+            ),
             ("powersgd", ErrorFeedback(PowerSGD(1)), lambda: sums.LowRank(right())),
             ("half", ErrorFeedback(Half()), lambda: sums.Halved(half)),
             ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: sums.Halved(brain)),

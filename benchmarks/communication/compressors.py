@@ -33,6 +33,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
     Half,
@@ -44,6 +45,7 @@ from dsgd.compress import (
     RandomK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 from dsgd.compress.base import Scratch
@@ -70,6 +72,8 @@ COMPRESSORS = [
     GTopK(0.001),
     DGC(0.001),
     AdaComp(),
+    Threshold(2.5758),  # a hundredth of normal numbers
+    AdaptiveThreshold(0.01),
     NonZero(),
     QSGD(7),
     QSGD(127),

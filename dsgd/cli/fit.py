@@ -53,7 +53,8 @@ _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elastic
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
 _Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
 _LearningRate: TypeAlias = Annotated[
-    str | None, _training_option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.")
+    str | None,
+    _training_option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos, triangular, one_cycle."),
 ]
 _Eta0: TypeAlias = Annotated[float | None, _training_option(help="First step size.")]
 _Average: TypeAlias = Annotated[

@@ -20,6 +20,7 @@ from dsgd.compress.randomk import RandomK, StreamMemory
 from dsgd.compress.sign import MajorityVote, Sign, VoteMemory
 from dsgd.compress.terngrad import TernGrad
 from dsgd.compress.topk import TopK
+from dsgd.compress.two_valued import AdaptiveThreshold, Threshold
 
 __all__ = [
     "COMPRESSOR_NAMES",
@@ -28,6 +29,7 @@ __all__ = [
     "AbstractCompressor",
     "AbstractMemory",
     "AdaComp",
+    "AdaptiveThreshold",
     "DGCMemory",
     "ErrorFeedback",
     "FeedbackMemory",
@@ -47,6 +49,7 @@ __all__ = [
     "Sign",
     "StreamMemory",
     "TernGrad",
+    "Threshold",
     "TopK",
     "VoteMemory",
     "parse_compressor",

@@ -22,6 +22,7 @@ from dsgd.compress.randomk import RandomK
 from dsgd.compress.sign import MajorityVote, Sign
 from dsgd.compress.terngrad import TernGrad
 from dsgd.compress.topk import TopK
+from dsgd.compress.two_valued import AdaptiveThreshold, Threshold
 from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of
 
@@ -35,6 +36,8 @@ COMPRESSOR_NAMES: Final[Mapping[str, Callable[..., AbstractCompressor[Any]]]] = 
         "gtopk": GTopK,
         "dgc": DGC,
         "adacomp": AdaComp,
+        "threshold": Threshold,
+        "adaptive-threshold": AdaptiveThreshold,
         "qsgd": QSGD,
         "terngrad": TernGrad,
         "onebit": OneBit,

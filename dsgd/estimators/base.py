@@ -42,6 +42,7 @@ from dsgd.local import (
     AbstractReduction,
     AbstractRule,
     Importance,
+    LearningRate,
     Objective,
     RandomMap,
     pack,
@@ -232,7 +233,7 @@ class AbstractSGD(AbstractLinearEstimator):
     epsilon: float = 0.1
     n_jobs: int | None = None
     random_state: Any = None
-    learning_rate: str
+    learning_rate: LearningRate
     eta0: float = 0.01
     power_t: float
     early_stopping: bool = False

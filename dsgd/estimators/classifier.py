@@ -20,7 +20,7 @@ from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
-from dsgd.local import Objective
+from dsgd.local import LearningRate, Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
@@ -54,9 +54,11 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
         improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not.
         None trains for exactly `max_iter` epochs.
-    learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"
-        Step size: 1/(alpha (t0 + t)), eta0, eta0/t^power_t, eta0 divided by 5 on plateaus, 1/(alpha t), and
-        1/(alpha epoch) of the synchronisation-frequency study. t counts the samples of the rank.
+    learning_rate : str, `dsgd.local.Cyclical` or `dsgd.local.OneCycle`, default "optimal"
+        Step size. ``"optimal"``: 1/(alpha (t0 + t)). ``"constant"``: eta0. ``"invscaling"``: eta0/t^power_t.
+        ``"adaptive"``: eta0, divided by 5 on plateaus. ``"pegasos"``: 1/(alpha t). ``"per_epoch"``: 1/(alpha epoch).
+        ``"triangular"``, ``"triangular2"``, ``"exp_range"``: up from eta0 and down again in cycles, and ``"one_cycle"``
+        once; the objects set how high, and how many steps. t counts the samples of the rank.
     power_t : float, default 0.5
         Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
     validation_fraction : float, default 0.1
@@ -93,7 +95,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
     loss: str = "hinge"
     _: KW_ONLY
-    learning_rate: str = "optimal"
+    learning_rate: LearningRate = "optimal"
     power_t: float = 0.5
     class_weight: Any = None
 

@@ -14,8 +14,18 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.local import STORAGES, AbstractReduction, AbstractRule, Objective, check_reduction, resolve_sampling, steps_of
+from dsgd.kernels import LOSSES, PENALTIES
+from dsgd.local import (
+    STORAGES,
+    AbstractReduction,
+    AbstractRule,
+    Objective,
+    check_learning_rate,
+    check_reduction,
+    resolve_sampling,
+    schedule_of,
+    steps_of,
+)
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
@@ -64,7 +74,7 @@ def check_parameters(estimator: Any) -> None:
     name = type(estimator).__name__
     check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
-    check_choice(f"{name}(learning_rate=...)", estimator.learning_rate, SCHEDULES)
+    check_learning_rate(f"{name}(learning_rate=...)", estimator.learning_rate)
     check_numbers(estimator, "alpha", "epsilon", low=0)
     if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
         raise InvalidParameterError(
@@ -96,7 +106,7 @@ def check_parameters(estimator: Any) -> None:
     if not isinstance(estimator.average, (bool, np.bool_)):
         check_numbers(estimator, "average", low=0, integer=True)
     check_n_jobs(name, estimator.n_jobs)
-    if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
+    if schedule_of(estimator.learning_rate).needs_alpha and estimator.alpha == 0:
         raise InvalidParameterError(
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
             "by it. Got 0."

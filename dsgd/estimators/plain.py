@@ -9,7 +9,7 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 
 from dsgd.estimators.base import AbstractSGD
-from dsgd.local import RandomMap
+from dsgd.local import RandomMap, cycle_of
 
 __all__ = ["to_plain"]
 
@@ -34,7 +34,9 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     """
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
-    if theirs["learning_rate"] in {"pegasos", "per_epoch"}:
+    if cycle_of(theirs["learning_rate"]) is not None:
+        theirs["learning_rate"] = "constant"
+    elif theirs["learning_rate"] in {"pegasos", "per_epoch"}:
         theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
     estimator = plain(**theirs)
     for name in ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_", *extra):

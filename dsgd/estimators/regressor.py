@@ -14,7 +14,7 @@ from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
-from dsgd.local import Objective
+from dsgd.local import LearningRate, Objective
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]
@@ -39,9 +39,11 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     tol : float or None, default 1e-3
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
         improved by `tol` for `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
-    learning_rate : {"invscaling", "constant", "optimal", "adaptive", "pegasos", "per_epoch"}, default "invscaling"
-        Step size: eta0/t^power_t, eta0, 1/(alpha (t0 + t)), eta0 divided by 5 on plateaus, 1/(alpha t), and
-        1/(alpha epoch). t counts the samples of the rank.
+    learning_rate : str, `dsgd.local.Cyclical` or `dsgd.local.OneCycle`, default "invscaling"
+        Step size. ``"optimal"``: 1/(alpha (t0 + t)). ``"constant"``: eta0. ``"invscaling"``: eta0/t^power_t.
+        ``"adaptive"``: eta0, divided by 5 on plateaus. ``"pegasos"``: 1/(alpha t). ``"per_epoch"``: 1/(alpha epoch).
+        ``"triangular"``, ``"triangular2"``, ``"exp_range"``: up from eta0 and down again in cycles, and ``"one_cycle"``
+        once; the objects set how high, and how many steps. t counts the samples of the rank.
     power_t : float, default 0.25
         Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
     validation_fraction : float, default 0.1
@@ -74,7 +76,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
     loss: str = "squared_error"
     _: KW_ONLY
-    learning_rate: str = "invscaling"
+    learning_rate: LearningRate = "invscaling"
     power_t: float = 0.25
 
     @notifies_callbacks

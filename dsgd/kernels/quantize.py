@@ -23,6 +23,7 @@ __all__ = [
     "quantise_levels",
     "quantise_ternary",
     "select_adaptive",
+    "select_beyond",
     "strata",
     "to_bfloat",
     "to_half",
@@ -271,6 +272,49 @@ def strata(key: WordVector, n: int, places: IndexVector) -> None:
     for i in range(k):
         first, last = i * np.uint64(n) // k, (i + _ONE) * np.uint64(n) // k
         places[i] = np.uint32(first + draw(key[0], i) % (last - first))
+
+
+@kernel
+def select_beyond(
+    vector: FloatVector, low: float, high: float, places: IndexVector, signs: AnyArray
+) -> tuple[int, float, float]:
+    """Take the entries that are at most `low` or at least `high`, and those that are no number.
+
+    Parameters
+    ----------
+    vector : array, shape (n,)
+        Read only.
+    low, high : float
+        Below and above zero.
+    places : array of uint32, shape (n,)
+        The places taken, at its front, ascending.
+    signs : array, shape (n,), dtype of `vector`
+        Minus one or one for each of them, at its front; one for what is no number.
+
+    Returns
+    -------
+    count : int
+        How many were taken.
+    mean_low, mean_high : float
+        The means of those of either sign; zero where there are none.
+    """
+    count, n_low = _ZERO, _ZERO
+    sum_low, sum_high = 0.0, 0.0
+    for i in range(np.uint64(vector.shape[0])):
+        value = float(vector[i])
+        if low < value < high:
+            continue
+        places[count] = np.uint32(i)
+        if value <= low:
+            sum_low += value
+            n_low += _ONE
+            signs[count] = -1.0
+        else:
+            sum_high += value
+            signs[count] = 1.0
+        count += _ONE
+    n_high = count - n_low
+    return int(count), float(sum_low / max(n_low, _ONE)), float(sum_high / max(n_high, _ONE))
 
 
 @kernel

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
@@ -44,8 +45,8 @@ __all__ = [
 T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
 COUNTERS = 9
 # What does not: places in the vectors `constants` (float64) and `codes` (int64).
-ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE = range(8)
-CONSTANTS = 8
+ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE, PEAK, HALF_CYCLE, DECAY = range(11)
+CONSTANTS = 11
 LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
 CODES = 5
 
@@ -75,6 +76,10 @@ def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint
 @scalar
 def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
     """Return the learning rate of step `t`."""
+    if codes[SCHEDULE] >= FIRST_CYCLE:
+        factor: float = cycle_factor(codes[SCHEDULE], t, constants[PEAK], constants[HALF_CYCLE], constants[DECAY])
+        factor *= constants[ETA0] * counters[ETA_SCALE] * counters[RATE_FACTOR]
+        return factor
     rate: float = learning_rate(
         codes[SCHEDULE],
         t,

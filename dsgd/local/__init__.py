@@ -11,6 +11,15 @@ from dsgd.local.base import (
     Steps,
     new_counters,
 )
+from dsgd.local.cycles import (
+    AbstractCycle,
+    Cyclical,
+    LearningRate,
+    OneCycle,
+    check_learning_rate,
+    cycle_of,
+    schedule_of,
+)
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import RandomMap
@@ -34,6 +43,7 @@ __all__ = [
     "SGD",
     "STORAGES",
     "SVRG",
+    "AbstractCycle",
     "AbstractLocalOptimizer",
     "AbstractReduction",
     "AbstractRows",
@@ -41,12 +51,15 @@ __all__ = [
     "AbstractState",
     "Adagrad",
     "Adam",
+    "Cyclical",
     "Dual",
     "Evaluation",
     "GradientDescent",
     "Importance",
+    "LearningRate",
     "Momentum",
     "Objective",
+    "OneCycle",
     "RandomMap",
     "Residency",
     "SGDState",
@@ -55,8 +68,10 @@ __all__ = [
     "Steps",
     "add_to_suffix",
     "begin_suffix",
+    "check_learning_rate",
     "check_reduction",
     "concat_blocks",
+    "cycle_of",
     "end_suffix",
     "evaluate",
     "is_finite",
@@ -69,6 +84,7 @@ __all__ = [
     "parse_sampling",
     "refuse_sparse",
     "resolve_sampling",
+    "schedule_of",
     "split",
     "steps_of",
     "unpack",

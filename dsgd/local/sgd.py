@@ -14,10 +14,12 @@ from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels import variance as variance_kernels
+from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
+from dsgd.local.cycles import LearningRate, cycle_of, schedule_of
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import FeatureBlocks, RandomMap
 from dsgd.local.objective import Objective, n_params
@@ -47,7 +49,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     objective : Objective
         The objective to minimise.
     schedule : str, default="optimal"
-        A name in `dsgd.kernels.SCHEDULES`.
+        A name in `dsgd.kernels.SCHEDULES`, or a cycle.
     eta0 : float, default=0.01
         First rate of constant, invscaling and adaptive.
     power_t : float, default=0.5
@@ -77,7 +79,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     """
 
     objective: Objective
-    schedule: str = "optimal"
+    schedule: LearningRate = "optimal"
     eta0: float = 0.01
     power_t: float = 0.5
     average: int = 0
@@ -88,10 +90,10 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     features: RandomMap | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
+        if cycle_of(self.schedule) is None and self.schedule not in SCHEDULES:
+            known = ", ".join([*SCHEDULES, *CYCLES])
             raise InvalidParameterError(f"SGD(schedule=...) must be one of {known}. Got {self.schedule!r}.")
-        row = SCHEDULES[self.schedule]
+        row = schedule_of(self.schedule)
         if row.needs_alpha and not self.objective.alpha > 0.0:
             raise InvalidParameterError(
                 f"SGD(schedule={self.schedule!r}) divides by alpha; it must be above 0. Got {self.objective.alpha!r}."
@@ -150,10 +152,13 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         constants[kernels.ETA0] = self.eta0
         constants[kernels.POWER_T] = self.power_t
         constants[kernels.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
+        if (cycle := cycle_of(self.schedule)) is not None:
+            places = [kernels.PEAK, kernels.HALF_CYCLE, kernels.DECAY]
+            constants[places] = cycle.peak, cycle.half_cycle, cycle.third
         constants[kernels.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
         codes = np.zeros(kernels.CODES, np.int64)
         codes[kernels.LOSS] = LOSSES[objective.loss].code
-        codes[kernels.SCHEDULE] = SCHEDULES[self.schedule].code
+        codes[kernels.SCHEDULE] = schedule_of(self.schedule).code
         codes[kernels.N_OUTPUTS] = k
         codes[kernels.N_FEATURES] = d
         codes[kernels.AVERAGE] = self.average
@@ -286,7 +291,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         """Return sums of rates up to a common factor; see `AbstractLocalOptimizer.planned_rates`."""
         alpha = self.objective.alpha
         t0 = optimal_t0(alpha) if alpha > 0.0 else 0.0
-        return relative_sums(SCHEDULES[self.schedule].code, starts, counts, self.power_t, t0)
+        if (cycle := cycle_of(self.schedule)) is not None:
+            sums: FloatVector = np.zeros(len(counts))
+            code = CYCLES[cycle.name].code
+            add_factors(sums, starts, counts, code, cycle.peak, cycle.half_cycle, cycle.third)
+            return sums
+        return relative_sums(SCHEDULES[str(self.schedule)].code, starts, counts, self.power_t, t0)
 
     def gradient(
         self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState
@@ -406,7 +416,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def rate_power(self) -> float:
         """The p of rates that fall like 1 / t^p in the long run; at most 1."""
-        return SCHEDULES[self.schedule].power(self.power_t)
+        return schedule_of(self.schedule).power(self.power_t)
 
     def pooled_factor(self, missing: float, mean_square: float, t: float = 1.0) -> float:
         """Return how much higher the rate of a step may get, of a factor that is missing.
@@ -430,9 +440,11 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         float
             1 or more.
         """
-        row, objective = SCHEDULES[self.schedule], self.objective
+        row, objective, cycle = schedule_of(self.schedule), self.objective, cycle_of(self.schedule)
         t0 = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
         rate = learning_rate.py_func(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
+        if cycle is not None:
+            rate = self.eta0 * cycle_factor.py_func(row.code, t, cycle.peak, cycle.half_cycle, cycle.third)
         closed = rate * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
         return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 

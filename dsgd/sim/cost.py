@@ -374,7 +374,7 @@ def _row_key(workload: Workload, strategy: AbstractStrategy[Any]) -> str:
 def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int], density: float) -> int:
     """Return how many synchronisations an epoch has."""
     period = strategy.period.on_rows_of(density)
-    rounds = period.rounds_per_epoch(rows)
+    rounds = period.rounds_in_epoch(rows, _LATE_EPOCH)
     if isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
         return rounds
     return sum(period.is_due(RoundClock(_LATE_EPOCH, number, rounds, is_last=False)) for number in range(rounds))

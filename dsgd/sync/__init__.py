@@ -4,9 +4,11 @@ The rank loop (`dsgd.runtime.train`) calls them, and servers those in which rank
 `local_sgd`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
 """
 
+from dsgd.sync.admm import ADMM, ConsensusState
 from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
+from dsgd.sync.async_admm import AsyncADMM, WorkerState
 from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
 from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
 from dsgd.sync.auto import AutoState, AutoSync
@@ -40,7 +42,17 @@ from dsgd.sync.momentum import MomentumPolicy, carry_over
 from dsgd.sync.one_shot import OneShotAveraging
 from dsgd.sync.outer import OuterState
 from dsgd.sync.overlap_sgp import InFlightState, OverlapSGP
-from dsgd.sync.period import AbstractPeriod, Cut, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
+from dsgd.sync.period import (
+    AbstractPeriod,
+    Cut,
+    EveryBatch,
+    EveryEpoch,
+    EveryRows,
+    GrowingBatch,
+    OftenThenRarely,
+    Once,
+    RoundClock,
+)
 from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.resolve import STRATEGIES, resolve
 from dsgd.sync.scaffold import SCAFFOLD, ControlState
@@ -48,9 +60,11 @@ from dsgd.sync.sgp import SGP, PushSumState
 from dsgd.sync.slowmo import SlowMo, slow_momentum_for
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing, mean_shares
 
 __all__ = [
+    "ADMM",
     "ADPSGD",
     "ASGD",
     "DPSGD",
@@ -64,6 +78,7 @@ __all__ = [
     "AbstractStrategy",
     "AnchorState",
     "AnytimeSGD",
+    "AsyncADMM",
     "AsyncEASGD",
     "AsyncLeaderSGD",
     "AutoState",
@@ -74,6 +89,7 @@ __all__ = [
     "ChocoState",
     "CompressionState",
     "Compressor",
+    "ConsensusState",
     "ControlState",
     "Cut",
     "DelayCompensatedASGD",
@@ -88,6 +104,7 @@ __all__ = [
     "Exchange",
     "FedProx",
     "FollowerState",
+    "GrowingBatch",
     "Hogwild",
     "InFlightState",
     "LeaderSGD",
@@ -112,7 +129,9 @@ __all__ = [
     "SlowMo",
     "StaleSynchronous",
     "StalenessAware",
+    "Taxonomy",
     "Weighing",
+    "WorkerState",
     "carry_over",
     "check_combination",
     "common_factor",

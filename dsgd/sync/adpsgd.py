@@ -33,6 +33,7 @@ from dsgd.comm.frames import OP_POST
 from dsgd.kernels.rng import draw, mix64
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 
@@ -98,6 +99,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     weighs = "alike"
     talks = "by mailbox"
     ends_equal = False
+    taxonomy = Taxonomy("decentralised", "asynchronous", "model", "pairs")
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

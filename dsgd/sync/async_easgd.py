@@ -29,6 +29,7 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 
@@ -72,6 +73,7 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     every: int = 64
     beta: float = 0.9
     weighs = "alike"
+    taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

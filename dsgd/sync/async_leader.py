@@ -30,6 +30,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, LocalSteps
 from dsgd.sync.leader import take_score
 from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 
@@ -74,6 +75,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     every: int = 256
     pull: float = 0.05
     stretch: int | None = None
+    taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

@@ -44,6 +44,7 @@ from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, NoState, Plan, 
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -125,6 +126,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     compressor: Compressor = None
     weighs = "rates"
     fuses = True
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     def __post_init__(self) -> None:
         check_numbers(self, "target", low=0.0, high=1.0, open_low=True, open_high=True)

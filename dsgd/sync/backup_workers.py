@@ -27,6 +27,7 @@ import numpy as np
 
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.validation import check_choice, check_numbers
 
 __all__ = ["BackupWorkers"]
@@ -60,6 +61,7 @@ class BackupWorkers(AbstractPushStrategy):
     backups: int = 1
     suffix: float = 0.5
     rates: Literal["own", "pooled"] = "own"
+    taxonomy = Taxonomy("centralised", "synchronous", "gradient", "server")
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

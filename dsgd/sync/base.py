@@ -22,6 +22,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod, EveryRows
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 
@@ -93,6 +94,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         Whether training returns, beside the model that `collect` makes, the one that each rank ends with.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
+    taxonomy : Taxonomy or None
+        What kind of method it is, for tables; None where it does not say.
     """
 
     every: int | None
@@ -102,6 +105,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     talks: ClassVar[Talk] = "together"
     weighs: ClassVar[Weighing] = "rows"
     n_servers: ClassVar[int] = 0
+    taxonomy: ClassVar[Taxonomy | None] = None
     overlap: bool = False
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
     momentum: MomentumPolicy = "keep"

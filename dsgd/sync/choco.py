@@ -39,6 +39,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.dpsgd import check_topology
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_numbers
 
@@ -102,6 +103,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     weighs = "alike"
     ends_equal = False
     talks = "in pairs"
+    taxonomy = Taxonomy("decentralised", "synchronous", "change", "gossip")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)

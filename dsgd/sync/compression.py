@@ -42,6 +42,7 @@ from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, NoState
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 
 __all__ = [
@@ -242,6 +243,8 @@ def delta_mean(
 
 class AbstractAveraging(AbstractStrategy[NoState | CompressionState]):
     """Replaces all models by their weighted mean, ``x_p <- sum_q v_q x_q``; when, is the method."""
+
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     @final
     def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:

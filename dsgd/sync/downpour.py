@@ -38,6 +38,7 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 
@@ -88,6 +89,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     share: float | None = None
     rates: Literal["own", "pooled"] = "own"
     weighs = "alike"
+    taxonomy = Taxonomy("centralised", "asynchronous", "change", "server")
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not positive."""

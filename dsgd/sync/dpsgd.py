@@ -33,6 +33,7 @@ from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_numbers
 
@@ -100,6 +101,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     weighs = "alike"
     talks = "in pairs"
     ends_equal = False
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)

@@ -28,6 +28,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
@@ -72,6 +73,7 @@ class EASGD(AbstractStrategy[CentreState]):
     beta: float = 0.9
     weighs = "alike"
     ends_equal = False
+    taxonomy = Taxonomy("decentralised", "synchronous", "change", "all-reduce")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)

@@ -23,6 +23,7 @@ from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
@@ -68,6 +69,7 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
     stretch: int = 64
     momentum: MomentumPolicy = "keep"
     weighs = "rates"
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True, optional=True)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from dsgd.collectives.group import Group
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.period import EveryEpoch
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
@@ -53,6 +54,7 @@ class Hogwild(AbstractStrategy[NoState]):
 
     suffix: float = 0.5
     ends_equal = False
+    taxonomy = Taxonomy("centralised", "asynchronous", "nothing", "shared memory")
 
     def __post_init__(self) -> None:
         """Refuse a share that cannot be."""

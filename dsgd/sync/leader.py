@@ -49,6 +49,7 @@ from dsgd.comm.topology import Groups
 from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_choice, check_numbers
 
@@ -127,6 +128,7 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     stretch: int | None = None
     returns: Literal["mean", "leader"] = "mean"
     ends_equal = False
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "broadcast")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)

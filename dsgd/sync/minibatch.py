@@ -14,12 +14,17 @@ Where rates fall like 1 / t, as they do by default, the model at the end of an e
 (`dsgd.local.suffix`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves the
 last one.
 
+A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is multiplied
+by it (`growth`). What noise there is in a step depends on the rate over the batch, so that the loss falls as fast in
+epochs, with ever fewer steps and messages.
+
 Gradients may be summed in buckets, beside the pass that makes them; see `dsgd.sync.buckets`.
 
 Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
 epoch.
 
-Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2.
+Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2;
+growing batches: Smith, Kindermans, Ying and Le 2018, section 3.
 """
 
 from __future__ import annotations
@@ -33,7 +38,8 @@ from dsgd.collectives.group import Group
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
-from dsgd.sync.period import EveryBatch
+from dsgd.sync.period import EveryBatch, GrowingBatch
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_choice, check_numbers
 
@@ -52,6 +58,13 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         The batch that the learning rate is meant for; None is `batch` itself, a factor of one.
     warmup : float, default 0
         Epochs until the rate has its whole factor. The source takes 5.
+    growth : float, default 1.0
+        What the batch is multiplied by after every `growth_every` epochs, in the place of a rate that is divided by it:
+        use it with ``learning_rate="constant"``. One leaves the batch as it is.
+    growth_every : int, default 1
+        Epochs from one batch to the next.
+    max_batch : int or None, default None
+        The batch does not grow beyond it; None is all rows.
     compressor : AbstractCompressor, "auto" or None, default None
         How gradients are encoded. A biased compressor must be wrapped in `ErrorFeedback` or have its own memory;
         ``"auto"`` sends the entries that are not zero and loses nothing. See `dsgd.sync.compression`.
@@ -74,8 +87,8 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         The compressor leaves out what never comes, or chooses among entries that are summed in buckets.
     InvalidParameterError
         `batch`, `base_batch` or `bucket_bytes` is not a positive integer, `warmup` is negative or has no factor to grow
-        to, `overlap` has no buckets, `suffix` is not in [0, 1], there are no such rates, or they are pooled with a
-        `base_batch`.
+        to, `growth` is below one or meets what raises the rate, `overlap` has no buckets, `suffix` is not in [0, 1],
+        there are no such rates, or they are pooled with a `base_batch`.
     """
 
     batch: int = 32
@@ -86,7 +99,11 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     overlap: bool = False
     suffix: float = 0.5
     rates: Literal["own", "pooled"] = "own"
+    growth: float = 1.0
+    growth_every: int = 1
+    max_batch: int | None = None
     exchanges = "gradient"
+    taxonomy = Taxonomy("centralised", "synchronous", "gradient", "all-reduce")
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
@@ -120,12 +137,29 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
                 "MinibatchSGD(rates='pooled') finds the factor of the rate that base_batch gives: pass one of them. "
                 f"Got base_batch={self.base_batch!r}."
             )
+        self._check_growth()
         check_compressor(self)
 
+    def _check_growth(self) -> None:
+        check_numbers(self, "growth", low=1)
+        check_numbers(self, "growth_every", low=1, integer=True)
+        check_numbers(self, "max_batch", low=self.batch, integer=True, optional=True)
+        if self.growth != 1.0 and (self.base_batch is not None or self.rates == "pooled"):
+            raise InvalidParameterError(
+                "MinibatchSGD(growth=...) lets the batch grow in the place of the rate, which base_batch and "
+                f"rates='pooled' raise with the batch: pass one of them. Got growth={self.growth!r}."
+            )
+        if self.growth == 1.0 and self.max_batch is not None:
+            raise InvalidParameterError(
+                f"MinibatchSGD(max_batch=...) bounds a batch that grows: pass growth too. Got {self.max_batch!r}."
+            )
+
     @property
-    def period(self) -> EveryBatch:
+    def period(self) -> EveryBatch | GrowingBatch:
         """After every batch."""
-        return EveryBatch(self.batch)
+        if self.growth == 1.0:
+            return EveryBatch(self.batch)
+        return GrowingBatch(self.batch, self.growth, self.growth_every, self.max_batch)
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far steps of batches get than steps by row; see `AbstractStrategy.lag`."""

@@ -32,6 +32,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 
 __all__ = ["AbstractOuter", "OuterState", "outer_step"]
@@ -60,6 +61,7 @@ class AbstractOuter(AbstractStrategy[OuterState]):
     """Takes a step with momentum along what all ranks have changed on average."""
 
     weighs = "rates"
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     @final
     def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:

@@ -40,6 +40,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.sgp import load_mass
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -116,6 +117,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     weighs = "alike"
     ends_equal = False
     talks = "by mailbox"
+    taxonomy = Taxonomy("decentralised", "bounded", "model", "gossip")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)

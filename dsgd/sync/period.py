@@ -15,7 +15,17 @@ from typing import Final, NamedTuple
 
 from dsgd.validation import check_numbers
 
-__all__ = ["AbstractPeriod", "Cut", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
+__all__ = [
+    "AbstractPeriod",
+    "Cut",
+    "EveryBatch",
+    "EveryEpoch",
+    "EveryRows",
+    "GrowingBatch",
+    "OftenThenRarely",
+    "Once",
+    "RoundClock",
+]
 
 #: Entries that a weight meets on average, at least, in a round whose length nobody has chosen: a rank reads the entries
 #: of its rows once in a round, and all weights a few times.
@@ -108,6 +118,10 @@ class AbstractPeriod(ABC):
             Rows of each rank.
         """
 
+    def rounds_in_epoch(self, rows: list[int], epoch: int) -> int:
+        """Return into how many rounds an epoch is cut, from 0: all into as many, unless the period changes."""
+        return self.rounds_per_epoch(rows)
+
     def is_due(self, clock: RoundClock) -> bool:
         """Return whether the ranks synchronise at the end of this round, as they do of all; the same on every rank."""
         return True
@@ -192,6 +206,45 @@ class EveryBatch(AbstractPeriod):
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(sum(rows) / n)``, at least one."""
         return max(1, -(-sum(rows) // int(self.n)))
+
+
+@dataclass(frozen=True)
+class GrowingBatch(AbstractPeriod):
+    """After every n rows of all ranks together, and from time to time after more of them.
+
+    Parameters
+    ----------
+    n : int
+        Rows of a batch at first.
+    growth : float
+        What a batch is multiplied by, rounded down, after every so many epochs; one or more.
+    epochs : int
+        How many.
+    most : int or None
+        The largest batch; None is all rows.
+    """
+
+    n: int
+    growth: float
+    epochs: int
+    most: int | None = None
+
+    def batch(self, n_rows: int, epoch: int) -> int:
+        """Return the rows of a batch in an epoch, from 0, of so many rows."""
+        most = n_rows if self.most is None else min(self.most, n_rows)
+        times = epoch // self.epochs
+        if self.growth > 1.0 and times * math.log(self.growth) > math.log(max(1, most)):
+            # Also where the power is too large a number.
+            return max(1, most)
+        return max(1, min(most, int(self.n * self.growth**times)))
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return the rounds of the first epoch."""
+        return self.rounds_in_epoch(rows, 0)
+
+    def rounds_in_epoch(self, rows: list[int], epoch: int) -> int:
+        """Return ``ceil(sum(rows) / batch)``, at least one; see `AbstractPeriod.rounds_in_epoch`."""
+        return max(1, -(-sum(rows) // self.batch(sum(rows), epoch)))
 
 
 @dataclass(frozen=True)

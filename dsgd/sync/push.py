@@ -20,6 +20,7 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.period import EveryRows
 from dsgd.sync.server import AbstractServerStrategy, await_epoch_model, push
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["AbstractPushStrategy", "PushState"]
@@ -61,6 +62,7 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
     batch: int
     suffix: float
     exchanges = "gradient"
+    taxonomy = Taxonomy("centralised", "asynchronous", "gradient", "server")
 
     @final
     @property

@@ -22,9 +22,11 @@ from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of
 from dsgd.sync import adaptive
 from dsgd.sync.adaptive import AbstractRule
+from dsgd.sync.admm import ADMM
 from dsgd.sync.adpsgd import ADPSGD
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
+from dsgd.sync.async_admm import AsyncADMM
 from dsgd.sync.async_easgd import AsyncEASGD
 from dsgd.sync.async_leader import AsyncLeaderSGD
 from dsgd.sync.auto import AutoSync
@@ -73,6 +75,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "diloco": DiLoCo,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,
+        "admm": ADMM,
         "asgd": ASGD,
         "staleness-aware": StalenessAware,
         "dc-asgd": DelayCompensatedASGD,
@@ -80,6 +83,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "backup-workers": BackupWorkers,
         "downpour": Downpour,
         "async-easgd": AsyncEASGD,
+        "async-admm": AsyncADMM,
         "async-leader": AsyncLeaderSGD,
         "adpsgd": ADPSGD,
         "hogwild": Hogwild,

@@ -33,6 +33,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, LocalSteps
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
@@ -93,6 +94,7 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
     rate: float = 1.0
     stretch: int = 64
     weighs = "rates"
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True, optional=True)

@@ -38,6 +38,7 @@ from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.dpsgd import check_topology
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -120,6 +121,7 @@ class SGP(AbstractStrategy[PushSumState]):
     weighs = "alike"
     talks = "in pairs"
     ends_equal = False
+    taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
         check_numbers(self, "every", low=1, integer=True)

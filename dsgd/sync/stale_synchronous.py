@@ -20,6 +20,7 @@ from typing import final
 
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.validation import check_numbers
 
 __all__ = ["StaleSynchronous"]
@@ -48,6 +49,7 @@ class StaleSynchronous(AbstractPushStrategy):
     batch: int = 8
     slack: int = 3
     suffix: float = 0.5
+    taxonomy = Taxonomy("centralised", "bounded", "gradient", "server")
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

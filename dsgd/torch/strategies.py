@@ -116,6 +116,11 @@ def check_loop(
                 f"{what} sums buckets during the backward pass (overlap=True), but a loop of your own does not "
                 "say which pass is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
             )
+        if strategy.growth != 1.0:
+            raise IncompatiblePartsError(
+                f"{what} lets the batch grow, which a loop of your own cuts itself. Let your loader do it, or use "
+                "dsgd.torch.TorchClassifier."
+            )
         if batch_size is not None and strategy.batch != batch_size:
             raise IncompatiblePartsError(
                 f"{what} takes steps for batch={strategy.batch} rows of all ranks, but the loop for {batch_size}: "

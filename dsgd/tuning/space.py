@@ -21,8 +21,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from dsgd.errors import IncompatiblePartsError
-from dsgd.kernels import SCHEDULES
-from dsgd.local import AbstractRule, steps_of
+from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, check_combination, resolve
 from dsgd.tuning.line import call_text
@@ -43,13 +42,13 @@ class StepSize:
 
     Parameters
     ----------
-    learning_rate : str
+    learning_rate : str or AbstractCycle
         The schedule.
     eta0 : float
         Its first rate, where it has one.
     """
 
-    learning_rate: str
+    learning_rate: LearningRate
     eta0: float
 
 
@@ -219,9 +218,9 @@ def _step_sizes(estimator: Any, row_norm: float) -> list[StepSize]:
         found.append(StepSize("optimal", float(estimator.eta0)))
     found += [StepSize(name, float(f"{factor * unit:.3g}")) for name, factor in _STEPS]
     # Rates that a schedule does not look at make no difference.
-    first: dict[tuple[str, float | None], StepSize] = {}
+    first: dict[tuple[LearningRate, float | None], StepSize] = {}
     for s in found:
-        first.setdefault((s.learning_rate, None if SCHEDULES[s.learning_rate].needs_alpha else s.eta0), s)
+        first.setdefault((s.learning_rate, None if schedule_of(s.learning_rate).needs_alpha else s.eta0), s)
     return list(first.values())
 
 

@@ -15,6 +15,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
     Half,
@@ -26,6 +27,7 @@ from dsgd.compress import (
     RandomK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 from dsgd.compress.base import Scratch
@@ -105,7 +107,17 @@ def test_what_is_not_sent_is_kept(vector: np.ndarray, compressor: Compressor) ->
 @given(vector=vectors, factor=st.sampled_from([2.0, 0.125, 1024.0]))
 def test_scaled_vectors_arrive_scaled(vector: np.ndarray, factor: float) -> None:
     """Powers of two go through compressors as through a multiplication."""
-    for compressor in (TopK(0.1), RandomK(0.1), QSGD(7, 32), TernGrad(), OneBit(16), Sign(), PowerSGD(2), NonZero()):
+    for compressor in (
+        TopK(0.1),
+        RandomK(0.1),
+        QSGD(7, 32),
+        TernGrad(),
+        OneBit(16),
+        Sign(),
+        PowerSGD(2),
+        NonZero(),
+        AdaptiveThreshold(0.1),
+    ):
         one = sent(compressor, vector, compressor.init(vector.shape[0], vector.dtype, 1))
         other = sent(compressor, vector * vector.dtype.type(factor), compressor.init(vector.shape[0], vector.dtype, 1))
         np.testing.assert_allclose(other, one * factor, rtol=1e-5)
@@ -173,8 +185,12 @@ def test_codes_survive_packing(width: int, n: int, seed: int) -> None:
     assert sum(int(word) << (64 * j) for j, word in enumerate(words)) == int(text[::-1] or "0", 2)
 
 
+#: With payloads that name places.
+SPARSE = [TopK(0.1), NonZero(), AdaComp(), Threshold(), AdaptiveThreshold()]
+
+
 @settings(max_examples=60)
-@given(data=st.binary(max_size=80), n=st.integers(0, 40), compressor=st.sampled_from([TopK(0.1), NonZero(), AdaComp()]))
+@given(data=st.binary(max_size=80), n=st.integers(0, 40), compressor=st.sampled_from(SPARSE))
 def test_payloads_are_not_believed(data: bytes, n: int, compressor: Compressor) -> None:
     """Whatever bytes arrive, they are entries of the vector or a ProtocolError; nothing is written elsewhere."""
     out = np.zeros(n + 2)
@@ -183,11 +199,11 @@ def test_payloads_are_not_believed(data: bytes, n: int, compressor: Compressor) 
     assert out[0] == out[-1] == 0.0
 
 
-@pytest.mark.parametrize("compressor", [TopK(0.1), NonZero(), AdaComp()], ids=repr)
+@pytest.mark.parametrize("compressor", SPARSE, ids=repr)
 def test_a_payload_without_entries_is_whole_or_refused(compressor: Compressor) -> None:
     """Eight bytes that claim no entries are a payload where nothing else is due, and a ProtocolError elsewhere."""
     out, payload = np.zeros(5), np.zeros(8, np.uint8)
-    if isinstance(compressor, AdaComp):  # whose scale is missing
+    if not isinstance(compressor, (TopK, NonZero)):  # whose scales are missing
         with pytest.raises(ProtocolError, match="payload"):
             compressor.decode(payload, out, 1.0)
     else:
@@ -253,6 +269,8 @@ def test_every_compressor_equals_its_twin(dtype: Any) -> None:
     check(TernGrad(), scale * reference.ternary(vector, scale, stream))
     check(OneBit(40), reference.one_bit(vector, 40))
     check(Sign(), reference.signed(vector))
+    check(Threshold(0.3), reference.threshold(vector, 0.3))
+    check(AdaptiveThreshold(0.07), reference.adaptive_threshold(vector, 0.07))
     single = vector.astype(np.float32)
     check(Half(), single.astype(np.float16).astype(dtype))
     check(Half("bfloat16"), reference.brain_float(single).astype(dtype))
@@ -285,6 +303,45 @@ def test_adacomp_equals_its_twin_and_sends_from_every_bin() -> None:
         assert all(np.any(got[part]) for part in reference.buckets(300, 25))
         residual -= expected
         np.testing.assert_allclose(memory.residual, residual, atol=1e-9)
+
+
+def test_a_threshold_sends_quanta_and_keeps_the_rest() -> None:
+    """Entries come one quantum at a time, as in the source, and none of what has not come is lost."""
+    compressor = ErrorFeedback(Threshold(1.0))
+    memory = compressor.init(4, np.float64, 0)
+    first = sent(compressor, np.array([2.5, -1.0, 0.75, 0.0]), memory)
+    np.testing.assert_array_equal(first, [1.0, -1.0, 0.0, 0.0])
+    second = sent(compressor, np.array([0.0, 0.0, 0.5, -0.5]), memory)
+    np.testing.assert_array_equal(second, [1.0, 0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(memory.residual, [0.5, 0.0, 0.25, -0.5])
+
+
+@settings(max_examples=60)
+@given(vector=vectors, density=st.sampled_from([0.01, 0.1, 0.3, 1.0]))
+def test_adaptive_thresholds_send_their_share_of_either_sign(vector: np.ndarray, density: float) -> None:
+    """Of positive and of negative entries as many are sent as the share says, and all that are tied, as their means."""
+    arrived = sent(AdaptiveThreshold(density), vector, AdaptiveThreshold().init(len(vector), vector.dtype, 0))
+    for sign in (1.0, -1.0):
+        side, found = sign * vector > 0, sign * arrived > 0
+        assert found.sum() >= n_entries(int(side.sum()), density)
+        if found.any():
+            last = (sign * vector)[found].min()
+            assert np.sum(sign * vector > last) < n_entries(int(side.sum()), density)
+            assert set(np.flatnonzero(found)) == set(np.flatnonzero(sign * vector >= last))
+            np.testing.assert_allclose(arrived[found], vector[found].astype(float).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("compressor", [Threshold(0.3), AdaptiveThreshold(0.07)], ids=repr)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_places_and_signs_take_the_bytes_that_their_number_says(compressor: Compressor, dtype: Any) -> None:
+    """A count, two numbers, a bit for each sign, and places as a code of ascending numbers has them."""
+    vector = vector_of(300, 11, dtype)
+    payload = compressor.encode(vector, compressor.init(300, dtype, 0))
+    k = np.count_nonzero(sent(compressor, vector, compressor.init(300, dtype, 0)))
+    low = int(np.log2(300 / k))
+    words = [64, 16 * vector.itemsize, k, k * low, k + (299 >> low) + 1]
+    assert 0 < k < 300
+    assert payload.nbytes == 8 * sum(-(-n_bits // 64) for n_bits in words)
 
 
 @pytest.mark.parametrize(
@@ -366,9 +423,12 @@ def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
             x -= sent(compressor, 0.01 * scales * (x - optimum), memory)
         return float(np.linalg.norm(x - optimum))
 
-    for compressor in (TopK(0.05), OneBit(40), Sign()):
+    for compressor in (TopK(0.05), OneBit(40), Sign(), AdaptiveThreshold(0.05)):
         assert distance(ErrorFeedback(compressor)) < 1e-3
     assert distance(Sign()) > 1e-3
+    # Quanta come as near as one of each entry.
+    assert distance(ErrorFeedback(Threshold(0.02))) < 0.02 * np.sqrt(40)
+    assert distance(Threshold(0.02)) > 1.0
 
 
 @pytest.mark.parametrize(
@@ -379,6 +439,8 @@ def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
         (lambda: QSGD(128), "levels"),
         (lambda: OneBit(0), "bucket"),
         (lambda: TernGrad(-1.0), "clip"),
+        (lambda: Threshold(0.0), "threshold"),
+        (lambda: AdaptiveThreshold(1.5), "density"),
         (lambda: MajorityVote(1.0), "momentum"),
         (lambda: Half("float8"), "format"),  # type: ignore[arg-type]
         (lambda: PowerSGD(0), "rank"),

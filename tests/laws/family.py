@@ -22,6 +22,7 @@ from dsgd.collectives import (
 from dsgd.comm.topology import Complete, Groups, Ring, Star
 from dsgd.compress import DGC, AbstractCompressor, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
 from dsgd.sync import (
+    ADMM,
     DPSGD,
     EASGD,
     SCAFFOLD,
@@ -158,5 +159,6 @@ FAMILY = [
     Member(SlowMo(8, 0.4, 0.8, compressor="auto"), outer(0.8, 0.4, nesterov=False), lossless),
     Member(DiLoCo(8, 0.6, 0.4, compressor=WHOLE[1]), outer(0.6, 0.4, nesterov=True), partial(compressed, WHOLE[1])),
     Member(SCAFFOLD(8, rate=0.9), twins.Control, partial(one_sum, vectors=2), SCAFFOLD(8)),
+    Member(ADMM(8, rho=0.3, stretch=4), twins.Consensus, one_sum),
     Member(FedProx(8, mu=0.1, stretch=4), twins.Mean, one_sum, FedProx(8, mu=0.0)),
 ]

@@ -15,6 +15,7 @@ import numpy as np
 from dsgd.comm.topology import Exponential, Grid, Ring, Star
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.sync import (
+    ADMM,
     ADPSGD,
     ASGD,
     DPSGD,
@@ -23,6 +24,7 @@ from dsgd.sync import (
     SGP,
     AbstractStrategy,
     AnytimeSGD,
+    AsyncADMM,
     AsyncEASGD,
     AsyncLeaderSGD,
     AutoSync,
@@ -177,6 +179,7 @@ MINIMISERS = [
     Settles(DiLoCo(12)),
     Settles(FedProx(12, stretch=6)),
     Settles(SCAFFOLD(12, stretch=6)),
+    Settles(ADMM(12, 0.5, stretch=6)),
     Settles(MinibatchSGD(8), rate=0.06),
     Settles(OneShotAveraging(), at=stretches),
     Settles(AnytimeSGD(1e9), at=partial(stretches, at_a_time=1)),
@@ -188,6 +191,8 @@ MINIMISERS = [
     *on_graphs(OverlapSGP(6, 3), Exponential()),
     *on_graphs(ChocoSGD(6, TopK(0.5), 0.5), Ring()),
     Settles(ADPSGD(6), 6.0),
+    # Prices begin anew in each call.
+    Settles(AsyncADMM(6, 0.5, stretch=3), speed=0.4),
     Settles(AsyncEASGD(6), 8.0, speed=0.7),
     Settles(Downpour(6), speed=0.5),
     Settles(ASGD(6)),

@@ -36,6 +36,7 @@ from dsgd.compress import (
 from dsgd.ledger import CONTROL_OPS
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import (
+    ADMM,
     ADPSGD,
     ASGD,
     DPSGD,
@@ -43,6 +44,7 @@ from dsgd.sync import (
     SCAFFOLD,
     SGP,
     AnytimeSGD,
+    AsyncADMM,
     AsyncEASGD,
     AsyncLeaderSGD,
     AutoSync,
@@ -122,6 +124,7 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (SlowMo(8), averages),
     (DiLoCo(8), averages),
     (FedProx(8), averages),
+    (ADMM(8), averages),
     (SCAFFOLD(8), lambda P: sums(P, 2 * M, ROUNDS)),
     (EASGD(8), averages),
     (LeaderSGD(8), leaders),
@@ -135,6 +138,7 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (StaleSynchronous(8), served),
     (BackupWorkers(8), served),
     (Downpour(8), served),
+    (AsyncADMM(8), served),
     (AsyncEASGD(8), lambda P: [(2 * P * (ROUNDS + EPOCHS), 3 + M)]),
     (AsyncLeaderSGD(8), lambda P: [(2 * P * ROUNDS, 3 + M), *sums(P, M)]),
     (Hogwild(), lambda P: []),

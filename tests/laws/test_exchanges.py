@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dsgd.collectives import Group
 from dsgd.comm.topology import Complete, Exponential, Grid, Ring, Star
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
+from dsgd.sync import ADMM, DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
 from dsgd.sync.compression import acts_alone
 from gangs import run_gang
 from laws.family import FAMILY, Member
@@ -235,6 +235,16 @@ def test_controls_keep_their_mean(size: int) -> None:
     own = sum(weight * state.own for weight, state in zip(walk.weights, states, strict=True))
     for state in states:
         np.testing.assert_allclose(state.common, own, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_prices_cancel(size: int) -> None:
+    """The weighted sum of the prices of ADMM is zero, so that the consensus is the mean of the models."""
+    walk = Walk(size, 7, 4)
+    before, found, _, states = exchange(ADMM(8), walk.first, walk.weights, 4, walk, walk.loss)
+    duals = sum(weight * state.dual for weight, state in zip(walk.weights, states, strict=True))
+    np.testing.assert_allclose(duals, 0.0, atol=1e-12)
+    np.testing.assert_allclose(found, walk.weights @ before[4], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("member", [m for m in FAMILY if m.alone is not None], ids=repr)

@@ -18,7 +18,7 @@ from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import EASGD, SCAFFOLD, AutoSync, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
+from dsgd.sync import ADMM, EASGD, SCAFFOLD, AutoSync, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.base import state_arrays
 from gangs import raise_first, run_ranks
@@ -138,7 +138,7 @@ def test_the_rate_is_that_of_sgd(strategy: Any) -> None:
 
 @pytest.mark.parametrize("rows", [[64, 64], [48, 48, 48]])
 def test_controls_remove_the_bias_of_local_steps(rows: list[int]) -> None:
-    """Where ranks have rows of different kinds, local SGD stalls beside the optimum and SCAFFOLD reaches it."""
+    """Where ranks have rows of different kinds, local SGD stalls beside the optimum, and SCAFFOLD and ADMM reach it."""
     rng = np.random.default_rng(1)
     parts = []
     for k, n in enumerate(rows):
@@ -149,12 +149,13 @@ def test_controls_remove_the_bias_of_local_steps(rows: list[int]) -> None:
     # The rows four times over: four steps along the gradient of all rows between two exchanges, on every rank.
     shards = [make_shard(np.tile(X, (4, 1)), np.tile(y, 4), shuffle=False) for X, y in parts]
     rule, options = Momentum(0.0, batch=rows[0]), {"loss": "squared_error", "eta0": 0.05, "fit_intercept": False}
-    local, controlled = (
+    local, controlled, priced = (
         np.linalg.norm(train_on("threads", shards, strategy, rule, 400, **options)[0].params[:3] - best)
-        for strategy in (LocalSGD(10**6), SCAFFOLD(10**6))
+        for strategy in (LocalSGD(10**6), SCAFFOLD(10**6), ADMM(10**6, 0.5))
     )
     assert local > 1e-3
     assert controlled < 1e-6
+    assert priced < 1e-6
 
 
 def test_a_centre_that_is_pulled_one_to_one_is_the_mean() -> None:

@@ -77,7 +77,7 @@ class Posted(Averaging):
         for k in range(n):
             for worker, (X, y) in enumerate(shards):
                 part = slice(len(y) * k // n, len(y) * (k + 1) // n)
-                self.models[worker], loss = walk(self.models[worker], X[part], y[part])
+                self.models[worker], loss = walk(self.models[worker], X[part], y[part], self.change(worker))
                 self.meet(worker, loss)
         self.settle()
 
@@ -125,6 +125,36 @@ class AsyncElastic(Posted):
         moved = self.beta / self.size * (self.models[worker] - self.x)
         self.models[worker] = self.models[worker] - moved
         self.x = self.x + moved
+
+
+class AsyncConsensus(Posted):
+    """Workers are answered at once with the consensus of what all have sent last."""
+
+    def __init__(self, rho):
+        self.rho = rho
+        super().__init__()
+
+    def begin(self):
+        """Begin without prices."""
+        self.known = np.tile(self.x, (self.size, 1))
+        self.told, self.dual = self.known.copy(), 0 * self.known
+
+    def change(self, worker):
+        """Return the pull of a worker."""
+        s, goal = RATE * self.rho, self.known[worker] - self.dual[worker]
+        return lambda model: (model + s * goal) / (1 + s)
+
+    def meet(self, worker, loss):
+        """Send model and price, and raise the price."""
+        said = self.models[worker] + self.dual[worker]
+        self.x = self.x + (said - self.told[worker]) / self.size
+        self.told[worker] = said
+        self.known[worker] = self.x
+        self.dual[worker] = said - self.x
+
+    def settle(self):
+        """Let all know the consensus."""
+        self.known[:] = self.x
 
 
 class AsyncLeader(Posted):

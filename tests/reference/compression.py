@@ -82,6 +82,22 @@ def brain_float(vector: np.ndarray) -> np.ndarray:
     return np.ldexp(np.rint(mantissa * 256), exponent - 8)
 
 
+def threshold(vector: np.ndarray, quantum: float) -> np.ndarray:
+    """Return a quantum, with its sign, for each entry that has reached it."""
+    return np.where(np.abs(vector) >= quantum, np.copysign(quantum, vector), 0.0)
+
+
+def adaptive_threshold(vector: np.ndarray, density: float) -> np.ndarray:
+    """Return for the largest of the positive and of the negative entries the mean of each."""
+    out = np.zeros_like(vector)
+    for sign in (1.0, -1.0):
+        side = np.sort((sign * vector)[sign * vector > 0])[::-1]
+        if len(side):
+            sent = sign * vector >= side[int(np.ceil(density * len(side) - 1e-9)) - 1]
+            out[sent] = vector[sent].mean()
+    return out
+
+
 def adacomp(residual: np.ndarray, vector: np.ndarray, width: int) -> np.ndarray:
     """Return the compressed `residual`, which includes the last `vector` already."""
     ahead, parts = residual + vector, buckets(len(vector), width)

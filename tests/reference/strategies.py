@@ -69,6 +69,24 @@ class Elastic(Mean):
         return self.centre
 
 
+class Consensus(Mean):
+    """Consensus ADMM in scaled form: Boyd et al. 2011, section 7.1; the models are those after local steps."""
+
+    def start(self, first):
+        """Begin at a model."""
+        self.consensus, self.dual = first, np.zeros((len(self.w), len(first)))
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange, which are those before it."""
+        self.consensus = self.mean(models + self.dual)
+        self.dual = self.dual + models - self.consensus
+        return models
+
+    def collect(self, models):
+        """Return the model of training."""
+        return self.consensus
+
+
 class Outer(Mean):
     """An outer step with momentum."""
 

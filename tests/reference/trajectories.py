@@ -169,6 +169,24 @@ class Proximal(Averaging):
         return models
 
 
+class Priced(Averaging):
+    """Consensus ADMM: every step is one of gradient and spring to where the rank would agree, implicitly."""
+
+    def __init__(self, make, rho):
+        super().__init__(make)
+        self.rho = rho
+
+    def change(self, rank):
+        """Return the pull of a rank."""
+        s, goal = RATE * self.rho, self.rule.consensus - self.rule.dual[rank]
+        return lambda model: (model + s * goal) / (1 + s)
+
+    def take_over(self, size):
+        """Let all start from the mean of the models, without prices."""
+        super().take_over(size)
+        self.rule.dual = np.zeros((size, len(FIRST)))
+
+
 class Compressed(Averaging):
     """Differences from the last model in common, summed by `total`."""
 

@@ -25,6 +25,7 @@ from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import (
     ADPSGD,
     ASGD,
+    AsyncADMM,
     AsyncEASGD,
     AsyncLeaderSGD,
     BackupWorkers,
@@ -109,6 +110,7 @@ def test_servers_converge_and_count_their_messages(strategy: Any, n_ranks: int) 
         (BackupWorkers(8), 0.0),
         (BackupWorkers(8, rates="pooled"), 0.0),
         (AsyncEASGD(8, beta=0.6), 1e-12),
+        (AsyncADMM(8, 0.3, 4), 1e-12),
     ],
     ids=repr,
 )
@@ -125,7 +127,9 @@ def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, sc
 
 
 @pytest.mark.parametrize(
-    "strategy", [*PUSHING, Downpour(8, fetch_every=3), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr
+    "strategy",
+    [*PUSHING, Downpour(8, fetch_every=3), AsyncEASGD(8), AsyncADMM(8), AsyncLeaderSGD(8), ADPSGD(8)],
+    ids=repr,
 )
 def test_a_kept_state_has_all_that_was_sent(strategy: Any, tmp_path: Path) -> None:
     """The last checkpoint of an epoch holds the model that training returned, whichever worker sent last."""

@@ -118,6 +118,7 @@ def _run_epoch(run: Run, rounds: Rounds, snapshots: SnapshotSchedule, *, resumed
     at, n_rounds = run.at, 0
     if at.begins_epoch:
         at.optimizer.start_epoch()
+        run.cut_epoch()
     if run.rank.size == 1 or not isinstance(run.job.strategy, AnytimeSGD):
         # Rounds of a fixed time go round the rows, and an epoch begins where the last one ended.
         run.job.optimizer.arrange(run.data.shard, at.optimizer)

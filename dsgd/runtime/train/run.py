@@ -25,7 +25,7 @@ from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
 from dsgd.runtime.train.visits import RowVisits
 from dsgd.runtime.train.weighing import EpochWeights
 from dsgd.stages import stage
-from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
+from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, GrowingBatch, Hogwild, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
 
@@ -88,6 +88,12 @@ class Run:
         epoch, rounds = self.at.epoch, self.at.cut.rounds
         is_last = number == rounds - 1 and epoch == self.job.max_iter - 1
         return RoundClock(self.job.epochs_before + epoch, number, rounds, is_last)
+
+    def cut_epoch(self) -> None:
+        """Cut the epoch that begins as its period says, where that is not the same in all of them."""
+        if isinstance(self.period, GrowingBatch):
+            epoch = self.job.epochs_before + self.at.epoch
+            self.at.cut = Cut.whole(self.rows, self.period.rounds_in_epoch(self.rows, epoch))
 
     def ends_equal(self, clock: RoundClock) -> bool:
         """Return whether all ranks have the same model after a round."""

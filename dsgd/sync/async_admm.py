@@ -1,0 +1,173 @@
+"""Asynchronous consensus ADMM: a server updates the consensus as soon as some workers have arrived.
+
+Problem: in `ADMM` all ranks wait for the slowest one.
+
+Update: as in `ADMM`, but z is updated once `arrivals` workers have sent ``x_p + u_p`` (the partial barrier), if of no
+other worker the last message is `delay` updates old (the bounded delay), from what each worker has sent last::
+
+    z <- sum_p w_p (x_p + u_p as sent last)
+
+and only those that have arrived are answered. A worker sends what its sum has changed by since its last message, times
+its weight: so the server keeps one vector, whatever the number of workers. With ``arrivals`` the number of workers, or
+``delay=1``, this is `ADMM`.
+
+As with all servers, each call of ``partial_fit`` begins afresh, here without prices: let calls be of some epochs.
+
+Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps three more
+vectors.
+
+Source: Zhang and Kwok 2014, algorithms 1 and 2 (S arrivals, delay tau), with sums of rows and inexact minima as in
+`dsgd.sync.admm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
+from dsgd.sync.admm import pull_to_consensus
+from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, LocalSteps
+from dsgd.sync.server import (
+    AbstractServerHandler,
+    AbstractServerStrategy,
+    Model,
+    ServerMessage,
+    await_epoch_model,
+    push,
+)
+from dsgd.sync.taxonomy import Taxonomy
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_numbers
+
+__all__ = ["AsyncADMM", "WorkerState"]
+
+
+@dataclass
+class WorkerState(AbstractRejoining):
+    """The state of a worker.
+
+    Parameters
+    ----------
+    consensus : array, shape (n_params,)
+        z at the end of the last epoch, or as it was answered since.
+    dual : array, shape (n_params,)
+        u_p.
+    told : array, shape (n_params,)
+        ``x_p + u_p`` as the server knows it.
+    version : array of int64, shape (1,)
+        How many messages z had had.
+    """
+
+    consensus: FloatVector = field(metadata=ALIKE)
+    dual: FloatVector
+    told: FloatVector
+    version: AnyArray
+
+    def rejoin(self, params: FloatVector) -> None:
+        """Begin with no prices: those of other workers, with other rows, need not cancel."""
+        self.told[:] = self.consensus
+        self.dual.fill(0.0)
+
+
+@dataclass(frozen=True)
+class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerState]):
+    """Let workers minimise their own objectives, and a server raise prices with those that have arrived.
+
+    Parameters
+    ----------
+    every : int, default 256
+        Rows of the rank with the most rows between two exchanges.
+    rho : float, default 0.01
+        Strength of the spring; see `ADMM`.
+    stretch : int, default 64
+        Rows between two pulls.
+    arrivals : int, default 1
+        Workers of whom an update waits.
+    delay : int, default 8
+        Updates that the last message of a worker may be old. One waits for all workers.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    every: int = 256
+    rho: float = 0.01
+    stretch: int = 64
+    arrivals: int = 1
+    delay: int = 8
+    weighs = "rows"
+    taxonomy = Taxonomy("decentralised", "bounded", "change", "server")
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "every", "stretch", "arrivals", "delay", low=1, integer=True)
+        check_numbers(self, "rho", low=0, open_low=True)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> WorkerState:
+        """Return the model to start from as the one all agree on, and no prices."""
+        return WorkerState(params.copy(), np.zeros_like(params), params.copy(), np.zeros(1, dtype=np.int64))
+
+    def correct(self, params: FloatVector, steps: LocalSteps, state: WorkerState) -> None:
+        """Pull the model to where it would agree; see `AbstractLocalTerm.correct`."""
+        pull_to_consensus(params, steps, self.rho, state.consensus, state.dual)
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: WorkerState) -> None:
+        """Say what has changed, and raise prices with the answer; see `AbstractStrategy.sync`."""
+        state.dual += vector
+        state.consensus[:] = vector.dtype.type(weight) * (state.dual - state.told)
+        state.told[:] = state.dual
+        push(group, state.consensus, state.version)
+        state.dual -= state.consensus
+
+    def settle(self, group: Group, params: FloatVector, state: WorkerState) -> None:
+        """Take the consensus of the epoch; see `AbstractUnderWay.settle`."""
+        state.version[0] = await_epoch_model(group, state.consensus)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: WorkerState) -> None:
+        """Return the consensus; see `AbstractStrategy.collect`."""
+        params[:] = state.consensus
+
+    def served(self, params: FloatVector, state: WorkerState) -> tuple[FloatVector, int]:
+        """Return the consensus; see `AbstractServerStrategy.served`."""
+        return state.consensus, int(state.version[0])
+
+    def handler(self, model: Model) -> AbstractServerHandler:
+        """Return what keeps the consensus."""
+        return _Desk(model, self.arrivals, self.delay)
+
+
+@final
+class _Desk(AbstractServerHandler):
+    def __init__(self, model: Model, arrivals: int, delay: int) -> None:
+        super().__init__(model)
+        self._arrivals, self._delay = arrivals, delay
+        # Rounds that are left of the epoch, and updates since the last message.
+        self._left = dict.fromkeys(model.working, model.rounds)
+        self._age = dict.fromkeys(model.working, 0)
+        self._waiting: list[int] = []
+
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        model = self.model
+        model.params += message.body
+        model.version += 1
+        self._left[worker] -= 1
+        self._waiting.append(worker)
+        # Who has no rounds left comes no more in this epoch.
+        to_come = [other for other, left in self._left.items() if left > 0 and other not in self._waiting]
+        wanted = min(self._arrivals, len(self._waiting) + len(to_come))
+        if len(self._waiting) < wanted or any(self._age[other] + 1 >= self._delay for other in to_come):
+            return []
+        answered, self._waiting = self._waiting, []
+        for other in self._age:
+            self._age[other] = 0 if other in answered else self._age[other] + 1
+        return answered
+
+    def settle(self) -> None:
+        self._left = dict.fromkeys(self._left, self.model.rounds)
+        self._age = dict.fromkeys(self._age, 0)
+        self.model.settle()

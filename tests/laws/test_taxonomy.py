@@ -1,0 +1,211 @@
+"""What strategies declare of themselves is what simulated gangs of them do.
+
+A spy stands in the way of every message of a gang and of every exchange of its ranks.
+"""
+
+from __future__ import annotations
+
+import runpy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd import SGDRegressor
+from dsgd.errors import InvalidParameterError
+from dsgd.sim import SimulatedCluster, SlowRank
+from dsgd.sim.transport import Fabric
+from dsgd.sync import (
+    AnytimeSGD,
+    AsyncADMM,
+    AutoSync,
+    BackupWorkers,
+    Hogwild,
+    MinibatchSGD,
+    OverlapSGP,
+    PostLocalSGD,
+    StaleSynchronous,
+    Taxonomy,
+)
+from dsgd.sync.adaptive import FixedPeriod
+from dsgd.sync.resolve import STRATEGIES
+
+DOCS = Path(__file__).parents[2] / "docs"
+P, EVERY, ROUNDS = 5, 4, 24
+SLOW = 0
+FAR = 1e6  # entries of the first model; steps are many orders of magnitude smaller
+
+SPECIAL: dict[str, Any] = {
+    "auto": AutoSync(rule=FixedPeriod(EVERY)),
+    "post-local": PostLocalSGD(EVERY, EVERY),
+    "minibatch": MinibatchSGD(EVERY * P),
+    "anytime": AnytimeSGD(seconds=1e3),
+    # With workers in reserve ranks are dropped in the place of being waited for.
+    "backup-workers": BackupWorkers(EVERY, backups=0),
+}
+ONCE = ("epoch", "one-shot", "hogwild")
+
+
+def strategy_of(name: str) -> Any:
+    """Return a strategy that exchanges after every four rows, where it has a period."""
+    return SPECIAL.get(name) or (STRATEGIES[name]() if name in ONCE else STRATEGIES[name](EVERY))
+
+
+class Spy:
+    """What ranks have done: when their exchanges ended, and the messages of exchanges."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, int]] = []
+        self.messages: list[tuple[int, int, np.ndarray]] = []
+        self._inside = threading.local()
+
+    def between(self) -> int:
+        """Return how many exchanges any rank has ended between two of the slow one, at most."""
+        since, most = [0] * P, 0
+        for _, rank in sorted(self.ends):
+            since = [0] * P if rank == SLOW else [n + (k == rank) for k, n in enumerate(since)]
+            most = max(most, *since)
+        return most
+
+    @contextmanager
+    def watching(self, kind: type[Any]) -> Iterator[None]:
+        """Watch gangs of a strategy on simulated ranks, message by message."""
+        sync, send, made = kind.sync, Fabric.send, SimulatedCluster._transports
+        spy = self
+
+        def synced(strategy: Any, group: Any, *args: Any) -> None:
+            spy._inside.now = True
+            sync(strategy, group, *args)
+            spy._inside.now = False
+            spy.ends.append((group.ledger.clock(), group.rank))
+
+        def sent(fabric: Any, source: int, to: int, array: Any, op: int, at: float) -> Any:
+            if source >= P or getattr(spy._inside, "now", False):
+                spy.messages.append((source, to, np.array(array)))
+            return send(fabric, source, to, array, op, at)
+
+        def transports(*args: Any) -> Any:
+            found = made(*args)
+            for transport in found:
+                transport.offload = None  # or sums would be played without messages
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kind, "sync", synced)
+            patch.setattr(Fabric, "send", sent)
+            patch.setattr(SimulatedCluster, "_transports", transports)
+            yield
+
+
+def watch(strategy: Any) -> Spy:
+    """Train on ranks of which one is a thousand times as slow, far from the minimum and at tiny rates."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((P * EVERY * ROUNDS, 3)), rng.standard_normal(P * EVERY * ROUNDS)
+    cluster = SimulatedCluster(P, "10GbE", stragglers=SlowRank(SLOW, 1e3))
+    model = SGDRegressor(
+        loss="huber", epsilon=0.01, penalty=None, learning_rate="constant", eta0=1e-9, max_iter=1, tol=None,
+        sync=strategy, client=cluster, random_state=0,
+    )  # fmt: skip
+    spy = Spy()
+    with spy.watching(type(strategy)):
+        model.fit(X, y, coef_init=np.full(3, FAR), intercept_init=np.full(1, FAR))
+    return spy
+
+
+@pytest.fixture(scope="module")
+def watched() -> dict[str, Spy]:
+    """What every strategy did."""
+    return {name: watch(strategy_of(name)) for name in STRATEGIES}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_says_what_it_is(name: str) -> None:
+    """Every strategy of the package has a place in the taxonomy, which is that of what the rank loop knows of it."""
+    kind = STRATEGIES[name]
+    place = kind.taxonomy
+    assert isinstance(place, Taxonomy)
+    assert (place.sends == "gradient") == (kind.exchanges == "gradient")
+    assert (place.pattern == "server") == (kind.n_servers > 0)
+    assert (place.pattern in ("gossip", "pairs")) == (kind.talks != "together" and not kind.n_servers)
+    # Ranks with models of their own bring them together; with one model there is nothing to bring together.
+    if kind.exchanges == "gradient":
+        assert place.optimisation == "centralised"
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ONCE])
+def test_ranks_wait_as_their_strategy_says(name: str, watched: dict[str, Spy]) -> None:
+    """Between two rounds of a slow rank others have few if synchronous, the bound if bounded, else a whole epoch."""
+    strategy, rounds = strategy_of(name), watched[name].between()
+    scheduling = strategy.taxonomy.scheduling
+    if scheduling == "synchronous":
+        # On a graph a rank waits for its neighbours, and for others over them.
+        hops = P // 2 if strategy.taxonomy.pattern == "gossip" else 1
+        assert rounds <= 1 + hops
+    elif scheduling == "bounded":
+        bound = {
+            AsyncADMM: lambda s: s.delay + 1,
+            StaleSynchronous: lambda s: s.slack + 1,
+            OverlapSGP: lambda s: (s.delay + 1) * (P // 2),
+        }
+        assert 2 < rounds <= bound[type(strategy)](strategy) < ROUNDS // 2
+    else:
+        assert rounds > ROUNDS // 2
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_messages_go_where_the_strategy_says(name: str, watched: dict[str, Spy]) -> None:
+    """Messages of an exchange are between a worker and the server, neighbours, pairs, or reach every rank."""
+    strategy, pattern = strategy_of(name), STRATEGIES[name].taxonomy.pattern
+    edges = {(source, to) for source, to, _ in watched[name].messages}
+    if pattern == "shared memory":
+        assert not edges
+    elif pattern == "server":
+        assert edges == {(worker, P) for worker in range(P)} | {(P, worker) for worker in range(P)}
+    elif pattern == "gossip":
+        graph = strategy.topology
+        near = {(rank, to) for k in range(graph.period(P)) for rank in range(P) for to in graph.out_peers(rank, P, k)}
+        assert edges == near
+    elif pattern == "pairs":
+        assert {source % 2 == to % 2 for source, to in edges} == {False}
+    else:
+        reached = {0}
+        for _ in range(P):
+            reached |= {to for source, to in edges if source in reached}
+        assert reached == set(range(P))
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if STRATEGIES[name].taxonomy.sends != "nothing"])
+def test_vectors_are_what_the_strategy_says(name: str, watched: dict[str, Spy]) -> None:
+    """Far from zero and at tiny rates, models on the wire are long, and gradients and changes are short."""
+    place = STRATEGIES[name].taxonomy
+    found = []
+    for source, _, array in watched[name].messages:
+        # A server answers with its model, whatever it is sent.
+        if source < P and array.nbytes > 8:
+            # The three numbers before the vector of a message to a server are short, or words.
+            numbers = array.view(np.float64) if array.dtype == np.uint8 else array
+            found.append(float(np.abs(numbers[3:] if place.pattern == "server" else numbers).max()))
+    long = np.array(found) > 1e-2 * FAR
+    assert long.all() if place.sends == "model" else not long.any()
+
+
+def test_hogwild_sends_nothing(watched: dict[str, Spy]) -> None:
+    """Threads that share a model have no messages."""
+    assert Hogwild.taxonomy.sends == "nothing"
+    assert not watched["hogwild"].messages
+
+
+def test_other_words_are_refused() -> None:
+    """A word that the survey does not have is named, with those that there are."""
+    with pytest.raises(InvalidParameterError, match=r"Taxonomy\(scheduling=\.\.\.\) must be one of 'synchronous'"):
+        Taxonomy("centralised", "late", "model", "server")  # type: ignore[arg-type]
+
+
+def test_the_table_of_the_page_is_that_of_the_classes() -> None:
+    """The page shows what the classes declare."""
+    for name, text in runpy.run_path(str(DOCS / "figures" / "taxonomy.py"))["tables"]().items():
+        assert (DOCS / "figures" / name).read_text(encoding="utf-8") == text, f"run docs/figures/taxonomy.py: {name}"

@@ -1,0 +1,135 @@
+"""Cyclical and one-cycle rates: those of their definition and of torch, in steps, sums, estimators and errors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from dsgd import SGDRegressor
+from dsgd.errors import InvalidParameterError
+from dsgd.kernels.cycles import CYCLES, cycle_factor
+from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle, cycle_of
+
+CASES: list[AbstractCycle] = [
+    Cyclical("triangular", 4.0, 7),
+    Cyclical("triangular2", 4.0, 7),
+    Cyclical("exp_range", 4.0, 7, 0.97),
+    OneCycle(5.0, 39, 21),
+]
+
+
+def factor(cycle: AbstractCycle, t: float) -> float:
+    """Return the factor of a step, by the compiled function."""
+    return cycle_factor(CYCLES[cycle.name].code, t, cycle.peak, float(cycle.half_cycle), cycle.third)
+
+
+def twin(cycle: AbstractCycle, t: int) -> float:
+    """Return the factor as the sources describe it: where in its cycle a step is, and how high that one is."""
+    number, place = divmod(t - 1, 2 * cycle.half_cycle)
+    way = place / cycle.half_cycle if place <= cycle.half_cycle else 2 - place / cycle.half_cycle
+    if isinstance(cycle, OneCycle):
+        after = t - 1 - 2 * cycle.half_cycle
+        return 1 + (cycle.peak - 1) * way if after <= 0 else max(1e-3, 1 - 0.999 * after / cycle.tail)
+    assert isinstance(cycle, Cyclical)
+    height = {"triangular": 1.0, "triangular2": 0.5**number, "exp_range": cycle.decay ** (t - 1)}[cycle.shape]
+    return 1 + (cycle.peak - 1) * height * way
+
+
+@pytest.mark.parametrize("cycle", CASES, ids=repr)
+def test_factors_are_those_of_their_definition(cycle: AbstractCycle) -> None:
+    """Over three cycles and beyond, to rounding."""
+    for t in range(1, 150):
+        assert factor(cycle, float(t)) == pytest.approx(twin(cycle, t), rel=1e-12)
+
+
+@pytest.mark.parametrize("cycle", CASES, ids=repr)
+def test_factors_are_those_of_torch(cycle: AbstractCycle) -> None:
+    """Torch's schedulers, told the same bounds and steps, give the same rates; one cycle is theirs of three phases."""
+    torch = pytest.importorskip("torch")
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedulers: Any = torch.optim.lr_scheduler
+    if isinstance(cycle, Cyclical):
+        theirs = schedulers.CyclicLR(
+            optimiser, 1.0, cycle.peak, cycle.half_cycle, mode=cycle.shape, gamma=cycle.decay, cycle_momentum=False
+        )
+    else:
+        theirs = schedulers.OneCycleLR(
+            optimiser, cycle.peak, total_steps=100, pct_start=0.4, anneal_strategy="linear", div_factor=cycle.peak,
+            final_div_factor=1e3, three_phase=True, cycle_momentum=False,
+        )  # fmt: skip
+    for t in range(1, 100):
+        assert factor(cycle, float(t)) == pytest.approx(theirs.get_last_lr()[0], rel=1e-6)
+        optimiser.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("cycle", CASES, ids=repr)
+def test_steps_have_the_rates_of_the_cycle(cycle: AbstractCycle) -> None:
+    """A fit of one rank goes where plain steps at these rates go, and a fit that is cut in two goes there too."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 3)), rng.standard_normal(60)
+    options: dict[str, Any] = {"learning_rate": cycle, "eta0": 0.01, "penalty": None, "shuffle": False}
+    model = SGDRegressor(max_iter=2, tol=None, **options).fit(X, y)
+    w, t = np.zeros(4), 1
+    for _ in range(2):
+        for row, target in zip(np.column_stack([X, np.ones(60)]), y, strict=True):
+            w -= 0.01 * twin(cycle, t) * (row @ w - target) * row
+            t += 1
+    np.testing.assert_allclose([*model.coef_, *model.intercept_], w, rtol=1e-10)
+    part = SGDRegressor(**options).partial_fit(X, y).partial_fit(X, y)
+    np.testing.assert_array_equal(part.coef_, model.coef_)
+
+
+@pytest.mark.parametrize("cycle", CASES, ids=repr)
+def test_sums_of_rates_are_those_of_the_steps(cycle: AbstractCycle) -> None:
+    """Ranks that begin elsewhere, or take other numbers of steps, count by the sums of their factors."""
+    sgd = SGD(Objective(), schedule=cycle)
+    starts, counts = np.array([1.0, 20.0, 20.0, 50.0]), np.array([19.0, 30.0, 30.0, 0.0])
+    expected = [
+        sum(twin(cycle, int(start) + j) for j in range(int(n))) for start, n in zip(starts, counts, strict=True)
+    ]
+    np.testing.assert_allclose(sgd.planned_rates(starts, counts), expected, rtol=1e-12)
+
+
+def test_a_cycle_without_height_is_a_constant_rate() -> None:
+    """As the peak comes down to eta0, the model becomes that of constant rates."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((80, 3)), rng.standard_normal(80)
+    flat = SGDRegressor(learning_rate="constant", max_iter=2, tol=None, random_state=0).fit(X, y)
+    low = SGDRegressor(learning_rate=Cyclical(peak=1 + 1e-12), max_iter=2, tol=None, random_state=0).fit(X, y)
+    np.testing.assert_allclose(low.coef_, flat.coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_names_are_cycles_with_their_defaults(name: str) -> None:
+    """A name is the cycle of that name, in estimators too, which can be cloned and pickled with either."""
+    cycle = cycle_of(name)
+    assert cycle is not None
+    assert cycle.name == name
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
+    models = [SGDRegressor(learning_rate=given, max_iter=2, tol=None, random_state=0) for given in (name, cycle)]
+    by_name, by_object = (pickle.loads(pickle.dumps(clone(model).fit(X, y))) for model in models)
+    np.testing.assert_array_equal(by_name.coef_, by_object.coef_)
+    assert cycle_of("constant") is None
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Cyclical("square"), "shape"),  # type: ignore[arg-type]
+        (lambda: Cyclical(peak=1.0), "peak"),
+        (lambda: Cyclical(half_cycle=0), "half_cycle"),
+        (lambda: Cyclical("exp_range", decay=1.5), "decay"),
+        (lambda: OneCycle(tail=0), "tail"),
+        (lambda: SGDRegressor(learning_rate="cyclic").fit([[0.0]], [1.0]), "'one_cycle'"),
+    ],
+)
+def test_parameters_are_checked(make: Any, text: str) -> None:
+    """What cannot be is refused by name."""
+    with pytest.raises(InvalidParameterError, match=text):
+        make()
