@@ -63,6 +63,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 from reference import async_trajectories as async_twins
@@ -166,6 +167,7 @@ STRATEGIES = [
     Member("minibatch", MinibatchSGD(24), lambda: twins.Gradients(sums.Sum())),
     Member("slowmo", SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, False)),
     Member("diloco", DiLoCo(8, 0.7, 0.5), outer(0.7, 0.5, True)),
+    averaging("streaming-diloco", StreamingDiLoCo(8, 2, 1, 0.3, 0.7, 0.5), rules.Streaming),
     averaging("easgd", EASGD(8, 0.7), rules.Elastic),
     averaging("leader", LeaderSGD(8, global_pull=0.3), rules.Leader),
     averaging("leaders", LeaderSGD(8, 2, 0.4, 0.3, 2), rules.Leader),

@@ -35,6 +35,7 @@ from dsgd.sync import (
     Hogwild,
     LeaderSGD,
     OverlapSGP,
+    StreamingDiLoCo,
 )
 from dsgd.sync.compression import meant_compressor
 from dsgd.sync.server import message_bytes
@@ -266,11 +267,13 @@ def _together(
         return _Together(
             exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
         )
-    compressor = meant_compressor(strategy)
+    compressor, overlap = meant_compressor(strategy), strategy.overlap
+    if isinstance(strategy, StreamingDiLoCo):
+        n, overlap = max(1, n // int(strategy.fragments)), strategy.delay > 0
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params
-    schedule = None if strategy.overlap else exchanges.schedule_of_mean(n, compressor)
-    return _Together(exchanges, work_s, found, schedule, strategy.overlap, at_end=at_end)
+    schedule = None if overlap else exchanges.schedule_of_mean(n, compressor)
+    return _Together(exchanges, work_s, found, schedule, overlap, at_end=at_end)
 
 
 def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:

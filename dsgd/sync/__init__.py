@@ -48,6 +48,7 @@ from dsgd.sync.sgp import SGP, PushSumState
 from dsgd.sync.slowmo import SlowMo, slow_momentum_for
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.streaming import StreamingDiLoCo, StreamingState
 from dsgd.sync.weighing import Weighing, mean_shares
 
 __all__ = [
@@ -112,6 +113,8 @@ __all__ = [
     "SlowMo",
     "StaleSynchronous",
     "StalenessAware",
+    "StreamingDiLoCo",
+    "StreamingState",
     "Weighing",
     "carry_over",
     "check_combination",

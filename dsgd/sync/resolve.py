@@ -50,6 +50,7 @@ from dsgd.sync.sgp import SGP
 from dsgd.sync.slowmo import SlowMo
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.streaming import StreamingDiLoCo
 
 __all__ = ["STRATEGIES", "resolve"]
 
@@ -71,6 +72,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "choco": ChocoSGD,
         "slowmo": SlowMo,
         "diloco": DiLoCo,
+        "streaming-diloco": StreamingDiLoCo,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,
         "asgd": ASGD,

@@ -43,6 +43,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 
@@ -175,6 +176,8 @@ MINIMISERS = [
     Settles(EpochAveraging()),
     Settles(SlowMo(12, 0.4)),
     Settles(DiLoCo(12)),
+    # Three fragments would lose steps on the same third of the rows in every epoch.
+    Settles(StreamingDiLoCo(12, 4), speed=0.7),
     Settles(FedProx(12, stretch=6)),
     Settles(SCAFFOLD(12, stretch=6)),
     Settles(MinibatchSGD(8), rate=0.06),

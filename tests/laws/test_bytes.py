@@ -63,6 +63,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.resolve import STRATEGIES
@@ -113,6 +114,8 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (AnytimeSGD(seconds=math.inf), lambda P: [*sums(P, M, EPOCHS), *sums(P, 1, EPOCHS)]),
     (SlowMo(8), averages),
     (DiLoCo(8), averages),
+    (StreamingDiLoCo(8, 2, 0, 0.5), lambda P: [*sums(P, M // 2, ROUNDS), *sums(P, M)]),
+    (StreamingDiLoCo(8, 3, 1, 0.5), lambda P: [*sums(P, M // 3, ROUNDS - 1), *sums(P, M)]),
     (FedProx(8), averages),
     (SCAFFOLD(8), lambda P: sums(P, 2 * M, ROUNDS)),
     (EASGD(8), averages),

@@ -51,6 +51,7 @@ from dsgd.sync import (
     MinibatchSGD,
     OneShotAveraging,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from sim_links import FLAT, cost
 
@@ -69,6 +70,7 @@ STRATEGIES = [
     LeaderSGD(),
     SCAFFOLD(),
     DiLoCo(),
+    StreamingDiLoCo(every=50, fragments=3),
 ]
 OPTIONS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
 
