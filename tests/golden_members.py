@@ -18,6 +18,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -225,6 +226,8 @@ COMPRESSORS = [
         lambda: sums.Deep(DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)),
         "dgc-nesterov",
     ),
+    on_gradients(DeMo(1, 4, 0.9, None), lambda: sums.Decoupled(DeMo(1, 4, 0.9, None)), "demo"),
+    on_gradients(DeMo(2, 4, 0.9, 0.5), lambda: sums.Decoupled(DeMo(2, 4, 0.9, 0.5)), "demo-signs"),
     on_gradients(MajorityVote(0.9, 0.5), lambda: sums.Vote(0.9, 0.5), "majority-vote"),
 ]
 MEMBERS = STRATEGIES + COMPRESSORS

@@ -20,7 +20,7 @@ from dsgd.collectives import (
     gossip_cost,
 )
 from dsgd.comm.topology import Complete, Groups, Ring, Star
-from dsgd.compress import DGC, AbstractCompressor, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
+from dsgd.compress import DGC, AbstractCompressor, DeMo, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
 from dsgd.sync import (
     DPSGD,
     EASGD,
@@ -136,7 +136,7 @@ def lossless(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
 
 #: Compressors in the limit in which they lose nothing.
 WHOLE = [GTopK(1.0), ErrorFeedback(TopK(1.0)), ErrorFeedback(PowerSGD(99))]
-GRADIENTS = [DGC(1.0), GTopK(1.0, route="tree"), ErrorFeedback(RandomK(1.0))]
+GRADIENTS = [DGC(1.0), DeMo(64, magnitude=None), GTopK(1.0, route="tree"), ErrorFeedback(RandomK(1.0))]
 
 FAMILY = [
     Member(LocalSGD(8), twins.Mean, one_sum, LocalSGD(8)),
