@@ -201,6 +201,7 @@ MINIMISERS = [
     Settles(BackupWorkers(3, backups=0), rate=0.06),
     Settles(BackupWorkers(3, backups=1), at=shared_optimum, rate=0.06),
     Settles(AsyncLeaderSGD(12), at=shared_optimum),
+    Settles(AsyncLeaderSGD(12, n_groups=2), at=shared_optimum),
     # Simulated threads walk one after the other, and what the last has seen counts more.
     Settles(Hogwild(), 15.0),
 ]

@@ -133,6 +133,7 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (Downpour(8), served),
     (AsyncEASGD(8), lambda P: [(2 * P * (ROUNDS + EPOCHS), 3 + M)]),
     (AsyncLeaderSGD(8), lambda P: [(2 * P * ROUNDS, 3 + M), *sums(P, M)]),
+    (AsyncLeaderSGD(8, n_groups=2), lambda P: [(2 * P * ROUNDS, 3 + M), *sums(P, M)]),
     (Hogwild(), lambda P: []),
 ]
 

@@ -161,6 +161,47 @@ class AsyncLeader(Posted):
         return self.models.mean(axis=0)
 
 
+class AsyncLeaders(Posted):
+    """Teng et al. 2019, algorithm 1: leaders of groups when the common counter is full, now and then one of all."""
+
+    def __init__(self, strategy):
+        self.s, self.version, self.heard = strategy, 0, None
+        super().__init__()
+
+    def begin(self):
+        """Begin without messages and leaders, with the count that the first worker has heard of."""
+        self.messages, self.author, self.z = [], None, None
+        self.leaders = {}
+        self.version = self.heard[0] if self.heard else 0
+        self.heard = [self.version] * self.size
+
+    def meet(self, worker, loss):
+        """Send model and loss, and follow."""
+        n, every, group = self.s.n_groups, self.s.global_every, worker * self.s.n_groups // self.size
+        self.messages.append((loss, worker, self.models[worker].copy()))
+        if len(self.messages) == self.size:
+            self.version += 1
+            for g in range(n):
+                own = [message for message in self.messages if message[1] * n // self.size == g]
+                if own:
+                    self.leaders[g] = min(own, key=lambda message: message[0])[1:]
+            if self.version % every == 0:
+                self.author, self.z = min(self.messages, key=lambda message: message[0])[1:]
+            self.messages = []
+        before, self.heard[worker] = self.heard[worker], self.version
+        if before == self.version:
+            return
+        author, leader = self.leaders[group]
+        if author != worker:
+            self.models[worker] = self.models[worker] + self.s.pull * (leader - self.models[worker])
+        if self.version // every > before // every and self.author != worker:
+            self.models[worker] = self.models[worker] + self.s.global_pull * (self.z - self.models[worker])
+
+    def returned(self):
+        """Return the mean of the models."""
+        return self.models.mean(axis=0)
+
+
 class Pairs(Posted):
     """AD-PSGD of ranks that look one after the other, each finding what those before it have sent."""
 
