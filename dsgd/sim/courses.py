@@ -32,6 +32,7 @@ from dsgd.sync import (
     BackupWorkers,
     ChocoSGD,
     Downpour,
+    EagerDiLoCo,
     Hogwild,
     LeaderSGD,
     OverlapSGP,
@@ -268,7 +269,9 @@ def _together(
             exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
         )
     compressor, overlap = meant_compressor(strategy), strategy.overlap
-    if isinstance(strategy, StreamingDiLoCo):
+    if isinstance(strategy, EagerDiLoCo):
+        overlap = True
+    elif isinstance(strategy, StreamingDiLoCo):
         n, overlap = max(1, n // int(strategy.fragments)), strategy.delay > 0
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params

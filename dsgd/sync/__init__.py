@@ -29,6 +29,7 @@ from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour, DownpourState
 from dsgd.sync.dpsgd import DPSGD, RoundState
+from dsgd.sync.eager import EagerDiLoCo, EagerState
 from dsgd.sync.easgd import EASGD, CentreState
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import AnchorState, FedProx
@@ -81,6 +82,8 @@ __all__ = [
     "DiLoCo",
     "Downpour",
     "DownpourState",
+    "EagerDiLoCo",
+    "EagerState",
     "ElasticState",
     "EpochAveraging",
     "EveryBatch",

@@ -35,6 +35,7 @@ from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour
 from dsgd.sync.dpsgd import DPSGD
+from dsgd.sync.eager import EagerDiLoCo
 from dsgd.sync.easgd import EASGD
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import FedProx
@@ -72,6 +73,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "choco": ChocoSGD,
         "slowmo": SlowMo,
         "diloco": DiLoCo,
+        "eager-diloco": EagerDiLoCo,
         "streaming-diloco": StreamingDiLoCo,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,

@@ -30,6 +30,7 @@ from dsgd.sync import (
     AutoSync,
     ChocoSGD,
     DiLoCo,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     LeaderSGD,
@@ -78,6 +79,11 @@ class Member:
 def one_sum(rank: int, size: int, n: int, itemsize: int, k: int, *, vectors: int = 1) -> Cost:
     """Return the cost of an all-reduce of so many vectors."""
     return allreduce_cost(rank, size, vectors * n, itemsize)
+
+
+def late_sum(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of an all-reduce of what the round before has left."""
+    return one_sum(rank, size, n, itemsize, k) if k else Cost(0, 0)
 
 
 def gossip(topology: Any, rank: int, size: int, n: int, itemsize: int, k: int, *, extra: int = 0) -> Cost:
@@ -169,6 +175,7 @@ FAMILY = [
     Member(DiLoCo(8, 0.6, 0.4), outer(0.6, 0.4, nesterov=True), one_sum, DiLoCo(8, 1.0, 0.0)),
     Member(SlowMo(8, 0.4, 0.8, compressor="auto"), outer(0.8, 0.4, nesterov=False), lossless),
     Member(DiLoCo(8, 0.6, 0.4, compressor=WHOLE[1]), outer(0.6, 0.4, nesterov=True), partial(compressed, WHOLE[1])),
+    Member(EagerDiLoCo(8, 0.6, 0.4), twins.Eager, late_sum),
     *(
         Member(strategy, twins.Streaming, partial(fragment, strategy))
         for strategy in (StreamingDiLoCo(8, 3, 0, 0.3, 0.6, 0.4), StreamingDiLoCo(8, 5, 2, 0.4))

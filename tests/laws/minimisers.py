@@ -31,6 +31,7 @@ from dsgd.sync import (
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     Hogwild,
@@ -176,6 +177,7 @@ MINIMISERS = [
     Settles(EpochAveraging()),
     Settles(SlowMo(12, 0.4)),
     Settles(DiLoCo(12)),
+    Settles(EagerDiLoCo(12)),
     # Three fragments would lose steps on the same third of the rows in every epoch.
     Settles(StreamingDiLoCo(12, 4), speed=0.7),
     Settles(FedProx(12, stretch=6)),

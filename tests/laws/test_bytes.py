@@ -52,6 +52,7 @@ from dsgd.sync import (
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     Hogwild,
@@ -115,6 +116,8 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (AnytimeSGD(seconds=math.inf), lambda P: [*sums(P, M, EPOCHS), *sums(P, 1, EPOCHS)]),
     (SlowMo(8), averages),
     (DiLoCo(8), averages),
+    # The last exchange is that of the mean in the end.
+    (EagerDiLoCo(8), averages),
     (StreamingDiLoCo(8, 2, 0, 0.5), lambda P: [*sums(P, M // 2, ROUNDS), *sums(P, M)]),
     (StreamingDiLoCo(8, 3, 1, 0.5), lambda P: [*sums(P, M // 3, ROUNDS - 1), *sums(P, M)]),
     (FedProx(8), averages),

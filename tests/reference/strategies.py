@@ -121,6 +121,35 @@ class Streaming(Outer):
         return self.mean(models)
 
 
+class Eager(Outer):
+    """Every rank with an outer optimiser of its own, fed its fresh change and stale ones: Kale et al. 2025."""
+
+    def __init__(self, strategy, first, weights):
+        super().__init__(strategy, first, weights, strategy.outer_rate, strategy.outer_momentum, True)
+
+    def start(self, first):
+        """Begin at a model."""
+        self.x = np.tile(first, (len(self.w), 1))
+        self.u, self.change, self.stale = 0 * first, 0 * self.x, 0 * self.x
+
+    def take_over(self, models):
+        """Go on from models of other ranks, with the mean momentum and what has not come in yet of all changes."""
+        self.u, self.x, self.stale = self.u.mean(axis=0), models, 0 * models + self.stale.mean(axis=0)
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange."""
+        self.change = self.w[:, None] * (self.x - models)
+        g = self.change + self.stale
+        self.u = self.beta * self.u + g
+        self.x = self.x - self.rate * (g + self.beta * self.u)
+        self.stale = self.change.sum(axis=0) - self.change
+        return self.x
+
+    def collect(self, models):
+        """Return the model of training."""
+        return self.mean(models - self.rate * (1 + self.beta) * self.stale)
+
+
 class Control(Mean):
     """Control variates; the models are those after corrected steps."""
 

@@ -45,6 +45,7 @@ from dsgd.sync import (
     AnytimeSGD,
     BackupWorkers,
     DiLoCo,
+    EagerDiLoCo,
     EpochAveraging,
     LeaderSGD,
     LocalSGD,
@@ -70,6 +71,7 @@ STRATEGIES = [
     LeaderSGD(),
     SCAFFOLD(),
     DiLoCo(),
+    EagerDiLoCo(every=50),
     StreamingDiLoCo(every=50, fragments=3),
 ]
 OPTIONS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
