@@ -29,7 +29,7 @@ _Ways: TypeAlias = Annotated[
         "--strategy",
         "-s",
         help="synchronous, local, post-local, easgd, leader, async-easgd, async-leader, sgp, dpsgd, gtopk, dgc, "
-        "powersgd, qsgd, diloco or streaming-diloco; repeat for several. All by default.",
+        "powersgd, qsgd, diloco or streaming; repeat for several. All by default.",
     ),
 ]
 _Looks: TypeAlias = Annotated[

@@ -24,8 +24,9 @@ With one fragment, no delay and no mixing this is `DiLoCo`, to the bit. The roun
 are numbered, so the same seed gives the same model, whether sums take long or not.
 
 Cost per round: one all-reduce of an F-th of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`: in F
-rounds as many bytes as `DiLoCo` sends at once, but for the headers of messages. At the end one of the whole model.
-Three more vectors per rank.
+rounds as many bytes as `DiLoCo` sends at once, but for the headers of messages, where both are summed in the same way.
+What is short is summed in fewer messages and more bytes. At the end one of the whole model. Three more vectors per
+rank.
 
 Source: Douillard, Donchev, Rush et al. 2025 (Streaming DiLoCo), algorithm 2: fragments, a delay tau and a mixing factor
 alpha of 1/2 or less, changes of four bits. There a delay is a few steps, and here a number of rounds; fragments are

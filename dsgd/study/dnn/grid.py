@@ -83,7 +83,7 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
         "powersgd": lambda study, ranks: Way(_gradients(study, ranks, _LOW_RANK), study.momentum),
         "qsgd": lambda study, ranks: Way(_gradients(study, ranks, QSGD()), study.momentum),
         "diloco": lambda study, ranks: Way(DiLoCo(_RARE * study.batch, 0.7, 0.5), study.momentum),
-        "streaming-diloco": lambda study, ranks: Way(
+        "streaming": lambda study, ranks: Way(
             StreamingDiLoCo(_RARE // _FRAGMENTS * study.batch, _FRAGMENTS, 1, 0.5, 0.7, 0.5), study.momentum
         ),
     }
