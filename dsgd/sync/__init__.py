@@ -33,6 +33,7 @@ from dsgd.sync.eager import EagerDiLoCo, EagerState
 from dsgd.sync.easgd import EASGD, CentreState
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import AnchorState, FedProx
+from dsgd.sync.fragments import streaming_for
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.leader import LeaderSGD, LeaderState
 from dsgd.sync.local_sgd import LocalSGD
@@ -125,5 +126,6 @@ __all__ = [
     "mean_shares",
     "resolve",
     "slow_momentum_for",
+    "streaming_for",
     "weighted_mean",
 ]
