@@ -49,6 +49,7 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
@@ -155,6 +156,7 @@ FEEDBACK = sums.Feedback
 #: The order in which the simulator lets threads begin, in each epoch: none of them gives way while it walks its rows.
 _USUAL = (0, 1, 2, 3)
 TURNS = [*[_USUAL] * 5, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
+QUORUM = DecoupledDiLoCo(4, None, 0.8, 0.4)
 LEADERS = AsyncLeaderSGD(4, 0.3, n_groups=2, global_pull=0.4, global_every=3)
 STRATEGIES = [
     averaging("local-sgd", LocalSGD(8), rules.Mean),
@@ -194,6 +196,7 @@ STRATEGIES = [
     Member("downpour", Downpour(4), async_twins.Downpour),
     Member("async-easgd", AsyncEASGD(4, 0.8), lambda: async_twins.AsyncElastic(0.8)),
     Member("async-leader", AsyncLeaderSGD(4, 0.3), lambda: async_twins.AsyncLeader(0.3)),
+    Member("decoupled-diloco", QUORUM, lambda: async_twins.Decoupled(QUORUM)),
     Member("async-leaders", LEADERS, lambda: async_twins.AsyncLeaders(LEADERS)),
     Member("adpsgd", ADPSGD(3), async_twins.Pairs),
     Member("hogwild", Hogwild(), lambda: async_twins.Serial(TURNS)),

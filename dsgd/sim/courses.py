@@ -31,6 +31,7 @@ from dsgd.sync import (
     AsyncLeaderSGD,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     Downpour,
     EagerDiLoCo,
     Hogwild,
@@ -340,6 +341,8 @@ def _served(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_
     wanted, every = 1, 1
     if isinstance(strategy, BackupWorkers):
         wanted = max(1, size - strategy.backups)
+    if isinstance(strategy, DecoupledDiLoCo):
+        wanted = strategy.wanted(size)
     if isinstance(strategy, Downpour):
         every = strategy.fetch_every
     desk = Desk(exchanges.link.latency_s, busy_s, exchanges.compute.seconds(0, 0, n), wanted, every)

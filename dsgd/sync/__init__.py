@@ -25,6 +25,7 @@ from dsgd.sync.base import (
 from dsgd.sync.choco import ChocoSGD, ChocoState
 from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
+from dsgd.sync.decoupled import DecoupledDiLoCo, DecoupledState
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour, DownpourState
@@ -79,6 +80,8 @@ __all__ = [
     "Compressor",
     "ControlState",
     "Cut",
+    "DecoupledDiLoCo",
+    "DecoupledState",
     "DelayCompensatedASGD",
     "DiLoCo",
     "Downpour",

@@ -31,6 +31,7 @@ from dsgd.sync.auto import AutoSync
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.choco import ChocoSGD
+from dsgd.sync.decoupled import DecoupledDiLoCo
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour
@@ -85,6 +86,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "downpour": Downpour,
         "async-easgd": AsyncEASGD,
         "async-leader": AsyncLeaderSGD,
+        "decoupled-diloco": DecoupledDiLoCo,
         "adpsgd": ADPSGD,
         "hogwild": Hogwild,
     }

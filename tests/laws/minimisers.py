@@ -28,6 +28,7 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
@@ -194,6 +195,7 @@ MINIMISERS = [
     *on_graphs(ChocoSGD(6, TopK(0.5), 0.5), Ring()),
     Settles(ADPSGD(6), 6.0),
     Settles(AsyncEASGD(6), 8.0, speed=0.7),
+    Settles(DecoupledDiLoCo(6)),
     Settles(Downpour(6), speed=0.5),
     Settles(ASGD(6)),
     # The first gradients of an epoch are of another age on every rank.

@@ -161,6 +161,37 @@ class AsyncLeader(Posted):
         return self.models.mean(axis=0)
 
 
+class Decoupled(Posted):
+    """A server that takes Nesterov steps with the changes of a quorum, which wait for it."""
+
+    def __init__(self, strategy):
+        self.s = strategy
+        super().__init__()
+
+    def begin(self):
+        """Begin without momentum."""
+        self.x, self.base, self.u, self.number = self.models[0].copy(), self.models.copy(), 0 * FIRST, 0
+        self.waiting, self.sum, self.sent = [], 0 * FIRST, [0] * self.size
+
+    def meet(self, worker, loss):
+        """Send what has changed."""
+        self.sum = self.sum + (self.base[worker] - self.models[worker])
+        self.waiting.append(worker)
+        self.sent[worker] += 1
+        come = sum(self.sent[w] < self.n_rounds_of for w in range(self.size) if w not in self.waiting)
+        if len(self.waiting) >= min(self.s.wanted(self.size), len(self.waiting) + come):
+            g = self.sum / self.size
+            self.u = self.s.outer_momentum * self.u + g
+            self.x = self.x - self.s.outer_rate * (g + self.s.outer_momentum * self.u)
+            self.models[self.waiting] = self.base[self.waiting] = self.x
+            self.waiting, self.sum = [], 0 * FIRST
+
+    def settle(self):
+        """Give all the model."""
+        self.models[:] = self.base[:] = self.x
+        self.sent = [0] * self.size
+
+
 class AsyncLeaders(Posted):
     """Teng et al. 2019, algorithm 1: leaders of groups when the common counter is full, now and then one of all."""
 

@@ -20,6 +20,7 @@ from dsgd.sync import (
     AsyncEASGD,
     AsyncLeaderSGD,
     BackupWorkers,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     Downpour,
     StalenessAware,
@@ -272,6 +273,24 @@ def test_the_lowest_score_among_as_many_messages_as_workers_leads() -> None:
         handler.accept(worker % 2, message)
         leaders.append((float(model.params[0]), model.version))
     assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
+
+
+def test_a_quorum_steps_and_is_answered() -> None:
+    """The quorum moves the model by its share of the changes, with momentum, and the last of an epoch wait for none."""
+    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 4, rounds=2)
+    handler = DecoupledDiLoCo(quorum=2, outer_rate=0.5, outer_momentum=0.5).handler(model)
+    tell = lambda worker, change: list(handler.accept(worker, message_of(np.array([change]), 0)))  # noqa: E731
+    assert tell(3, 4.0) == []
+    assert tell(1, 8.0) == [3, 1]
+    # A quarter of 12 each: g = 3, u = 3.
+    assert model.params[0] == -0.5 * (3.0 + 0.5 * 3.0)
+    assert tell(1, -4.0) == []
+    assert tell(3, 0.0) == [1, 3]
+    # g = -1, u = 0.5.
+    assert model.params[0] == -2.25 - 0.5 * (-1.0 + 0.5 * 0.5)
+    assert [tell(0, 0.0), tell(2, 0.0), tell(0, 0.0)] == [[], [0, 2], []]
+    assert tell(2, 0.0) == [0, 2]
+    assert model.version == 4
 
 
 def test_groups_have_leaders_of_their_own_and_one_of_all() -> None:
