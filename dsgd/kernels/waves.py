@@ -42,10 +42,10 @@ def into_waves(vector: FloatVector, basis: FloatMatrix, last: FloatMatrix, out: 
         begin, value = i - t, vector[i]
         for j in range(chunk):
             out[begin + j] += value * basis[t, j]
-    for t in range(n - whole):
-        value = vector[whole + t]
+    for row in range(n - whole):
+        value = vector[whole + row]
         for j in range(n - whole):
-            out[whole + j] += value * last[t, j]
+            out[whole + j] += value * last[row, j]
 
 
 @kernel
@@ -87,7 +87,7 @@ def largest_of_chunks(coefficients: FloatVector, chunk: int, k: int, places: Ind
         found = first + held
         # A few places that are nearly in order.
         for i in range(first + _ONE, found):
-            place, at = places[i], i
+            place, at = places[i], np.uint64(i)
             while at > first and places[at - _ONE] > place:
                 places[at] = places[at - _ONE]
                 at -= _ONE
