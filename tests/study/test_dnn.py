@@ -186,4 +186,4 @@ def test_studies_that_cannot_be_run_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidParameterError, match=text):
             DnnStudy(**options)  # type: ignore[arg-type]
-    assert demo_dnn_study().count() == 12
+    assert demo_dnn_study().count() == 15
