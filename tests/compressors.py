@@ -12,6 +12,7 @@ from dsgd.compress import (
     AbstractCompressor,
     AdaComp,
     AdaptiveThreshold,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -53,6 +54,8 @@ FAMILY: list[tuple[Compressor, int | None]] = [
     (AdaptiveThreshold(0.05), None),
     (DGC(0.01), 64 + 10 * 32 + 64 + 64),
     (DGC(0.01, nesterov=True, masking=False, clip=1.0, warm_up=(0.1,), warm_up_rounds=2), None),
+    # Two of each of fifteen chunks and of one of 40: 5 low bits of a place, and 32 + 31 + 1 of high parts.
+    (DeMo(2, magnitude=None), 64 + 32 * 32 + 192 + 64),
     (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(Sign()), 64 + 1024),

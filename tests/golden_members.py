@@ -19,6 +19,7 @@ from dsgd.compress import (
     QSGD,
     AdaComp,
     AdaptiveThreshold,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -52,9 +53,11 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     Hogwild,
@@ -67,6 +70,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 from reference import async_trajectories as async_twins
@@ -156,6 +160,8 @@ FEEDBACK = sums.Feedback
 #: The order in which the simulator lets threads begin, in each epoch: none of them gives way while it walks its rows.
 _USUAL = (0, 1, 2, 3)
 TURNS = [*[_USUAL] * 5, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
+QUORUM = DecoupledDiLoCo(4, None, 0.8, 0.4)
+LEADERS = AsyncLeaderSGD(4, 0.3, n_groups=2, global_pull=0.4, global_every=3)
 STRATEGIES = [
     averaging("local-sgd", LocalSGD(8), rules.Mean),
     averaging("auto", AutoSync(rule=FixedPeriod(8)), rules.Mean),
@@ -170,6 +176,8 @@ STRATEGIES = [
     Member("minibatch", MinibatchSGD(24), lambda: twins.Gradients(sums.Sum())),
     Member("slowmo", SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, False)),
     Member("diloco", DiLoCo(8, 0.7, 0.5), outer(0.7, 0.5, True)),
+    averaging("eager-diloco", EagerDiLoCo(8, 0.7, 0.5), rules.Eager),
+    averaging("streaming-diloco", StreamingDiLoCo(8, 2, 1, 0.3, 0.7, 0.5), rules.Streaming),
     averaging("easgd", EASGD(8, 0.7), rules.Elastic),
     averaging("leader", LeaderSGD(8, global_pull=0.3), rules.Leader),
     averaging("leaders", LeaderSGD(8, 2, 0.4, 0.3, 2), rules.Leader),
@@ -194,6 +202,8 @@ STRATEGIES = [
     Member("async-easgd", AsyncEASGD(4, 0.8), lambda: async_twins.AsyncElastic(0.8)),
     Member("async-admm", AsyncADMM(4, 0.3, 1), lambda: async_twins.AsyncConsensus(0.3)),
     Member("async-leader", AsyncLeaderSGD(4, 0.3), lambda: async_twins.AsyncLeader(0.3)),
+    Member("decoupled-diloco", QUORUM, lambda: async_twins.Decoupled(QUORUM)),
+    Member("async-leaders", LEADERS, lambda: async_twins.AsyncLeaders(LEADERS)),
     Member("adpsgd", ADPSGD(3), async_twins.Pairs),
     Member("hogwild", Hogwild(), lambda: async_twins.Serial(TURNS)),
 ]
@@ -239,6 +249,8 @@ COMPRESSORS = [
         lambda: sums.Deep(DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)),
         "dgc-nesterov",
     ),
+    on_gradients(DeMo(1, 4, 0.9, None), lambda: sums.Decoupled(DeMo(1, 4, 0.9, None)), "demo"),
+    on_gradients(DeMo(2, 4, 0.9, 0.5), lambda: sums.Decoupled(DeMo(2, 4, 0.9, 0.5)), "demo-signs"),
     on_gradients(MajorityVote(0.9, 0.5), lambda: sums.Vote(0.9, 0.5), "majority-vote"),
 ]
 MEMBERS = STRATEGIES + COMPRESSORS

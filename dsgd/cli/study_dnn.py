@@ -28,8 +28,8 @@ _Ways: TypeAlias = Annotated[
     typer.Option(
         "--strategy",
         "-s",
-        help="synchronous, local, post-local, easgd, leader, sgp, dpsgd, gtopk, dgc, powersgd, qsgd or diloco; "
-        "repeat for several. All by default.",
+        help="synchronous, local, post-local, easgd, leader, async-easgd, async-leader, sgp, dpsgd, gtopk, dgc, "
+        "powersgd, qsgd, diloco or streaming; repeat for several. All by default.",
     ),
 ]
 _Looks: TypeAlias = Annotated[

@@ -5,6 +5,7 @@ Collectives and strategies call them. Begin with `base`, then `half`; `feedback`
 
 from dsgd.compress.adacomp import AdaComp, ResidualMemory
 from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory
+from dsgd.compress.demo import DeMo, DeMoMemory
 from dsgd.compress.dgc import DGC, DGCMemory
 from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
 from dsgd.compress.gtopk import GTopK
@@ -31,6 +32,8 @@ __all__ = [
     "AdaComp",
     "AdaptiveThreshold",
     "DGCMemory",
+    "DeMo",
+    "DeMoMemory",
     "ErrorFeedback",
     "FeedbackMemory",
     "GTopK",

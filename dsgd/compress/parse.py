@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from dsgd.compress.adacomp import AdaComp
 from dsgd.compress.base import AbstractCompressor
+from dsgd.compress.demo import DeMo
 from dsgd.compress.dgc import DGC
 from dsgd.compress.gtopk import GTopK
 from dsgd.compress.half import Half
@@ -35,6 +36,7 @@ COMPRESSOR_NAMES: Final[Mapping[str, Callable[..., AbstractCompressor[Any]]]] = 
         "randomk": RandomK,
         "gtopk": GTopK,
         "dgc": DGC,
+        "demo": DeMo,
         "adacomp": AdaComp,
         "threshold": Threshold,
         "adaptive-threshold": AdaptiveThreshold,

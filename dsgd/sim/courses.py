@@ -31,10 +31,13 @@ from dsgd.sync import (
     AsyncLeaderSGD,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     Downpour,
+    EagerDiLoCo,
     Hogwild,
     LeaderSGD,
     OverlapSGP,
+    StreamingDiLoCo,
 )
 from dsgd.sync.compression import meant_compressor
 from dsgd.sync.server import message_bytes
@@ -266,11 +269,15 @@ def _together(
         return _Together(
             exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
         )
-    compressor = meant_compressor(strategy)
+    compressor, overlap = meant_compressor(strategy), strategy.overlap
+    if isinstance(strategy, EagerDiLoCo):
+        overlap = True
+    elif isinstance(strategy, StreamingDiLoCo):
+        n, overlap = max(1, n // int(strategy.fragments)), strategy.delay > 0
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params
-    schedule = None if strategy.overlap else exchanges.schedule_of_mean(n, compressor)
-    return _Together(exchanges, work_s, found, schedule, strategy.overlap, at_end=at_end)
+    schedule = None if overlap else exchanges.schedule_of_mean(n, compressor)
+    return _Together(exchanges, work_s, found, schedule, overlap, at_end=at_end)
 
 
 def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
@@ -334,6 +341,8 @@ def _served(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_
     wanted, every = 1, 1
     if isinstance(strategy, BackupWorkers):
         wanted = max(1, size - strategy.backups)
+    if isinstance(strategy, DecoupledDiLoCo):
+        wanted = strategy.wanted(size)
     if isinstance(strategy, Downpour):
         every = strategy.fetch_every
     desk = Desk(exchanges.link.latency_s, busy_s, exchanges.compute.seconds(0, 0, n), wanted, every)

@@ -27,13 +27,16 @@ from dsgd.sync.base import (
 from dsgd.sync.choco import ChocoSGD, ChocoState
 from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
+from dsgd.sync.decoupled import DecoupledDiLoCo, DecoupledState
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour, DownpourState
 from dsgd.sync.dpsgd import DPSGD, RoundState
+from dsgd.sync.eager import EagerDiLoCo, EagerState
 from dsgd.sync.easgd import EASGD, CentreState
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import AnchorState, FedProx
+from dsgd.sync.fragments import streaming_for
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.leader import LeaderSGD, LeaderState
 from dsgd.sync.local_sgd import LocalSGD
@@ -60,6 +63,7 @@ from dsgd.sync.sgp import SGP, PushSumState
 from dsgd.sync.slowmo import SlowMo, slow_momentum_for
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.streaming import StreamingDiLoCo, StreamingState
 from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing, mean_shares
 
@@ -92,10 +96,14 @@ __all__ = [
     "ConsensusState",
     "ControlState",
     "Cut",
+    "DecoupledDiLoCo",
+    "DecoupledState",
     "DelayCompensatedASGD",
     "DiLoCo",
     "Downpour",
     "DownpourState",
+    "EagerDiLoCo",
+    "EagerState",
     "ElasticState",
     "EpochAveraging",
     "EveryBatch",
@@ -129,6 +137,8 @@ __all__ = [
     "SlowMo",
     "StaleSynchronous",
     "StalenessAware",
+    "StreamingDiLoCo",
+    "StreamingState",
     "Taxonomy",
     "Weighing",
     "WorkerState",
@@ -138,5 +148,6 @@ __all__ = [
     "mean_shares",
     "resolve",
     "slow_momentum_for",
+    "streaming_for",
     "weighted_mean",
 ]

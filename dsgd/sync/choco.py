@@ -34,7 +34,17 @@ from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.comm.topology.matching import exchange_steps
 from dsgd.comm.topology.mixing import weights
-from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, GTopK, MajorityVote, PowerSGD, TopK
+from dsgd.compress import (
+    DGC,
+    AbstractCompressor,
+    AbstractMemory,
+    DeMo,
+    ErrorFeedback,
+    GTopK,
+    MajorityVote,
+    PowerSGD,
+    TopK,
+)
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
@@ -46,7 +56,7 @@ from dsgd.validation import check_numbers
 __all__ = ["ChocoSGD", "ChocoState"]
 
 # Compressors of sums over all ranks, or with a memory of their own.
-_FOR_SUMS: Final = (DGC, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
+_FOR_SUMS: Final = (DGC, DeMo, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
 
 
 @dataclass

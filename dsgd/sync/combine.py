@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from dsgd.compress import DGC
+from dsgd.compress import DGC, DeMo
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.anytime import AnytimeSGD
@@ -77,7 +77,7 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{strategy!r} has a batch of its own, so {steps.name} must leave its batch at None: ranks exchange the "
             "gradient of every batch."
         )
-    if isinstance(strategy.compressor, DGC) and steps.remembers:
+    if isinstance(strategy.compressor, (DGC, DeMo)) and steps.remembers:
         raise IncompatiblePartsError(
             f"{strategy.compressor!r} already applies momentum to what it sends, so it needs an optimizer without "
             f"momentum. Got {steps.name}."

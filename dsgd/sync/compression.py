@@ -35,7 +35,16 @@ import numpy as np
 
 from dsgd.collectives.compressed.mean import compressed_mean, load_kernels
 from dsgd.collectives.group import Group
-from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, Layerwise, MajorityVote, NonZero
+from dsgd.compress import (
+    DGC,
+    AbstractCompressor,
+    AbstractMemory,
+    DeMo,
+    ErrorFeedback,
+    Layerwise,
+    MajorityVote,
+    NonZero,
+)
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import ALIKE
 from dsgd.kernels.select import spread_nonzero
@@ -104,7 +113,7 @@ def check_compressor(strategy: Any) -> None:
         )
     held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
     innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
-    if strategy.exchanges == "model" and any(isinstance(each, (DGC, MajorityVote)) for each in innermost):
+    if strategy.exchanges == "model" and any(isinstance(each, (DGC, DeMo, MajorityVote)) for each in innermost):
         raise IncompatiblePartsError(
             f"{name} exchanges differences of models, and {compressor!r} is made for gradients: use it with "
             "MinibatchSGD, or ErrorFeedback(TopK(...)) or ErrorFeedback(Sign()) here."

@@ -21,7 +21,9 @@ place of gradients); Wang, Liang and Joshi 2020 (overlap local SGD) pull towards
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,7 +31,75 @@ from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 
-__all__ = ["DelayedMean"]
+__all__ = ["AbstractBeside", "Beside", "DelayedMean", "beside_for"]
+
+StateT = TypeVar("StateT")
+
+
+class AbstractBeside(ABC, Generic[StateT]):
+    """A strategy that leaves something to be exchanged beside the steps of the next round.
+
+    What becomes of it does not depend on when that is: `sync` itself exchanges first what has not been. So nothing is
+    under way at the end of a round, and a kept state lacks nothing.
+    """
+
+    @abstractmethod
+    def beside(self, group: Group, weight: float, state: StateT) -> None:
+        """Exchange what the last `sync` has left, if it has; called by all ranks, in a thread of its own or by `sync`.
+
+        Parameters
+        ----------
+        group : Group
+            The ranks of the gang.
+        weight : float
+            Share of this rank in the mean, as in `AbstractStrategy.sync`.
+        state : StateT
+            What `AbstractStrategy.init` returned; updated in place.
+        """
+
+
+class Beside:
+    """Runs what a strategy has left to be exchanged in a thread; used in the order start, finish.
+
+    Between the two nothing else may use the group or the state. The ledger counts as with `DelayedMean`.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks of the gang.
+    strategy : AbstractBeside
+        What exchanges.
+    """
+
+    def __init__(self, group: Group, strategy: AbstractBeside[Any]) -> None:
+        self._group, self._strategy = group, strategy
+        self._thread = group.transport.helper("dsgd-beside")
+        self._running: Future[None] | None = None
+
+    def start(self, weight: float, state: Any) -> None:
+        """Begin to exchange with this rank's share; does not wait."""
+        self._running = self._thread.submit(self._strategy.beside, self._group, weight, state)
+
+    def finish(self) -> None:
+        """Wait for the exchange, if one is under way.
+
+        Raises
+        ------
+        AbortedError, GangTimeoutError, ProtocolError
+            It failed; see `AbstractTransport.exchange`.
+        """
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def close(self) -> None:
+        """Let the thread end, after the exchange that it may be in."""
+        self._thread.shutdown()
+
+
+def beside_for(group: Group, strategy: Any) -> Beside | None:
+    """Return what runs exchanges of a strategy beside its steps; None if it has none, or on a single rank."""
+    return Beside(group, strategy) if isinstance(strategy, AbstractBeside) and group.size > 1 else None
 
 
 class DelayedMean:

@@ -33,10 +33,12 @@ from dsgd.sync.auto import AutoSync
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.choco import ChocoSGD
+from dsgd.sync.decoupled import DecoupledDiLoCo
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour
 from dsgd.sync.dpsgd import DPSGD
+from dsgd.sync.eager import EagerDiLoCo
 from dsgd.sync.easgd import EASGD
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import FedProx
@@ -52,6 +54,7 @@ from dsgd.sync.sgp import SGP
 from dsgd.sync.slowmo import SlowMo
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.streaming import StreamingDiLoCo
 
 __all__ = ["STRATEGIES", "resolve"]
 
@@ -73,6 +76,8 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "choco": ChocoSGD,
         "slowmo": SlowMo,
         "diloco": DiLoCo,
+        "eager-diloco": EagerDiLoCo,
+        "streaming-diloco": StreamingDiLoCo,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,
         "admm": ADMM,
@@ -85,6 +90,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "async-easgd": AsyncEASGD,
         "async-admm": AsyncADMM,
         "async-leader": AsyncLeaderSGD,
+        "decoupled-diloco": DecoupledDiLoCo,
         "adpsgd": ADPSGD,
         "hogwild": Hogwild,
     }

@@ -53,7 +53,7 @@ from dsgd.sync import (
 from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
-from dsgd.sync.delayed import DelayedMean
+from dsgd.sync.delayed import DelayedMean, beside_for
 from dsgd.torch.agreement import agree, check_ranks
 from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule
@@ -176,6 +176,7 @@ class Synchronizer:
         self._scale = scale if abs(scale - 1.0) > _ROUNDING else 1.0
         self._start = params.copy() if self._scale != 1.0 else params[:0]
         self._delayed = DelayedMean(group, params) if overlaps else None
+        self._beside = beside_for(group, strategy)
         self._adaptation: Adaptation | None = None
         if isinstance(strategy, AbstractAdaptation) and self.rank.size > 1:
             self._adaptation = Adaptation(self.rank, strategy, None, rows, LoopSteps(), math.inf)
@@ -263,6 +264,8 @@ class Synchronizer:
         self.flat.to_host()
         if self._delayed is not None:
             self._delayed.finish(self.flat.params)
+        if self._beside is not None:
+            self._beside.finish()
         self._close()
         self._ledger.begin_round("collect")
         _, has_moved = agree(self._group, ends=True, moved=self._has_moved or self._delayed is not None)
@@ -283,8 +286,9 @@ class Synchronizer:
 
     def _close(self) -> None:
         """Let the thread of exchanges end."""
-        if self._delayed is not None:
-            self._delayed.close()
+        for beside in (self._delayed, self._beside):
+            if beside is not None:
+                beside.close()
 
     # -- models --------------------------------------------------------------------------------------------------
 
@@ -332,6 +336,8 @@ class Synchronizer:
         self._begin_exchange()
         if self._delayed is not None:
             self._delayed.finish(self.flat.params)
+        if self._beside is not None:
+            self._beside.finish()
         if not self._is_finished:
             agree(self._group)
         if self._delayed is not None and not ends_epoch:
@@ -346,6 +352,8 @@ class Synchronizer:
             carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
             if self._scale != 1.0:
                 self._start[:] = self.flat.params
+            if self._beside is not None and not self._is_finished:
+                self._beside.start(self._weight, at.strategy)
         self._has_moved = False
         self._end_exchange()
         self.flat.to_device()

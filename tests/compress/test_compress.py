@@ -16,6 +16,7 @@ from dsgd.compress import (
     QSGD,
     AdaComp,
     AdaptiveThreshold,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -380,6 +381,43 @@ def test_dgc_at_full_density_is_momentum_or_none() -> None:
         np.testing.assert_allclose(sent(heavy, vector, memories[1]), velocity, rtol=1e-12)
 
 
+@pytest.mark.parametrize("n", [5, 64, 200])
+@pytest.mark.parametrize("compressor", [DeMo(3, 16, 0.9), DeMo(1, 64, 0.999), DeMo(100, 7, 0.5)], ids=repr)
+def test_demo_equals_its_twin(compressor: DeMo, n: int) -> None:
+    """The strongest cosines of the momentum, also of a last chunk that is shorter, over six vectors."""
+    memory, twin = compressor.init(n, np.float64, 0), reference.DeMo(compressor, n)
+    for seed in range(6):
+        vector = np.random.default_rng(seed).standard_normal(n)
+        np.testing.assert_allclose(sent(compressor, vector, memory), twin(vector), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(memory.momentum, twin.momentum, rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=40)
+@given(vector=vectors, k=st.integers(1, 9), chunk=st.integers(1, 9), decay=st.sampled_from([0.0, 0.9, 1.0]))
+def test_what_demo_sends_and_keeps_is_the_momentum(vector: np.ndarray, k: int, chunk: int, decay: float) -> None:
+    """What is sent and what stays are the decayed momentum plus the vector; with all waves nothing stays."""
+    compressor = DeMo(k, chunk, decay)
+    memory = compressor.init(vector.shape[0], vector.dtype, 1)
+    rounding = 64 * np.finfo(vector.dtype).eps * max(1.0, np.abs(vector).max(initial=0.0))
+    for factor in (1.0, -0.5, 0.25):
+        part = (factor * vector).astype(vector.dtype)
+        momentum = decay * memory.momentum.astype(float) + part
+        out = sent(compressor, part, memory)
+        np.testing.assert_allclose(out + memory.momentum, momentum, rtol=0, atol=rounding)
+        # Cosines are orthonormal: what stays is at a right angle to what is sent, and no longer than it all was.
+        assert np.linalg.norm(memory.momentum) <= np.linalg.norm(momentum) + rounding * len(vector)
+        if k >= chunk:
+            np.testing.assert_allclose(memory.momentum, 0.0, rtol=0, atol=rounding)
+
+
+def test_slow_waves_are_few() -> None:
+    """A momentum that is a slow wave in every chunk is sent as one coefficient of each, and nothing stays."""
+    t = np.arange(64)
+    vector = np.tile(np.cos(np.pi * 3 * (2 * t + 1) / 128), 5) * np.repeat([1.0, -2.0, 3.0, 0.5, 9.0], 64)
+    memory = DeMo(1).init(320, np.float64, 0)
+    np.testing.assert_allclose(sent(DeMo(1), vector, memory), vector, rtol=0, atol=1e-12)
+
+
 def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
     """On one matrix again and again the error becomes that of the truncated SVD; at full rank it is zero."""
     rng = np.random.default_rng(3)
@@ -445,6 +483,9 @@ def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
         (lambda: Half("float8"), "format"),  # type: ignore[arg-type]
         (lambda: PowerSGD(0), "rank"),
         (lambda: DGC(warm_up=(2.0,)), "warm_up"),
+        (lambda: DeMo(0), "k"),
+        (lambda: DeMo(decay=1.5), "decay"),
+        (lambda: DeMo(magnitude=0.0), "magnitude"),
         (lambda: GTopK(route="star"), "route"),  # type: ignore[arg-type]
         (lambda: ErrorFeedback(TopK(), decay=0.0), "decay"),
         (lambda: ErrorFeedback("topk"), "compressor"),  # type: ignore[arg-type]
@@ -467,7 +508,9 @@ def test_layers_refuse_what_loses(inner: Compressor) -> None:
         Layerwise({"*": inner})
 
 
-@pytest.mark.parametrize("inner", [GTopK(), DGC(), AdaComp(), QSGD(), TernGrad(), ErrorFeedback(TopK())], ids=repr)
+@pytest.mark.parametrize(
+    "inner", [GTopK(), DGC(), DeMo(), AdaComp(), QSGD(), TernGrad(), ErrorFeedback(TopK())], ids=repr
+)
 def test_feedback_refuses_what_needs_none(inner: Compressor) -> None:
     """A second memory, or one for noise that may be longer than the vector, is refused; both are named."""
     with pytest.raises(IncompatiblePartsError, match=f"ErrorFeedback cannot wrap {type(inner).__name__}"):

@@ -20,7 +20,7 @@ from dsgd.collectives import (
     gossip_cost,
 )
 from dsgd.comm.topology import Complete, Groups, Ring, Star
-from dsgd.compress import DGC, AbstractCompressor, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
+from dsgd.compress import DGC, AbstractCompressor, DeMo, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
 from dsgd.sync import (
     ADMM,
     DPSGD,
@@ -31,6 +31,7 @@ from dsgd.sync import (
     AutoSync,
     ChocoSGD,
     DiLoCo,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     LeaderSGD,
@@ -40,6 +41,7 @@ from dsgd.sync import (
     OverlapSGP,
     PostLocalSGD,
     SlowMo,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import CommFloor, FixedPeriod
 from reference import strategies as twins
@@ -80,6 +82,11 @@ def one_sum(rank: int, size: int, n: int, itemsize: int, k: int, *, vectors: int
     return allreduce_cost(rank, size, vectors * n, itemsize)
 
 
+def late_sum(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of an all-reduce of what the round before has left."""
+    return one_sum(rank, size, n, itemsize, k) if k else Cost(0, 0)
+
+
 def gossip(topology: Any, rank: int, size: int, n: int, itemsize: int, k: int, *, extra: int = 0) -> Cost:
     """Return the cost of a round of gossip."""
     return gossip_cost(topology, rank, size, n + extra, itemsize, k % topology.period(size))
@@ -105,6 +112,17 @@ def from_leader(n_groups: int, every: int, rank: int, size: int, n: int, itemsiz
     return Cost(sum(part.n_bytes for part in parts), sum(part.messages for part in parts))
 
 
+def fragment(
+    strategy: StreamingDiLoCo, rank: int, size: int, n: int, itemsize: int, k: int, *, summed: Any = one_sum
+) -> Cost:
+    """Return the cost of the sum of a fragment: that of this round, or of the one before, which is sent late."""
+    turn, parts = k - (strategy.delay > 0), strategy.fragments
+    if turn < 0:
+        return Cost(0, 0)
+    f = turn % parts
+    return summed(rank, size, n * (f + 1) // parts - n * f // parts, itemsize, k)
+
+
 def outer(rate: float, beta: float, nesterov: bool) -> Callable[..., Any]:
     """Return the maker of the twin of an outer step."""
     return partial(twins.Outer, rate=rate, beta=beta, nesterov=nesterov)
@@ -125,7 +143,7 @@ def lossless(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
 
 #: Compressors in the limit in which they lose nothing.
 WHOLE = [GTopK(1.0), ErrorFeedback(TopK(1.0)), ErrorFeedback(PowerSGD(99))]
-GRADIENTS = [DGC(1.0), GTopK(1.0, route="tree"), ErrorFeedback(RandomK(1.0))]
+GRADIENTS = [DGC(1.0), DeMo(64, magnitude=None), GTopK(1.0, route="tree"), ErrorFeedback(RandomK(1.0))]
 
 FAMILY = [
     Member(LocalSGD(8), twins.Mean, one_sum, LocalSGD(8)),
@@ -158,6 +176,17 @@ FAMILY = [
     Member(DiLoCo(8, 0.6, 0.4), outer(0.6, 0.4, nesterov=True), one_sum, DiLoCo(8, 1.0, 0.0)),
     Member(SlowMo(8, 0.4, 0.8, compressor="auto"), outer(0.8, 0.4, nesterov=False), lossless),
     Member(DiLoCo(8, 0.6, 0.4, compressor=WHOLE[1]), outer(0.6, 0.4, nesterov=True), partial(compressed, WHOLE[1])),
+    Member(EagerDiLoCo(8, 0.6, 0.4), twins.Eager, late_sum),
+    *(
+        Member(strategy, twins.Streaming, partial(fragment, strategy))
+        for strategy in (StreamingDiLoCo(8, 3, 0, 0.3, 0.6, 0.4), StreamingDiLoCo(8, 5, 2, 0.4))
+    ),
+    Member(
+        StreamingDiLoCo(8, 3, 2, compressor=WHOLE[1]),
+        twins.Streaming,
+        partial(fragment, StreamingDiLoCo(8, 3, 2), summed=partial(compressed, WHOLE[1])),
+        StreamingDiLoCo(8, 1, 0, 0.0, 1.0, 0.0, compressor=WHOLE[1]),
+    ),
     Member(SCAFFOLD(8, rate=0.9), twins.Control, partial(one_sum, vectors=2), SCAFFOLD(8)),
     Member(ADMM(8, rho=0.3, stretch=4), twins.Consensus, one_sum),
     Member(FedProx(8, mu=0.1, stretch=4), twins.Mean, one_sum, FedProx(8, mu=0.0)),

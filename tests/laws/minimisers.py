@@ -30,9 +30,11 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     Hogwild,
@@ -45,6 +47,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 
@@ -177,6 +180,9 @@ MINIMISERS = [
     Settles(EpochAveraging()),
     Settles(SlowMo(12, 0.4)),
     Settles(DiLoCo(12)),
+    Settles(EagerDiLoCo(12)),
+    # Three fragments would lose steps on the same third of the rows in every epoch.
+    Settles(StreamingDiLoCo(12, 4), speed=0.7),
     Settles(FedProx(12, stretch=6)),
     Settles(SCAFFOLD(12, stretch=6)),
     Settles(ADMM(12, 0.5, stretch=6)),
@@ -194,6 +200,7 @@ MINIMISERS = [
     # Prices begin anew in each call.
     Settles(AsyncADMM(6, 0.5, stretch=3), speed=0.4),
     Settles(AsyncEASGD(6), 8.0, speed=0.7),
+    Settles(DecoupledDiLoCo(6)),
     Settles(Downpour(6), speed=0.5),
     Settles(ASGD(6)),
     # The first gradients of an epoch are of another age on every rank.
@@ -203,6 +210,7 @@ MINIMISERS = [
     Settles(BackupWorkers(3, backups=0), rate=0.06),
     Settles(BackupWorkers(3, backups=1), at=shared_optimum, rate=0.06),
     Settles(AsyncLeaderSGD(12), at=shared_optimum),
+    Settles(AsyncLeaderSGD(12, n_groups=2), at=shared_optimum),
     # Simulated threads walk one after the other, and what the last has seen counts more.
     Settles(Hogwild(), 15.0),
 ]

@@ -20,6 +20,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -50,9 +51,11 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     EpochAveraging,
     FedProx,
     Hogwild,
@@ -65,6 +68,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.resolve import STRATEGIES
@@ -123,6 +127,10 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (AnytimeSGD(seconds=math.inf), lambda P: [*sums(P, M, EPOCHS), *sums(P, 1, EPOCHS)]),
     (SlowMo(8), averages),
     (DiLoCo(8), averages),
+    # The last exchange is that of the mean in the end.
+    (EagerDiLoCo(8), averages),
+    (StreamingDiLoCo(8, 2, 0, 0.5), lambda P: [*sums(P, M // 2, ROUNDS), *sums(P, M)]),
+    (StreamingDiLoCo(8, 3, 1, 0.5), lambda P: [*sums(P, M // 3, ROUNDS - 1), *sums(P, M)]),
     (FedProx(8), averages),
     (ADMM(8), averages),
     (SCAFFOLD(8), lambda P: sums(P, 2 * M, ROUNDS)),
@@ -137,10 +145,12 @@ FORMS: list[tuple[Any, Callable[[int], Sent]]] = [
     (DelayCompensatedASGD(8), served),
     (StaleSynchronous(8), served),
     (BackupWorkers(8), served),
+    (DecoupledDiLoCo(8), served),
     (Downpour(8), served),
     (AsyncADMM(8), served),
     (AsyncEASGD(8), lambda P: [(2 * P * (ROUNDS + EPOCHS), 3 + M)]),
     (AsyncLeaderSGD(8), lambda P: [(2 * P * ROUNDS, 3 + M), *sums(P, M)]),
+    (AsyncLeaderSGD(8, n_groups=2), lambda P: [(2 * P * ROUNDS, 3 + M), *sums(P, M)]),
     (Hogwild(), lambda P: []),
 ]
 
@@ -150,6 +160,7 @@ COMPRESSORS: list[Any] = [
     QSGD(4),
     TernGrad(),
     DGC(0.1),
+    DeMo(2),
     GTopK(0.1),
     GTopK(0.1, route="tree"),
     RandomK(0.1),

@@ -14,7 +14,7 @@ import pytest
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.topology import Complete, Star
-from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
+from dsgd.compress import DGC, QSGD, AdaComp, DeMo, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
 from dsgd.local import SGD, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
@@ -40,6 +40,7 @@ STRATEGIES: dict[str, Any] = {
     "DiLoCo, TopK": DiLoCo(8, 0.7, 0.4, compressor=TopK(0.2)),
     "LocalSGD, Layerwise": LocalSGD(8, compressor=Layerwise({"*": ErrorFeedback(TopK(0.2))})),
     "MinibatchSGD, DGC": MinibatchSGD(8, compressor=DGC(0.2)),
+    "MinibatchSGD, DeMo": MinibatchSGD(8, compressor=DeMo(1, 4)),
     "MinibatchSGD, feedback": MinibatchSGD(8, compressor=ErrorFeedback(PowerSGD(1))),
     "MinibatchSGD, vote": MinibatchSGD(8, compressor=MajorityVote(momentum=0.9)),
 }

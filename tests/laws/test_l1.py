@@ -29,6 +29,7 @@ from dsgd.sync import (
     OneShotAveraging,
     PostLocalSGD,
     SlowMo,
+    StreamingDiLoCo,
 )
 from laws.family import FAMILY, WHOLE, Strategy
 from laws.test_training import steady
@@ -97,8 +98,9 @@ def objective(model: Any, X: Any, y: np.ndarray, penalty: str) -> float:
 #: Epochs, such that all of them come as far as one rank in ten: steps are as long, of a mean of ranks there are fewer.
 EPOCHS = {4: 20, 16: 60}
 #: Times as many for what moves less in a round. A spring of elastic averaging has the strength beta / P, so that its
-#: centre follows 16 ranks four times as slowly as 4; and a rank of `ADPSGD` meets one other at a time.
-LONGER = {(EASGD, 16): 4, (ADPSGD, 16): 2}
+#: centre follows 16 ranks four times as slowly as 4; and a rank of `ADPSGD` meets one other at a time. Of the
+#: steps that a rank takes while a fragment is under way it keeps a part.
+LONGER = {(EASGD, 16): 4, (ADPSGD, 16): 2, (StreamingDiLoCo, 4): 2, (StreamingDiLoCo, 16): 2}
 
 
 def is_held(strategy: Strategy, n_ranks: int) -> bool:

@@ -24,7 +24,7 @@ from laws.test_training import problem, steady
 EPOCHS = 4
 #: Of compressors, those that go with each of what is exchanged.
 GRADIENTS = [c for c in COMPRESSORS if not c.needs_feedback]
-MODELS = [c for c in GRADIENTS if "DGC" not in repr(c) and "MajorityVote" not in repr(c)]
+MODELS = [c for c in GRADIENTS if not any(name in repr(c) for name in ("DGC", "DeMo", "MajorityVote"))]
 STRATEGIES = [
     *(steady(member.strategy) for member in FAMILY),
     PostLocalSGD(16, 4, epochs=2),

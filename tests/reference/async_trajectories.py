@@ -191,6 +191,78 @@ class AsyncLeader(Posted):
         return self.models.mean(axis=0)
 
 
+class Decoupled(Posted):
+    """A server that takes Nesterov steps with the changes of a quorum, which wait for it."""
+
+    def __init__(self, strategy):
+        self.s = strategy
+        super().__init__()
+
+    def begin(self):
+        """Begin without momentum."""
+        self.x, self.base, self.u, self.number = self.models[0].copy(), self.models.copy(), 0 * FIRST, 0
+        self.waiting, self.sum, self.sent = [], 0 * FIRST, [0] * self.size
+
+    def meet(self, worker, loss):
+        """Send what has changed."""
+        self.sum = self.sum + (self.base[worker] - self.models[worker])
+        self.waiting.append(worker)
+        self.sent[worker] += 1
+        come = sum(self.sent[w] < self.n_rounds_of for w in range(self.size) if w not in self.waiting)
+        if len(self.waiting) >= min(self.s.wanted(self.size), len(self.waiting) + come):
+            g = self.sum / self.size
+            self.u = self.s.outer_momentum * self.u + g
+            self.x = self.x - self.s.outer_rate * (g + self.s.outer_momentum * self.u)
+            self.models[self.waiting] = self.base[self.waiting] = self.x
+            self.waiting, self.sum = [], 0 * FIRST
+
+    def settle(self):
+        """Give all the model."""
+        self.models[:] = self.base[:] = self.x
+        self.sent = [0] * self.size
+
+
+class AsyncLeaders(Posted):
+    """Teng et al. 2019, algorithm 1: leaders of groups when the common counter is full, now and then one of all."""
+
+    def __init__(self, strategy):
+        self.s, self.version, self.heard = strategy, 0, None
+        super().__init__()
+
+    def begin(self):
+        """Begin without messages and leaders, with the count that the first worker has heard of."""
+        self.messages, self.author, self.z = [], None, None
+        self.leaders = {}
+        self.version = self.heard[0] if self.heard else 0
+        self.heard = [self.version] * self.size
+
+    def meet(self, worker, loss):
+        """Send model and loss, and follow."""
+        n, every, group = self.s.n_groups, self.s.global_every, worker * self.s.n_groups // self.size
+        self.messages.append((loss, worker, self.models[worker].copy()))
+        if len(self.messages) == self.size:
+            self.version += 1
+            for g in range(n):
+                own = [message for message in self.messages if message[1] * n // self.size == g]
+                if own:
+                    self.leaders[g] = min(own, key=lambda message: message[0])[1:]
+            if self.version % every == 0:
+                self.author, self.z = min(self.messages, key=lambda message: message[0])[1:]
+            self.messages = []
+        before, self.heard[worker] = self.heard[worker], self.version
+        if before == self.version:
+            return
+        author, leader = self.leaders[group]
+        if author != worker:
+            self.models[worker] = self.models[worker] + self.s.pull * (leader - self.models[worker])
+        if self.version // every > before // every and self.author != worker:
+            self.models[worker] = self.models[worker] + self.s.global_pull * (self.z - self.models[worker])
+
+    def returned(self):
+        """Return the mean of the models."""
+        return self.models.mean(axis=0)
+
+
 class Pairs(Posted):
     """AD-PSGD of ranks that look one after the other, each finding what those before it have sent."""
 

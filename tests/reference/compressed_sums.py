@@ -112,6 +112,29 @@ class Deep(Sum):
         return np.sum([rank(vector) for rank, vector in zip(self.ranks, vectors, strict=True)], axis=0)
 
 
+class Decoupled(Sum):
+    """Decoupled momentum on every rank, and the sign of the sum."""
+
+    def __init__(self, compressor):
+        self.compressor = compressor
+
+    def begin(self, size, n):
+        """Begin with so many ranks."""
+        self.ranks = [compression.DeMo(self.compressor, n) for _ in range(size)]
+
+    def take_over(self, size):
+        """Give each rank an equal share of the momentum."""
+        momentum = np.sum([rank.momentum for rank in self.ranks], axis=0) / size
+        self.begin(size, len(momentum))
+        for rank in self.ranks:
+            rank.momentum = momentum.copy()
+
+    def __call__(self, vectors):
+        """Return the sum of what is sent, or its sign."""
+        total = np.sum([rank(vector) for rank, vector in zip(self.ranks, vectors, strict=True)], axis=0)
+        return total if self.compressor.magnitude is None else self.compressor.magnitude * np.sign(total)
+
+
 class Vote(Sum):
     """Signum by majority: a tie is plus."""
 

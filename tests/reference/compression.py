@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import fft
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -108,6 +109,23 @@ def adacomp(residual: np.ndarray, vector: np.ndarray, width: int) -> np.ndarray:
         if largest > 0:
             out[part] = np.where(np.abs(ahead[part]) >= largest, np.where(ahead[part] < 0, -scale, scale), 0.0)
     return out
+
+
+class DeMo:
+    """Peng et al. 2024, algorithm 1, on stretches of the vector: the strongest cosines of the momentum, by scipy."""
+
+    def __init__(self, compressor: Any, n: int) -> None:
+        self.compressor, self.momentum = compressor, np.zeros(n)
+
+    def __call__(self, vector: np.ndarray) -> np.ndarray:
+        """Return the waves that are sent, given the next `vector`."""
+        c, sent = self.compressor, np.zeros(len(vector))
+        self.momentum = c.decay * self.momentum + vector
+        for begin in range(0, len(vector), c.chunk):
+            part = slice(begin, begin + c.chunk)
+            sent[part] = fft.idct(top(fft.dct(self.momentum[part], norm="ortho"), c.k), norm="ortho")
+        self.momentum = self.momentum - sent
+        return sent
 
 
 class DGC:

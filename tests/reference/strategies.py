@@ -106,6 +106,68 @@ class Outer(Mean):
         return np.tile(self.x, (len(models), 1))
 
 
+class Streaming(Outer):
+    """Outer steps of one fragment after the other, taken up some rounds later: Douillard et al. 2025, algorithm 2."""
+
+    def __init__(self, strategy, first, weights):
+        self.late = []
+        super().__init__(strategy, first, weights, strategy.outer_rate, strategy.outer_momentum, True)
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange."""
+        n, F = len(self.x), min(self.s.fragments, len(self.x))
+        f = np.arange(n)[n * (self.k % F) // F : n * (self.k % F + 1) // F]
+        models = self.take_up(models.copy())
+        delta = self.x[f] - self.mean(models[:, f])
+        self.u[f] = self.beta * self.u[f] + delta
+        self.x[f] -= self.rate * (delta + self.beta * self.u[f])
+        self.late.append((self.k + self.s.delay, f, self.x[f].copy()))
+        models = self.take_up(models)
+        self.k += 1
+        return models
+
+    def take_up(self, models):
+        """Return models with what is due."""
+        due = [late for late in self.late if late[0] == self.k]
+        self.late = [late for late in self.late if late[0] > self.k]
+        for _, f, common in due:
+            models[:, f] = (1 - self.s.mixing) * common + self.s.mixing * models[:, f]
+        return models
+
+    def collect(self, models):
+        """Return the model of training."""
+        return self.mean(models)
+
+
+class Eager(Outer):
+    """Every rank with an outer optimiser of its own, fed its fresh change and stale ones: Kale et al. 2025."""
+
+    def __init__(self, strategy, first, weights):
+        super().__init__(strategy, first, weights, strategy.outer_rate, strategy.outer_momentum, True)
+
+    def start(self, first):
+        """Begin at a model."""
+        self.x = np.tile(first, (len(self.w), 1))
+        self.u, self.change, self.stale = 0 * first, 0 * self.x, 0 * self.x
+
+    def take_over(self, models):
+        """Go on from models of other ranks, with the mean momentum and what has not come in yet of all changes."""
+        self.u, self.x, self.stale = self.u.mean(axis=0), models, 0 * models + self.stale.mean(axis=0)
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange."""
+        self.change = self.w[:, None] * (self.x - models)
+        g = self.change + self.stale
+        self.u = self.beta * self.u + g
+        self.x = self.x - self.rate * (g + self.beta * self.u)
+        self.stale = self.change.sum(axis=0) - self.change
+        return self.x
+
+    def collect(self, models):
+        """Return the model of training."""
+        return self.mean(models - self.rate * (1 + self.beta) * self.stale)
+
+
 class Control(Mean):
     """Control variates; the models are those after corrected steps."""
 

@@ -108,6 +108,8 @@ class Averaging:
         rule, rule.w = self.rule, np.full(size, 1 / size)
         if hasattr(rule, "own"):
             rule.own = np.tile(rule.own.mean(axis=0), (size, 1))
+        if isinstance(rule, rules.Eager):
+            rule.take_over(self.models)
         if hasattr(rule, "public"):
             rule.public = np.tile(rule.public.mean(axis=0), (size, 1))
         if hasattr(rule, "under_way"):

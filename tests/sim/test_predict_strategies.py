@@ -12,6 +12,7 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -39,6 +40,7 @@ COMPRESSORS: list[Any] = [
     QSGD(4),
     TernGrad(),
     DGC(0.1),
+    DeMo(2),
     GTopK(0.1),
     GTopK(0.1, route="tree"),
     ErrorFeedback(RandomK(0.1)),
@@ -93,7 +95,7 @@ def test_fits_take_what_is_predicted_for_their_strategy(name, size, stragglers):
 def test_fits_take_what_is_predicted_for_their_compressor(compressor):
     """So they are with every compressor, of gradients and, where it is meant for them, of models."""
     compare(MinibatchSGD(EVERY * 5, compressor=compressor), 5, EPOCHS * ROUNDS, "none")
-    if not isinstance(compressor, (DGC, MajorityVote)):
+    if not isinstance(compressor, (DGC, DeMo, MajorityVote)):
         compare(LocalSGD(EVERY, compressor=compressor), 5, EPOCHS * ROUNDS, "none")
 
 

@@ -45,12 +45,14 @@ from dsgd.sync import (
     AnytimeSGD,
     BackupWorkers,
     DiLoCo,
+    EagerDiLoCo,
     EpochAveraging,
     LeaderSGD,
     LocalSGD,
     MinibatchSGD,
     OneShotAveraging,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from sim_links import FLAT, cost
 
@@ -69,6 +71,8 @@ STRATEGIES = [
     LeaderSGD(),
     SCAFFOLD(),
     DiLoCo(),
+    EagerDiLoCo(every=50),
+    StreamingDiLoCo(every=50, fragments=3),
 ]
 OPTIONS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
 

@@ -42,9 +42,9 @@ def rows(small: DnnStudy, tmp_path_factory: pytest.TempPathFactory) -> list[dict
 
 
 def test_every_way_makes_a_row_with_its_bytes(small: DnnStudy, rows: list[dict[str, Any]]) -> None:
-    """Twelve methods; those that exchange every 16th batch send a 16th, sparse ones far less, and all have a curve."""
+    """Fifteen methods; those that exchange every 16th batch send a 16th, sparse ones far less, and all have a curve."""
     assert [row["strategy"] for row in rows] == list(WAYS)
-    assert len(rows) == small.count() == 12
+    assert len(rows) == small.count() == 15
     sent = {row["strategy"]: row["bytes_sent"] for row in rows}
     assert sent["synchronous"] / sent["local"] > 15
     assert sent["synchronous"] / sent["gtopk"] > 30
@@ -70,7 +70,7 @@ def test_tables_and_claims_say_what_rows_do(rows: list[dict[str, Any]]) -> None:
     """A line per way with its share of the synchronous bytes; the way that sends least is on the front."""
     [gang] = summarise_dnn(rows)
     table = dnn_table(gang)
-    assert len(table.rows) == 12
+    assert len(table.rows) == 15
     shares = {line[0].split(" ")[0]: line[7] for line in table.rows}
     assert shares["synchronous"] == "1"
     assert shares["local"].startswith("1/1")
@@ -186,4 +186,4 @@ def test_studies_that_cannot_be_run_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidParameterError, match=text):
             DnnStudy(**options)  # type: ignore[arg-type]
-    assert demo_dnn_study().count() == 12
+    assert demo_dnn_study().count() == 15

@@ -29,7 +29,9 @@ from dsgd.sync import (
     AsyncEASGD,
     AsyncLeaderSGD,
     BackupWorkers,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
+    DiLoCo,
     Downpour,
     Hogwild,
     LocalSGD,
@@ -212,6 +214,16 @@ def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
     plain = fit(LocalSGD(8), 1, schedule="optimal").value
     np.testing.assert_allclose(ours.params, plain.params, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose([r.train_loss for r in ours.history], [r.train_loss for r in plain.history], rtol=1e-10)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_a_quorum_of_all_is_diloco(n_ranks: int) -> None:
+    """With a quorum of all workers, whose shards are equal, outer steps are those of DiLoCo; of one worker also."""
+    ours = fit(DecoupledDiLoCo(8, quorum=9, outer_rate=1.0, outer_momentum=0.4), n_ranks).value
+    if n_ranks > 1:
+        plain = fit(DiLoCo(8, 1.0, 0.4), n_ranks).value
+        np.testing.assert_allclose(ours.params, plain.params, rtol=1e-10, atol=1e-12)
+    assert np.isfinite(ours.params).all()
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])

@@ -20,6 +20,7 @@ from dsgd.sync import (
     AsyncEASGD,
     AsyncLeaderSGD,
     BackupWorkers,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     Downpour,
     StalenessAware,
@@ -272,6 +273,63 @@ def test_the_lowest_score_among_as_many_messages_as_workers_leads() -> None:
         handler.accept(worker % 2, message)
         leaders.append((float(model.params[0]), model.version))
     assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
+
+
+def test_a_quorum_steps_and_is_answered() -> None:
+    """The quorum moves the model by its share of the changes, with momentum, and the last of an epoch wait for none."""
+    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 4, rounds=2)
+    handler = DecoupledDiLoCo(quorum=2, outer_rate=0.5, outer_momentum=0.5).handler(model)
+    tell = lambda worker, change: list(handler.accept(worker, message_of(np.array([change]), 0)))  # noqa: E731
+    assert tell(3, 4.0) == []
+    assert tell(1, 8.0) == [3, 1]
+    # A quarter of 12 each: g = 3, u = 3.
+    assert model.params[0] == -0.5 * (3.0 + 0.5 * 3.0)
+    assert tell(1, -4.0) == []
+    assert tell(3, 0.0) == [1, 3]
+    # g = -1, u = 0.5.
+    assert model.params[0] == -2.25 - 0.5 * (-1.0 + 0.5 * 0.5)
+    assert [tell(0, 0.0), tell(2, 0.0), tell(0, 0.0)] == [[], [0, 2], []]
+    assert tell(2, 0.0) == [0, 2]
+    assert model.version == 4
+
+
+def test_groups_have_leaders_of_their_own_and_one_of_all() -> None:
+    """Workers are pulled to the leader of their group, and every second time to that of all; leaders not to themselves.
+
+    The models of four workers are 1, 2, 3, 4; losses fall from worker to worker, so 2 leads the first group, and 4 the
+    other and all.
+    """
+    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 4, rounds=10)
+    handler = AsyncLeaderSGD(pull=0.5, n_groups=2, global_pull=0.1, global_every=2).handler(model)
+
+    def tell(worker: int, known: int) -> float:
+        message = message_of(np.array([worker + 1.0]), known)
+        message.head["score"] = -worker
+        assert list(handler.accept(worker, message)) == [worker]
+        handler.answer(worker, message.body)
+        return float(message.body[0])
+
+    assert [tell(worker, 0) for worker in range(3)] == [1.0, 2.0, 3.0]
+    # Of the first leaders of groups there is none of all.
+    assert tell(3, 0) == 4.0
+    assert [tell(worker, 0) for worker in range(3)] == [1.5, 2.0, 3.5]
+    assert model.version == 1
+    # The next leaders come with one of all, which is the model of worker 3.
+    assert tell(3, 1) == 4.0
+    assert (model.version, model.author, model.params[0]) == (2, 3, 4.0)
+    assert [tell(worker, 1) for worker in range(3)] == pytest.approx(
+        [1.5 + 0.1 * 2.5, 2.0 + 0.1 * 2.0, 3.5 + 0.1 * 0.5]
+    )
+    # The third ones come with none of all.
+    assert tell(0, 2) == 1.5
+    assert (tell(0, 3), model.version) == (1.0, 3)
+    assert [tell(worker, 3) for worker in (2, 3)] == [3.0, 4.0]
+    assert tell(3, 3) == 4.0
+    assert (model.version, model.author) == (4, 3)
+    assert [tell(worker, 4) for worker in (2, 3, 3, 2)] == [3.0, 4.0, 4.0, 3.5]
+    assert model.version == 5
+    # Worker 0 was the only one of its group that had sent before, and still leads it.
+    assert tell(1, 4) == 1.5
 
 
 @pytest.mark.parametrize("strategy", PUSHING, ids=repr)

@@ -18,7 +18,7 @@ from dsgd.collectives import Group  # noqa: E402
 from dsgd.comm import AbortFlag  # noqa: E402
 from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
-from dsgd.compress import DGC, ErrorFeedback, Half, RandomK  # noqa: E402
+from dsgd.compress import DGC, DeMo, ErrorFeedback, Half, RandomK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
 from dsgd.ledger import COMPUTE  # noqa: E402
 from dsgd.local import Momentum  # noqa: E402
@@ -125,7 +125,7 @@ OTHERS: list[AbstractStrategy[Any]] = [
 def test_a_loop_trains_what_the_rank_loop_trains(strategy: Any, momentum: float) -> None:
     """With as many rows on every rank, in whole batches, a plain loop of torch ends in the model of the rank loop."""
     strategy = steady(strategy)
-    is_plain = isinstance(strategy, SCAFFOLD) or isinstance(strategy.compressor, DGC)
+    is_plain = isinstance(strategy, SCAFFOLD) or isinstance(strategy.compressor, (DGC, DeMo))
     if (momentum and is_plain) or (not momentum and strategy.momentum != "keep"):
         pytest.skip("these are refused together, by the loop as well; see below")
     rule = Momentum(momentum, batch=None if strategy.exchanges == "gradient" else BATCH)
@@ -243,7 +243,8 @@ def test_ranks_that_leave_steps_out_keep_nobody_waiting(strategy: Any) -> None:
     """One rank leaves out its first step and two more, whatever the strategy: all end, with one model."""
     if isinstance(strategy, MinibatchSGD):
         strategy = replace(strategy, batch=2 * BATCH)
-    momentum = 0.0 if isinstance(strategy, SCAFFOLD) or isinstance(getattr(strategy, "compressor", None), DGC) else 0.9
+    has_own = isinstance(getattr(strategy, "compressor", None), (DGC, DeMo))
+    momentum = 0.0 if isinstance(strategy, SCAFFOLD) or has_own else 0.9
     found = skipping(steady(strategy), partial(plain, momentum=momentum), {0: (0, 5, 6)})
     assert len({params.tobytes() for params in found}) == 1
     assert np.isfinite(found[0]).all()

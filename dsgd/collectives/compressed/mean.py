@@ -43,6 +43,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.wires import inproc
 from dsgd.compress import (
     AbstractCompressor,
+    DeMo,
     ErrorFeedback,
     GTopK,
     Half,
@@ -100,6 +101,8 @@ def compressed_mean(
     else:
         add_up: Callable[..., None] = _SUMS.get(type(compressor), _sum_gathered)
         add_up(group, vector, compressor, memory, rest)
+    if isinstance(compressor, DeMo):
+        compressor.finish(vector)
 
 
 def _weigh(vector: FloatVector, weight: float) -> None:

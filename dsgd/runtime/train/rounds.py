@@ -19,7 +19,7 @@ from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
 from dsgd.sync import AnytimeSGD, Cut, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
-from dsgd.sync.delayed import DelayedMean
+from dsgd.sync.delayed import DelayedMean, beside_for
 
 __all__ = ["Rounds"]
 
@@ -50,6 +50,7 @@ class Rounds:
             self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.visits.rows_per_call)
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
+        self._beside = beside_for(group, strategy)
         self._buckets = buckets_for(group, strategy)
         # Rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.density * run.at.params.size + 16 * run.job.optimizer.n_outputs)
@@ -63,7 +64,7 @@ class Rounds:
 
     def close(self) -> None:
         """Let the threads of exchanges end."""
-        for beside in (self._delayed, self._buckets):
+        for beside in (self._delayed, self._beside, self._buckets):
             if beside is not None:
                 beside.close()
 
@@ -139,6 +140,8 @@ class Rounds:
         """Begin the exchange of the round before, where steps are taken beside it; note where the steps start."""
         if self._delayed is not None:
             self._delayed.start(self._weights.weight)
+        if self._beside is not None:
+            self._beside.start(self._weights.weight, self._at.strategy)
         if self._weights.scale != 1.0:
             self._start[:] = self._at.mixing()
             self._at.mixed()
@@ -152,6 +155,8 @@ class Rounds:
         if self._delayed is not None:
             self._delayed.finish(self._at.mixing())
             self._at.mixed()
+        if self._beside is not None:
+            self._beside.finish()
 
     def _scale_change(self) -> None:
         """Multiply what local steps have changed: of ranks that count alike the rates may differ."""

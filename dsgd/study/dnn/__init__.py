@@ -1,4 +1,4 @@
-"""The study of neural networks: accuracy against seconds and bytes, for twelve methods.
+"""The study of neural networks: accuracy against seconds and bytes, for fifteen methods.
 
 ::
 

@@ -12,7 +12,20 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun, Row, picked
-from dsgd.sync import DPSGD, EASGD, SGP, AbstractStrategy, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, PostLocalSGD
+from dsgd.sync import (
+    DPSGD,
+    EASGD,
+    SGP,
+    AbstractStrategy,
+    AsyncEASGD,
+    AsyncLeaderSGD,
+    DiLoCo,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    PostLocalSGD,
+    StreamingDiLoCo,
+)
 
 __all__ = ["MODELS", "SYNCHRONOUS", "WAYS", "DnnRun", "DnnStudy", "Way", "demo_dnn_study"]
 
@@ -24,6 +37,10 @@ SYNCHRONOUS: Final = "synchronous"
 _LOW_RANK: Final = Layerwise({"*": ErrorFeedback(PowerSGD(2))})
 # Batches between two exchanges, for methods that do not exchange after every batch.
 _RARE: Final = 16
+# Parts of a model that is exchanged in parts; all of them in as many batches.
+_FRAGMENTS: Final = 4
+# Groups of ranks with a leader of their own.
+_GROUPS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,8 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
         "post-local": lambda study, ranks: Way(PostLocalSGD(_RARE * study.batch, study.batch), study.momentum),
         "easgd": lambda study, ranks: Way(EASGD(_RARE * study.batch), study.momentum),
         "leader": lambda study, ranks: Way(LeaderSGD(_RARE * study.batch), study.momentum),
+        "async-easgd": lambda study, ranks: Way(AsyncEASGD(_RARE * study.batch), study.momentum),
+        "async-leader": lambda study, ranks: Way(AsyncLeaderSGD(_RARE * study.batch, n_groups=_GROUPS), study.momentum),
         "sgp": lambda study, ranks: Way(SGP(study.batch), study.momentum),
         "dpsgd": lambda study, ranks: Way(DPSGD(study.batch), study.momentum),
         "gtopk": lambda study, ranks: Way(_gradients(study, ranks, GTopK(study.density)), study.momentum),
@@ -64,6 +83,9 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
         "powersgd": lambda study, ranks: Way(_gradients(study, ranks, _LOW_RANK), study.momentum),
         "qsgd": lambda study, ranks: Way(_gradients(study, ranks, QSGD()), study.momentum),
         "diloco": lambda study, ranks: Way(DiLoCo(_RARE * study.batch, 0.7, 0.5), study.momentum),
+        "streaming": lambda study, ranks: Way(
+            StreamingDiLoCo(_RARE // _FRAGMENTS * study.batch, _FRAGMENTS, 1, 0.5, 0.7, 0.5), study.momentum
+        ),
     }
 )
 
