@@ -90,9 +90,9 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
 
     Parameters
     ----------
-    every : int, default 256
+    every : int, default 64
         Rows of the rank with the most rows between two exchanges.
-    rho : float, default 0.01
+    rho : float, default 0.001
         Strength of the spring, in the unit of the curvature of the loss, above zero. Models agree the sooner the
         larger it is; beyond one over the rates of a round it makes training slower.
     stretch : int, default 64
@@ -104,8 +104,8 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
         A value is out of range.
     """
 
-    every: int = 256
-    rho: float = 0.01
+    every: int = 64
+    rho: float = 0.001
     stretch: int = 64
     weighs = "rows"
     ends_equal = False

@@ -79,9 +79,9 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
 
     Parameters
     ----------
-    every : int, default 256
+    every : int, default 64
         Rows of the rank with the most rows between two exchanges.
-    rho : float, default 0.01
+    rho : float, default 0.001
         Strength of the spring; see `ADMM`.
     stretch : int, default 64
         Rows between two pulls.
@@ -96,8 +96,8 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
         A value is out of range.
     """
 
-    every: int = 256
-    rho: float = 0.01
+    every: int = 64
+    rho: float = 0.001
     stretch: int = 64
     arrivals: int = 1
     delay: int = 8
