@@ -39,6 +39,7 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 
@@ -86,6 +87,7 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     quorum: int | None = None
     outer_rate: float = 0.7
     outer_momentum: float = 0.3
+    taxonomy = Taxonomy("decentralised", "asynchronous", "change", "server")
     weighs = "alike"
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from dsgd.handover import SUMMED
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.delayed import AbstractBeside
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -88,6 +89,7 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
     every: int = 2048
     outer_rate: float = 0.7
     outer_momentum: float = 0.3
+    taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
 

@@ -46,6 +46,7 @@ from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.compression import Compressor, check_compressor, start_compression
 from dsgd.sync.delayed import AbstractBeside
 from dsgd.sync.outer import OuterState, outer_step
+from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -114,6 +115,7 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
     outer_rate: float = 0.7
     outer_momentum: float = 0.3
     compressor: Compressor = None
+    taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
 
