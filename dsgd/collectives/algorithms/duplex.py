@@ -84,8 +84,7 @@ def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
     capacities = check_capacities(capacities, root)
     if len(capacities) == 1:
         return Packing(((-1,),), (1.0,))
-    pairs, weights = _optimum(capacities, root)
-    pairs, weights = _fewest(pairs, weights, capacities)
+    pairs, weights = _fewest(*_optimum(capacities, root), capacities)
     if np.array_equal(capacities, capacities.T):
         return Packing(tuple(_lowest(pair.up) for pair in pairs), weights)
     return Packing(tuple(pair.up for pair in pairs), weights, tuple(pair.down for pair in pairs))
