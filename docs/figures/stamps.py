@@ -99,6 +99,11 @@ _ABOUT: Final[Mapping[str, Sequence[str]]] = {
     "collectives": ["dsgd/collectives/model.py"],
     "elimination": ["svm/kernel_solver/elimination.py"],
     "speedups": ["dsgd/sim/scaling/*.py"],
+    "parts": [
+        "dsgd/collectives/algorithms/concurrent.py",
+        "dsgd/collectives/algorithms/duplex.py",
+        "dsgd/study/collectives/parts.py",
+    ],
     "trees": ["dsgd/collectives/algorithms/packing.py"],
     "sums": ["dsgd/collectives/algorithms/ring.py"],
     "transports": [

@@ -58,5 +58,7 @@ def collectives(
     rows = follow(runs, study.count(), ("wire",), out, quiet=as_json)
 
     gangs = api.summarise_collectives(rows)
-    tables = [api.link_table(gangs), *map(api.collective_table, gangs)]
-    tell(api.collective_page(study, rows), out, tables, {}, as_json=as_json)
+    # Of the large parts, the trees alone take seconds.
+    parts = api.measure_parts(sizes=(3, 4, 5)) if demo else api.measure_parts()
+    tables = [api.link_table(gangs), *map(api.collective_table, gangs), api.parts_table(parts)]
+    tell(api.collective_page(study, rows, parts), out, tables, {}, as_json=as_json)

@@ -49,6 +49,8 @@ class AbstractTransport(ABC):
         How frames are sent: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
     deadline_s : float
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
+    concurrent : bool
+        Whether a rank goes on as soon as it has handed a message over, so that all of its links can carry at once.
     is_virtual : bool
         Whether the clock of the ledger only moves when `exchange` and `worked` are called.
     shared_array : SharedArray or None
@@ -71,6 +73,7 @@ class AbstractTransport(ABC):
     processes: tuple[int, ...] = ()
     wire: str
     deadline_s: float
+    concurrent: bool = False
     is_virtual: bool = False
     shared_array: SharedArray | None = None
     mailbox: AbstractMailbox | None = None

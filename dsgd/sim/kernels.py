@@ -105,8 +105,8 @@ class PortState(NamedTuple):
         Direct links of the ranks of a host.
     odd : array of int, shape (n_odd, 2)
         Pairs of hosts with links of their own, the lower one first.
-    shape : array of int, shape (3,)
-        Ranks of a host, hosts and ranks.
+    shape : array of int, shape (4,)
+        Ranks of a host, hosts and ranks; and whether a rank's ports carry at the same time.
     """
 
     out_free: FloatVector
@@ -184,7 +184,7 @@ def _take_in(ports: PortState, counts: IntVector, port: int, begin: float, busy_
 
 @scalar
 def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: int, at: float) -> Any:
-    """Reserve the ports for a message; return when it has left, when it arrives, and how long its bytes move."""
+    """Reserve the ports for a message; return when its sender goes on, when it arrives, and how long its bytes move."""
     links, n, n_hosts = ports.links, ports.shape[0], ports.shape[1]
     port_out, port_in, row = source // n, to // n, 0
     byte_s = links[0, 2]
@@ -211,7 +211,9 @@ def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes
     begin = max(at, ports.out_free[port_out])
     sent = begin + busy_s
     ports.out_free[port_out] = sent
-    return sent, _take_in(ports, counts, port_in, begin + links[row, 0], busy_s, at), busy_s
+    arrives = _take_in(ports, counts, port_in, begin + links[row, 0], busy_s, at)
+    # With ports that carry at the same time a rank hands its message over and goes on, and the message waits.
+    return (at if ports.shape[3] else sent), arrives, busy_s
 
 
 @kernel
@@ -234,7 +236,7 @@ def reserve(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: 
     Returns
     -------
     tuple of float
-        When it has left, when it arrives, and how long its bytes move.
+        When the sender goes on, when it arrives, and how long its bytes move.
     """
     return _transfer(ports, counts, source, to, n_bytes, at)
 

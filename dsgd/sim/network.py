@@ -5,8 +5,12 @@ Problem: the cost of a strategy depends on the network, and few people have seve
 Model: a message of n bytes (header included) costs ``alpha + beta n``. Alpha is the sum of a latency, during which no
 port is busy, and an overhead, during which the ports of both ends are busy, as they are for ``beta n`` (LogGP's L and
 o). Ports are full duplex. A rank has one port for its host's network card, which the ranks of a host share, and one for
-messages inside the host; ranks joined by direct links (NVLink) have a port for each link. Received bytes that are added
-up cost gamma each, see `dsgd.sim.Compute`.
+messages inside the host; ranks joined by direct links (NVLink) have a port for each neighbour. Received bytes that are
+added up cost gamma each, see `dsgd.sim.Compute`.
+
+A rank waits until its message has left, and so uses one of its ports at a time, as a program does that sends from its
+own memory. With ``concurrent=True`` it hands a message to the port and goes on at once, as accelerators do, whose copy
+engines serve each link by itself: all ports of a rank then carry at the same time, each its messages one by one.
 
 Source: Hockney 1994 (alpha and beta); Alexandrov, Ionescu, Schauser and Scheiman 1995 (LogGP).
 """
@@ -89,6 +93,8 @@ class Network:
         Pairs of hosts, both directions, with another link between them; see `with_link`.
     source : str, default ""
         Where the numbers are from.
+    concurrent : bool, default False
+        Whether all ports of a rank carry at the same time; see the module.
 
     Raises
     ------
@@ -104,6 +110,7 @@ class Network:
     lane: Link | None = None
     odd: tuple[tuple[int, int, Link], ...] = ()
     source: str = ""
+    concurrent: bool = False
 
     def __post_init__(self) -> None:
         """Refuse hosts without ranks and lanes that do not fit them."""

@@ -50,11 +50,11 @@ class Ports:
             links=np.array([(link.latency_s, link.overhead_s, link.byte_s) for link in links]),
             lanes=np.array(network.lanes, np.int64).reshape((len(network.lanes),) * 2),
             odd=np.array(odd, np.int64).reshape(len(odd), 2),
-            shape=np.array([network.ranks_per_host, -(-size // network.ranks_per_host), size]),
+            shape=np.array([network.ranks_per_host, -(-size // network.ranks_per_host), size, network.concurrent]),
         )
 
     def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
-        """Reserve the ports for a message; return when it has left, when it arrives, and how long its bytes move."""
+        """Reserve the ports for a message; return when its sender goes on, its arrival, and how long its bytes move."""
         self.make_room()
         found: tuple[float, float, float] = reserve(self.state, self.counts, source, to, n_bytes, at)
         return found

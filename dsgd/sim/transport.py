@@ -5,8 +5,9 @@ network that does not exist.
 
 Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
 latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
-it. A sender continues when its port is free again: sends are eager and do not wait for the receiver. Ranks send in the
-order of their clocks (`dsgd.sim.event_scheduler`), so a busy port serves the earliest message first.
+it. A sender continues when its port is free again, or at once if its ports carry at the same time
+(`Network.concurrent`): sends are eager and do not wait for the receiver. Ranks send in the order of their clocks
+(`dsgd.sim.event_scheduler`), so a busy port serves the earliest message first.
 
 Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
 """
@@ -105,7 +106,7 @@ class Fabric:
         return self._queues.setdefault((source, to), deque())
 
     def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
-        """Put a copy of an array on its way; return when it has left, and the message."""
+        """Put a copy of an array on its way; return when its sender goes on, and the message."""
         dtype = check_array(array)
         sent, arrives, busy_s = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
         return sent, Message(arrives, busy_s, array.copy(), dtype, op)
@@ -152,6 +153,7 @@ class SimTransport(AbstractTransport):
         # The same object for all, where no server comes after them.
         self.hosts = fabric.hosts[:size]
         self.wire = f"simulated {fabric.network.name}"
+        self.concurrent = fabric.network.concurrent
         self.deadline_s = DEADLINE_S
         self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
         self._compute, self._stragglers, self._seed = compute, stragglers, seed
@@ -226,7 +228,7 @@ class SimTransport(AbstractTransport):
         ]
 
     def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
-        """Put a message on its way; return when it has left, and how long its bytes move."""
+        """Put a message on its way; return when this rank goes on, and how long its bytes move."""
         sent, message = self._fabric.send(self.rank, to, outgoing, op, at)
         self._fabric.queue(self.rank, to).append(message)
         self.ledger.count(HEADER_BYTES + outgoing.nbytes)

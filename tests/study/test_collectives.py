@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,14 +14,19 @@ from dsgd.__main__ import main
 from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.model import ALGORITHMS
 from dsgd.errors import DsgdError, InvalidParameterError
-from dsgd.study import read_rows
+from dsgd.report import Line
+from dsgd.study import collectives, read_rows
 from dsgd.study.collectives import (
     CollectiveStudy,
+    best_part,
     check_collective_claims,
     collective_page,
     collective_table,
     collective_verdict,
     link_table,
+    measure_parts,
+    parts_figure,
+    parts_table,
     run_collective_study,
     summarise_collectives,
 )
@@ -111,8 +117,9 @@ def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
     assert "over 3 calibrations" in check_collective_claims(summarise_collectives(again))[1].note
 
 
-def test_the_command_writes_a_report(tmp_path, capsys) -> None:
+def test_the_command_writes_a_report(tmp_path, capsys, monkeypatch) -> None:
     """One command runs the study, prints what it says and leaves a page that needs no network."""
+    monkeypatch.setattr(collectives, "measure_parts", partial(measure_parts, ("DGX-1P",), (3, 5)))
     options = [
         "--wires",
         "inproc",
@@ -131,7 +138,25 @@ def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     assert main(["study", "collectives", *options, "--out", str(tmp_path)]) == 0
     assert "What a message costs" in capsys.readouterr().out
     check_page((tmp_path / "report.html").read_text())
-    assert (tmp_path / "figures" / "collectives.png").stat().st_size > 5_000
+    for name in ("collectives", "collectives_parts"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
+
+
+def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> None:
+    """Sets are as many as there are, alike ones are one; what trees gain is near the ratio of capacities."""
+    parts = measure_parts(("DGX-1P",), (3, 5))
+    assert [(part.members, part.n_sets) for part in parts if len(part.members) == 3] == [
+        ((0, 1, 2), 8),
+        ((0, 1, 4), 24),
+    ]
+    assert sum(part.n_sets for part in parts if len(part.members) == 5) == math.comb(8, 5)
+    for part in parts:
+        assert 0.8 < part.ratio / part.bound < 1.05
+    most = best_part(parts)
+    # One link of 20 GB/s both ways for n bytes, and PCIe of 10 GB/s for 2 (P - 1) / P of them.
+    assert (most.n_rings, most.bound) == (0, pytest.approx(3.2))
+    assert [row[2:5] for row in parts_table(parts).rows] == [["32", "2", "24"], ["56", "3", "32"]]
+    assert sum(len(mark.x) for mark in parts_figure(parts).panels[0].marks if isinstance(mark, Line)) == 5
 
 
 def test_what_cannot_be_studied_is_refused() -> None:

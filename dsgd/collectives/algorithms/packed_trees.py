@@ -7,8 +7,9 @@ to its parent; the root sends the sum down again.
 
 Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`. Where
 links work side by side and carry bytes per second, the way up and the way down take ``n / rate`` seconds each, of which
-those parts overlap that use different links. The schedule here gives a rank one message at a time in either direction,
-as our wires do.
+those parts overlap that use different links (`dsgd.collectives.algorithms.duplex` packs trees for both ways at once). A
+rank sends and receives one message at a time, as our wires do, unless its wire lets all of its links carry at once
+(`AbstractTransport.concurrent`), as a simulated one may.
 
 Every part is added up on the way to the root of its tree, and the root's bits are copied.
 
@@ -21,6 +22,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from dsgd.collectives.algorithms.concurrent import concurrent_plan
 from dsgd.collectives.algorithms.packing import Packing
 from dsgd.collectives.algorithms.pipeline import children_of, tree_plan
 from dsgd.collectives.algorithms.plan import Part, Plan, run_plan
@@ -46,7 +48,8 @@ def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Pack
     packing : Packing
         Trees over all ranks, the same on each of them.
     pieces : int, default 4
-        Into how many pieces the part of each tree is cut; the bits do not depend on it.
+        Into how many pieces the part of each tree is cut, on concurrent wires that of the heaviest one and the others
+        into pieces of about that length; the bits do not depend on it.
 
     Raises
     ------
@@ -56,26 +59,37 @@ def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Pack
         See `AbstractTransport.exchange`.
     """
     check_array(vector)
-    plan = packed_plan(transport.rank, transport.size, vector.size, packing, pieces)
+    plan = packed_plan(transport.rank, transport.size, vector.size, packing, pieces, transport.concurrent)
     run_plan(transport, vector.reshape(-1), np.empty(plan.n_scratch, dtype=vector.dtype), plan)
 
 
-def packed_plan(rank: int, size: int, n: int, packing: Packing, pieces: int = 4) -> Plan:
-    """Return what `rank` of `size` does to sum vectors of n elements over packed trees."""
+def packed_plan(rank: int, size: int, n: int, packing: Packing, pieces: int = 4, concurrent: bool = False) -> Plan:
+    """Return what `rank` of `size` does to sum vectors of n elements over packed trees; see `tree_allreduce`."""
     if any(len(tree) != size for tree in packing.trees) or pieces < 1:
         raise InvalidParameterError(
             f"tree_allreduce(packing=..., pieces={pieces}) needs trees over {size} ranks and at least one piece. Got "
             f"trees over {sorted({len(tree) for tree in packing.trees})}."
         )
-    return tree_plan(rank, packing.trees, parts_of(n, packing), pieces)
+    parts = parts_of(n, packing)
+    if concurrent:
+        return concurrent_plan(rank, packing.trees, packing.ways_down, parts, pieces_of(packing, pieces))
+    return tree_plan(rank, packing.trees, parts, pieces, packing.down)
 
 
-def packed_cost(rank: int, n: int, itemsize: int, packing: Packing, pieces: int = 4) -> Cost:
-    """Return what `rank` sends to sum vectors of n elements over packed trees."""
-    edges = [(tree[rank] >= 0) + len(children_of(tree)[rank]) for tree in packing.trees]
+def packed_cost(rank: int, n: int, itemsize: int, packing: Packing, pieces: int = 4, concurrent: bool = False) -> Cost:
+    """Return what `rank` sends to sum vectors of n elements over packed trees; see `tree_allreduce`."""
+    ways = zip(packing.trees, packing.ways_down, strict=True)
+    edges = [(up[rank] >= 0) + len(children_of(down)[rank]) for up, down in ways]
     sent = sum(number * part.length for number, part in zip(edges, parts_of(n, packing), strict=True))
-    messages = sum(edges) * pieces
+    often = pieces_of(packing, pieces) if concurrent else [pieces] * len(edges)
+    messages = sum(number * n_pieces for number, n_pieces in zip(edges, often, strict=True))
     return Cost(sent * itemsize + messages * HEADER_BYTES, messages)
+
+
+def pieces_of(packing: Packing, pieces: int) -> list[int]:
+    """Return into how many pieces each tree's part is cut so that all pieces are about as long."""
+    heaviest = max(packing.weights)
+    return [max(1, round(pieces * weight / heaviest)) for weight in packing.weights]
 
 
 def parts_of(n: int, packing: Packing) -> list[Part]:

@@ -32,12 +32,25 @@ from scipy.sparse.csgraph import maximum_flow
 
 from dsgd.collectives.algorithms.arborescence import shortest_arborescence
 from dsgd.collectives.algorithms.pipeline import Parents
-from dsgd.comm.topology.machines import DGX_1V_LINKS
+from dsgd.comm.topology.machines import DGX_1P_LINKS, DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 
-__all__ = ["DGX_1V", "Packing", "best_rate", "candidate_trees", "pack_trees", "ring_rate", "subgraph"]
+__all__ = [
+    "DGX_1P",
+    "DGX_1V",
+    "Packing",
+    "best_rate",
+    "candidate_trees",
+    "check_capacities",
+    "pack_trees",
+    "ring_rate",
+    "subgraph",
+]
 
+#: Links of a DGX-1P, shape (8, 8), in units of one NVLink.
+DGX_1P: Final = np.array(DGX_1P_LINKS, dtype=np.float64)
+DGX_1P.flags.writeable = False
 #: Links of a DGX-1V, shape (8, 8), in units of one NVLink.
 DGX_1V: Final = np.array(DGX_1V_LINKS, dtype=np.float64)
 DGX_1V.flags.writeable = False
@@ -59,10 +72,18 @@ class Packing:
         The parent of every rank, -1 for the root.
     weights : tuple of float
         What each tree carries, in units of the capacities.
+    down : tuple of Parents, default empty
+        The trees that sums come down, with the roots of `trees`, if they are others than those that they go up.
     """
 
     trees: tuple[Parents, ...]
     weights: tuple[float, ...]
+    down: tuple[Parents, ...] = ()
+
+    @property
+    def ways_down(self) -> tuple[Parents, ...]:
+        """The tree that the sum of each part comes down."""
+        return self.down or self.trees
 
     @property
     def rate(self) -> float:
@@ -78,6 +99,11 @@ class Packing:
                 if parent >= 0:
                     loads[parent, rank] += weight
         return loads
+
+    def traffic(self) -> FloatMatrix:
+        """Return what every link carries of sums, both ways together: up the trees, and down."""
+        down = Packing(self.ways_down, self.weights).loads()
+        return self.loads().T + down
 
 
 def pack_trees(capacities: FloatMatrix, root: int = 0) -> Packing:
@@ -248,8 +274,15 @@ def _find_ring(left: FloatMatrix, unit: float) -> list[int] | None:
     return None
 
 
-def _check(capacities: FloatMatrix, root: int) -> FloatMatrix:
-    capacities = np.asarray(capacities, dtype=np.float64)
+def check_capacities(capacities: FloatMatrix, root: int) -> FloatMatrix:
+    """Return capacities as a new array, without links from a rank to itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        They are no square matrix of finite numbers of 0 or more, or the root is none of its ranks.
+    """
+    capacities = np.array(capacities, dtype=np.float64)
     if capacities.ndim != 2 or capacities.shape[0] != capacities.shape[1] or not 0 <= root < capacities.shape[0]:
         raise InvalidParameterError(
             f"capacities must be a square matrix, one row per rank, and root={root} one of them. Got shape "
@@ -257,5 +290,12 @@ def _check(capacities: FloatMatrix, root: int) -> FloatMatrix:
         )
     if not (capacities >= 0).all() or not np.isfinite(capacities).all():
         raise InvalidParameterError("capacities must be finite numbers of 0 or more.")
+    np.fill_diagonal(capacities, 0.0)
+    return capacities
+
+
+def _check(capacities: FloatMatrix, root: int) -> FloatMatrix:
+    """Return the capacity of the narrower one of the links between two ranks."""
+    capacities = check_capacities(capacities, root)
     narrower: FloatMatrix = np.minimum(capacities, capacities.T)
     return narrower

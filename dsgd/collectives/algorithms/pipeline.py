@@ -50,7 +50,9 @@ def children_of(parents: Parents) -> list[list[int]]:
     return children
 
 
-def tree_plan(rank: int, trees: Sequence[Parents], parts: Sequence[Part], pieces: int) -> Plan:
+def tree_plan(
+    rank: int, trees: Sequence[Parents], parts: Sequence[Part], pieces: int, down: Sequence[Parents] = ()
+) -> Plan:
     """Return what `rank` does to sum vectors up and down trees.
 
     Parameters
@@ -63,11 +65,13 @@ def tree_plan(rank: int, trees: Sequence[Parents], parts: Sequence[Part], pieces
         The part of the vector that each tree carries.
     pieces : int
         Into how many pieces each part is cut.
+    down : sequence of Parents, default empty
+        The trees that the sums come down, with the same roots, if they are others.
     """
     cuts = [[part.start + bound for bound in ring_bounds(part.length, pieces)] for part in parts]
     nothing = Part(0, 0)
     moves = []
-    for sent, received in _schedule(tuple(trees), pieces)[rank]:
+    for sent, received in _schedule(tuple(trees), pieces, tuple(down))[rank]:
         outgoing = nothing if sent is None else Part(*cuts[sent.tree][sent.piece : sent.piece + 2])
         incoming = nothing if received is None else Part(*cuts[received.tree][received.piece : received.piece + 2])
         moves.append(
@@ -89,11 +93,11 @@ def n_steps(trees: Sequence[Parents], pieces: int) -> int:
 
 @lru_cache(maxsize=64)
 def _schedule(
-    trees: tuple[Parents, ...], pieces: int
+    trees: tuple[Parents, ...], pieces: int, down: tuple[Parents, ...]
 ) -> tuple[tuple[tuple[_Message | None, _Message | None], ...], ...]:
     """Return what every rank sends and receives, step by step."""
     plans: list[list[tuple[_Message | None, _Message | None]]] = [[] for _ in trees[0]]
-    for messages in _steps(trees, pieces):
+    for messages in _steps(trees, pieces, down):
         sent = {message.source: message for message in messages}
         received = {message.to: message for message in messages}
         for rank in sorted(sent.keys() | received.keys()):
@@ -102,9 +106,10 @@ def _schedule(
 
 
 @lru_cache(maxsize=64)
-def _steps(trees: tuple[Parents, ...], pieces: int) -> tuple[tuple[_Message, ...], ...]:
+def _steps(trees: tuple[Parents, ...], pieces: int, down: tuple[Parents, ...] = ()) -> tuple[tuple[_Message, ...], ...]:
     """Deal the messages to steps."""
     children = [children_of(parents) for parents in trees]
+    heirs = [children_of(parents) for parents in down or trees]
     ready: list[_Message] = []
     # By tree, piece and rank: how many of its children's pieces a rank has added, and which ones are waiting to be.
     n_added: dict[tuple[int, int, int], int] = {}
@@ -114,7 +119,7 @@ def _steps(trees: tuple[Parents, ...], pieces: int) -> tuple[tuple[_Message, ...
         """Let a rank that has its sum pass it on: up, or from the root down."""
         parent = trees[tree][rank]
         if parent < 0:
-            ready.extend(_Message(tree, piece, rank, child, goes_up=False) for child in children[tree][rank])
+            ready.extend(_Message(tree, piece, rank, child, goes_up=False) for child in heirs[tree][rank])
         elif children[tree][parent][n_added.get((tree, piece, parent), 0)] == rank:
             ready.append(_Message(tree, piece, rank, parent, goes_up=True))
         else:
@@ -140,10 +145,10 @@ def _steps(trees: tuple[Parents, ...], pieces: int) -> tuple[tuple[_Message, ...
                 going.append(message)
         ready = left
         for tree, piece, _, to, goes_up in going:
-            below = children[tree][to]
             if not goes_up:
-                ready.extend(_Message(tree, piece, to, child, goes_up=False) for child in below)
+                ready.extend(_Message(tree, piece, to, child, goes_up=False) for child in heirs[tree][to])
                 continue
+            below = children[tree][to]
             done = n_added[tree, piece, to] = n_added.get((tree, piece, to), 0) + 1
             if done == len(below):
                 climb(tree, piece, to)

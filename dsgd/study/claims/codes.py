@@ -15,6 +15,7 @@ from dsgd.compress.base import AbstractCompressor
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict
 from dsgd.study.claims.measure import Measure, Say
+from dsgd.study.collectives import best_part, measure_parts
 from dsgd.study.frame.verdict import exact
 from dsgd.study.published import compression, gtopk, neighbours
 from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
@@ -142,6 +143,18 @@ def _trees(out: Path, say: Say) -> list[Claim]:
     return [compression.BLINK.judged("links of a DGX-1V, 8 GPUs", exact(packing.rate), note, baseline=rings)]
 
 
+def _parts(out: Path, say: Say) -> list[Claim]:
+    del out, say
+    best = best_part(measure_parts())
+    note = (
+        "Sums of 512 MiB in all connected parts of both boxes, simulated with links that carry at once; the most is in "
+        f"{best.name}. There it is {best.bound:.2f}x by capacities alone; PCIe has 10 GB/s and is shared by nobody."
+    )
+    return [
+        compression.BLINK_RINGS.judged("parts of a DGX-1P and a DGX-1V", exact(best.ratio), note, baseline="1x: rings")
+    ]
+
+
 def _steps(out: Path, say: Say) -> list[Claim]:
     del out, say
 
@@ -203,6 +216,12 @@ MEASURES: Final = (
         (compression.BLINK,),
         "Spanning trees are packed into the link graph of a DGX-1V.",
         _trees,
+    ),
+    Measure(
+        "parts",
+        (compression.BLINK_RINGS,),
+        "Simulated sums over packed trees and round rings in all connected parts of a DGX-1P and a DGX-1V.",
+        _parts,
     ),
     Measure(
         "steps",

@@ -10,6 +10,7 @@ from dsgd.collectives.model import ALGORITHMS
 from dsgd.report import Axis, Figure, Line, Mark, Page, Panel, Publication
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.study.collectives.grid import CollectiveStudy
+from dsgd.study.collectives.parts import PartOfBox, parts_figure, parts_table
 from dsgd.study.collectives.summary import (
     CollectiveGang,
     check_collective_claims,
@@ -45,8 +46,17 @@ _COSTS: Final = {
 }
 
 
-def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
+def collective_page(study: CollectiveStudy, rows: Sequence[Row], parts: Sequence[PartOfBox] = ()) -> Page:
     """Return the report of a study from its finished runs.
+
+    Parameters
+    ----------
+    study : CollectiveStudy
+        What was asked for.
+    rows : sequence of dict
+        Its runs.
+    parts : sequence of PartOfBox, default empty
+        Simulated sums in parts of a box, to be shown with them.
 
     Raises
     ------
@@ -78,8 +88,8 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
             "The claims are those of this library. Costs of the algorithms are those of "
             f"{'; '.join(map(str, _COSTS.values()))}."
         ),
-        figures=[collective_figure(gangs)],
-        tables=[collective_table(gang) for gang in gangs],
+        figures=[collective_figure(gangs), *([parts_figure(parts)] if parts else [])],
+        tables=[*map(collective_table, gangs), *([parts_table(parts)] if parts else [])],
         rows=rows,
         citations=[one.bibtex(key) for key, one in _COSTS.items()],
     )
