@@ -39,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, Literal
 
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather, n_levels, tree_pieces
@@ -49,6 +50,7 @@ __all__ = [
     "Algorithm",
     "Cost",
     "allgather_cost",
+    "allgathered_bytes",
     "allgatherv_cost",
     "allreduce_cost",
     "barrier_cost",
@@ -154,10 +156,9 @@ def allreduce_cost(
     """
     if size == 1:
         return Cost(0, 0)
-    hosts = [0] * size if hosts is None else hosts
     if processes:
         leaders = [group[0] for group in groups_of(processes)]
-        across = [hosts[leader] for leader in leaders]
+        across = None if hosts is None else [hosts[leader] for leader in leaders]
         return _level_cost(
             rank,
             n,
@@ -165,7 +166,8 @@ def allreduce_cost(
             processes,
             lambda k: allreduce_cost(k, len(leaders), n, itemsize, algorithm, across, link=link),
         )
-    if algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
+    if algorithm == "hierarchical" or (algorithm == "auto" and hosts is not None and is_hierarchical(hosts)):
+        hosts = [0] * size if hosts is None else hosts
         n_hosts = len(set(hosts))
         return _level_cost(rank, n, itemsize, hosts, lambda k: allreduce_cost(k, n_hosts, n, itemsize, link=link))
     if algorithm == "auto":
@@ -275,8 +277,19 @@ def allgatherv_cost(
         sent, messages = sum(lengths) - lengths[(rank + 1) % size], size - 1
     else:
         counts = [count for _, count in gather_steps(size)]
-        sent, messages = sum(lengths[(rank + k) % size] for count in counts for k in range(count)), len(counts)
+        before = [0, *accumulate((*lengths[rank:], *lengths[:rank]))]
+        sent, messages = sum(before[count] for count in counts), len(counts)
     return first + Cost(sent * itemsize + messages * HEADER_BYTES, messages)
+
+
+def allgathered_bytes(lengths: Sequence[int], itemsize: int, link: LinkCost = DEFAULT_LINK) -> int:
+    """Return what all ranks send together when all gather ``lengths[r]`` elements from each rank r, which all know."""
+    size = len(lengths)
+    if size == 1:
+        return 0
+    by_ring = choose_gather(sum(lengths) * itemsize, size, link) == "ring"
+    messages = size - 1 if by_ring else n_levels(size)
+    return (size - 1) * sum(lengths) * itemsize + size * messages * HEADER_BYTES
 
 
 def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:

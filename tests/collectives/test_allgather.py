@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, LinkCost, allgatherv_cost
+from dsgd.collectives.cost import allgathered_bytes
 from dsgd.collectives.model import DEFAULT_LINK, allgather_seconds, choose_gather
 from dsgd.comm.frames import HEADER_BYTES
 from gangs import run_gang
@@ -59,6 +60,8 @@ def test_both_ways_bring_the_vectors_of_all_and_cost_what_is_said(lengths: list[
     size, itemsize = len(lengths), np.dtype(dtype).itemsize
     expected = np.concatenate([(1000 * rank + np.arange(n)).astype(dtype) for rank, n in enumerate(lengths)])
     by_lists = lists_of_bruck(lengths)
+    everything = sum(allgatherv_cost(rank, lengths, itemsize, known=True).n_bytes for rank in range(size))
+    assert allgathered_bytes(lengths, itemsize) == everything
     # Where nothing is to be copied, or there is no message to be saved, both are the ring.
     is_bruck = choose_gather(sum(lengths) * itemsize, size, COPIES[way]) == "bruck"
     assert is_bruck == (size > 3 and (way == "bruck" or not sum(lengths)))

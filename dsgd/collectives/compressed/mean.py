@@ -38,7 +38,7 @@ from dsgd.collectives.compressed.encoding import decode, encode
 from dsgd.collectives.compressed.factors import sum_of_factors, sum_together
 from dsgd.collectives.compressed.gtopk import Entries, gtopk_sum, merge_all
 from dsgd.collectives.compressed.parts import UNIT, sum_halves, sum_ternary, sum_votes
-from dsgd.collectives.cost import allgatherv_cost
+from dsgd.collectives.cost import allgathered_bytes
 from dsgd.collectives.group import Group
 from dsgd.comm.wires import inproc
 from dsgd.compress import (
@@ -134,8 +134,7 @@ def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: An
         lengths = [known] * group.size
     else:
         lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
-        gathered = sum(allgatherv_cost(rank, lengths, 1, known=True).n_bytes for rank in range(group.size))
-        if gathered > whole_bytes(group.size, vector.shape[0], vector.itemsize):
+        if allgathered_bytes(lengths, 1) > whole_bytes(group.size, vector.shape[0], vector.itemsize):
             decode(group, [payload], vector, compressor)
             group.allreduce(vector)
             return
