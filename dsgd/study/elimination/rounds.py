@@ -44,7 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from scipy.optimize import nnls
@@ -343,7 +343,7 @@ def extrapolate(amounts: RoundAmounts, n: float) -> RoundAmounts:
         Samples to go on to.
     """
     times = n / amounts.n
-    grown = {name: times * float(getattr(amounts, name)) for name in _LINEAR}
+    grown: dict[str, Any] = {name: times * float(getattr(amounts, name)) for name in _LINEAR}
     grown |= {name: times**2 * float(getattr(amounts, name)) for name in ("looked", "exact_values")}
     values = times**2 * (amounts.new_values + amounts.read_values)
     return replace(amounts, n=n, **grown, new_values=values, read_values=0.0)
