@@ -13,6 +13,7 @@ from dsgd import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.claims import MEASURES, key_of
 from dsgd.svm import SVC, LinearSVC
+from dsgd.sync.resolve import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = DOCS / "figures"
@@ -26,6 +27,12 @@ def test_the_tables_of_strategies_are_those_of_their_rows():
     newest = {(row["case"], row["gang"], row["ranks"], row["strategy"]): row for row in rows}
     far = [key for key, row in newest.items() if row["score"] < row["sequential"] - 0.01]
     assert far == [("a9a", "simulated", 2, "minibatch 512, scaled")]
+
+
+def test_pages_count_the_strategies_that_there_are():
+    """README and the first page of the docs say how many strategies one argument chooses from."""
+    for path in DOCS.parent / "README.md", DOCS / "index.rst":
+        assert re.findall(r"(\d+) strategies", path.read_text(encoding="utf-8")) == [str(len(STRATEGIES))]
 
 
 def test_the_table_of_strategies_shows_what_they_save():
