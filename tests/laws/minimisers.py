@@ -180,7 +180,7 @@ MINIMISERS = [
     Settles(EpochAveraging()),
     Settles(SlowMo(12, 0.4)),
     Settles(DiLoCo(12)),
-    Settles(EagerDiLoCo(12)),
+    Settles(EagerDiLoCo(12, 0.7, 0.3)),
     # Three fragments would lose steps on the same third of the rows in every epoch.
     Settles(StreamingDiLoCo(12, 4), speed=0.7),
     Settles(FedProx(12, stretch=6)),

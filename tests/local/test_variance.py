@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.kernels.sgd import INTERCEPT_RATE
 from dsgd.local import SAGA, SGD, SVRG, Importance, Momentum, Objective, make_shard, n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
@@ -87,7 +88,7 @@ def test_the_expected_step_is_that_of_the_mean_gradient(reduction: Any, kind: st
     model += 0.3
     gradient, full = np.empty_like(model), SGD(Objective("log_loss", "l2", ALPHA), "constant", eta0=state.rate_factor)
     full_state = full.init(shard)
-    full_state.constants[:] = [*full_state.constants[:-1], 1.0]
+    full_state.constants[INTERCEPT_RATE] = 1.0  # of sparse rows a hundredth, else
     full.gradient(model, shard, 0, 80, gradient, full_state)
     expected = model.copy()
     full.step(expected, gradient / 80, 80, full_state)
