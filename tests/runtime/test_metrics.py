@@ -86,6 +86,8 @@ def test_workers_show_what_their_ranks_have_done(rng: np.random.Generator) -> No
         assert running["dsgd_rounds_total"] > after["dsgd_rounds_total"]
         endless.cancel()
         wait_until(lambda: _metrics(*cluster.workers.values())["dsgd_worker_ranks"])
+        # The scheduler hears of it when ranks have ended.
+        wait_until(lambda: 'dsgd_failures_total{kind="stopped"}' not in _metrics(cluster.scheduler))
         shown = _metrics(cluster.scheduler, *cluster.workers.values())
         endless.forget()
         names = {name.partition("{")[0] for name in running | shown}
