@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.svm.kernels.buffers import borrow
-from dsgd.svm.kernels.cached_rows import compact_rows
+from dsgd.svm.kernels.cached_rows import compact_rows, move_rows
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, IntVector
 
@@ -135,7 +135,7 @@ class RowCache:
         self._reset(len(keep))
         self._occupy(kept[: self.capacity], used[: self.capacity])
 
-    def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None]) -> None:
+    def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None], pool: Pool) -> None:
         """Add columns at the end; ``fill(samples, out)`` sets those of the rows that stay, shape (m, n_more).
 
         Demoted rows are dropped: hardly any is needed again, and each would cost as many values as there are columns.
@@ -149,15 +149,35 @@ class RowCache:
         else:
             newest = held
         samples, used = self._row_in[newest], self._used[newest]
-        for target, source in enumerate(newest):  # first close the holes, then spread the rows from the last one on
-            if target != source:
-                self.flat[target * n : (target + 1) * n] = self.flat[source * n : (source + 1) * n]
-        for k in range(len(newest) - 1, 0, -1):
-            self.flat[k * (n + n_more) : k * (n + n_more) + n] = self.flat[k * n : (k + 1) * n]
+        self._close(newest, pool)
+        self._spread(len(newest), n + n_more, pool)
         self._reset(n + n_more)
         self._occupy(samples, used)
         view = self.flat[: len(samples) * self.stride].reshape(len(samples), self.stride)
         fill(samples, view[:, n:])
+
+    def _close(self, slots: IntVector, pool: Pool) -> None:
+        """Move the rows in some slots, ascending, together to the first ones."""
+        n, first = self.stride, int(np.count_nonzero(slots == np.arange(len(slots))))  # those stay where they are
+        while first < len(slots):
+            # As in `shrink`: what goes before the first row that has not been read may go in any order.
+            stop = min(len(slots), int(slots[first]))
+            some = slots[first:stop]
+            self._move(some, n, first, n, pool)
+            first = stop
+
+    def _spread(self, n_rows: int, width: int, pool: Pool) -> None:
+        """Move the first rows apart, so that each begins at a multiple of `width`; the first stays."""
+        n, stop = self.stride, n_rows
+        while stop > 1:
+            # From the last on: what goes behind all that has not been read may go in any order; one row always may.
+            first = min(stop - 1, max(1, -(-stop * n // width)))
+            self._move(np.arange(first, stop), n, first, width, pool)
+            stop = first
+
+    def _move(self, slots: IntVector, n: int, first: int, width: int, pool: Pool) -> None:
+        args = (self.flat, n, slots, first, width)
+        pool.slabs(lambda start, stop: move_rows(*args, start, stop), len(slots), 1 + _MOVED // (1 + n))
 
     def _occupy(self, samples: IntVector, used: IntVector) -> None:
         count = len(samples)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 
-__all__ = ["add_rows", "add_rows_of_slabs", "compact_rows", "read_block", "store_rows"]
+__all__ = ["add_rows", "add_rows_of_slabs", "compact_rows", "move_rows", "read_block", "store_rows"]
 
 
 @kernel
@@ -69,6 +69,22 @@ def compact_rows(flat, stride, slots, keep, start, stop):  # type: ignore[no-unt
         source, target = np.uint64(slots[s] * stride), s * width
         for k in range(width):
             flat[target + k] = flat[source + np.uint64(keep[k])]
+
+
+@kernel
+def move_rows(flat, n, slots, first, width, start, stop):  # type: ignore[no-untyped-def]
+    """Move n values from the beginning of each slot slots[s], start <= s < stop, to row first + s of rows so wide.
+
+    A slot is n values wide. A row may overlap its own new place, but no other's.
+    """
+    for s in range(start, stop):
+        source, target = np.uint64(slots[s] * n), np.uint64((first + s) * width)
+        if source < target < source + np.uint64(n):
+            for k in range(n - 1, -1, -1):
+                flat[target + np.uint64(k)] = flat[source + np.uint64(k)]
+        else:
+            for k in range(np.uint64(n)):
+                flat[target + k] = flat[source + k]
 
 
 @kernel

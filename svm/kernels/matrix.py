@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from dsgd.svm.kernels.products import Products
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.tiles import add_tile, is_single, sum_tile
+from dsgd.svm.kernels.tiles import add_tile, is_single, sum_tiles
 from dsgd.svm.kernels.values import Left, block_values, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -29,6 +30,8 @@ __all__ = ["Held", "KernelMatrix", "Picked", "Slabs"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _COLUMNS = 1024  # the same, of rows that are only read
+#: Slabs that a thread is given at once, at most, and of how many columns: of long rows one takes long enough.
+_LONGEST, _LONG_ENTRIES = 16, 512
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
@@ -391,7 +394,7 @@ class KernelMatrix:
 
                 self.pool.slabs(partial(work, parts=parts, lines=lines), more.n, _SLAB)
 
-        self._cache.extend(len(ours), fill)
+        self._cache.extend(len(ours), fill, self.pool)
         self.active = np.concatenate([self.active, ours])
         if self.kernel.name == "precomputed":
             self._rows = self._prepared(self.active, self.dtype)
@@ -419,39 +422,54 @@ class KernelMatrix:
         The first is overwritten by the next call or block. The samples may be on any rank; each rank has its own
         columns, and the sums are over those of all ranks.
         """
-        slabs, n = [], 0
-        for held in columns:
-            size = len(held.ids)
-            slabs += [(held, start, min(size, start + _SLAB), n + start) for start in range(0, size, _SLAB)]
-            n += size
-        m = len(samples)
-        sums, memory = np.zeros((len(slabs), len(coefs), m)), self.lend(m * n, np.float64)
-        tiles = [memory[m * at : m * (at + stop - start)].reshape(m, -1) for _, start, stop, at in slabs]
+        edges = np.cumsum([0, *(len(held.ids) for held in columns)])
+        m, n, k = len(samples), int(edges[-1]), len(coefs)
+        bounds = np.array([*(at for a, b in pairwise(edges) for at in range(a, b, _SLAB)), n])
+        sums, memory = np.zeros((len(bounds) - 1, k, m)), self.lend(m * n, np.float64)
         self.n_evaluations += m * n
         rows = self._rows_of(samples, np.float64)
-        # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
-        parts = [
-            (begin + a, begin + b, part)
-            for begin in range(0, m, _CHUNK)
-            for a, b, part in left_form(self.kernel, take_rows(rows, np.arange(begin, min(m, begin + _CHUNK))))
-        ]
+        add = self._tiles_of(rows, coefs, Slabs(memory, m, bounds), sums)
 
-        def work(number: int, _: int) -> None:
-            (held, start, stop, at), tile = slabs[number], tiles[number]
-            right, some = held.rows(start, stop), np.ascontiguousarray(coefs[:, at : at + stop - start])
-            for begin, end, part in parts:
-                values, out = tile[begin:end], sums[number, :, begin:end]
-                tiled = tile_rows(self.kernel, part, right, values)
-                if tiled is not None:
-                    sum_tile(*tiled, some, values, out, self.kernel.name == "rbf")
-                else:
-                    row_values(self.kernel, part, right, values)
-                    np.matmul(some, values.T, out=out)
+        def work(first: int, stop: int) -> None:
+            while first < stop:
+                number = int(np.searchsorted(edges, bounds[first], "right")) - 1
+                last = min(stop, int(np.searchsorted(bounds, edges[number + 1])))
+                begin, end = bounds[[first, last]] - edges[number]
+                add(columns[number].rows(begin, end), first, last)
+                first = last
 
-        self.pool.slabs(work, len(slabs), 1)
+        self.pool.slabs(work, len(bounds) - 1, 1, max(1, min(_LONGEST, _LONG_ENTRIES // self._features.n_columns)))
         total = sums.sum(axis=0)
         self.peers.add_up(total.reshape(-1))
-        return Slabs(memory, m, np.array([*(at for _, _, _, at in slabs), n])), total
+        return Slabs(memory, m, bounds), total
+
+    def _tiles_of(
+        self, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
+    ) -> Callable[[Rows, int, int], None]:
+        """Return what computes slabs of `values`, given their right rows, the number of the first and of the next."""
+        whole = left_form(self.kernel, rows)[0][2] if rows.dense is not None else None
+
+        @cache
+        def parts() -> list[tuple[int, int, Left]]:
+            # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
+            starts = range(0, slabs.m, _CHUNK)
+            some = [(begin, span(rows, begin, min(slabs.m, begin + _CHUNK))) for begin in starts]
+            return [(begin + a, begin + b, part) for begin, few in some for a, b, part in left_form(self.kernel, few)]
+
+        def add(right: Rows, number: int, stop: int) -> None:
+            tiled = None if whole is None else tile_rows(self.kernel, whole, right, slabs.flat)
+            if tiled is not None:
+                sum_tiles(*tiled, coefs, slabs.flat, slabs.bounds, number, sums, _CHUNK, self.kernel.name == "rbf")
+                return
+            origin = slabs.bounds[number]
+            for t, (first, last) in enumerate(pairwise(slabs.bounds[number : stop + 1]), number):
+                tile = slabs.flat[slabs.m * first : slabs.m * last].reshape(slabs.m, -1)
+                some = np.ascontiguousarray(coefs[:, first:last])
+                for begin, end, part in parts():
+                    row_values(self.kernel, part, span(right, first - origin, last - origin), tile[begin:end])
+                    np.matmul(some, tile[begin:end].T, out=sums[t, :, begin:end])
+
+        return add
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).

@@ -16,7 +16,7 @@ import numpy as np
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.tiles import fits, is_single, tile_sums
+from dsgd.svm.kernels.tiles import fits, is_single, part_sums, tile_sums
 from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -26,6 +26,7 @@ _SLAB = 512  # right rows at a time
 _CHUNK = 256
 _STRIP = 2048  # left rows between two passes over the right ones
 _HELD_BYTES = 64 * 2**20  # of left rows in a sum
+_JOINED_BYTES = 8 * 2**20  # of left rows that are copied so that one compiled call takes all of them
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
 #: Shares for each thread, and the values of one at least: as many take a few times as long as waking a thread.
 _SHARES_EACH, _FEWEST_VALUES = 8, 2**17
@@ -98,23 +99,48 @@ class Sums:
         n_shares = self._shares(n_slabs, len(parts), n * (parts[-1][1] - parts[0][0]), coefs.shape[1])
         # What each part adds, where slabs are so few that threads share them: it is added up in the order of the parts.
         apart = np.zeros((len(parts) if n_shares > 1 else 0, n, coefs.shape[1]))
+        whole = _joined(parts) if coefs.shape[1] == 1 else None
 
         def work(number: int, _: int) -> None:
             start, share = number // n_shares * slab, number % n_shares
             stop = min(n, start + slab)
             rows, tile = right(start, stop), scratch((height, stop - start), self.dtype)
-            for k in range(share * len(parts) // n_shares, (share + 1) * len(parts) // n_shares):
-                if self.pool.is_over:  # a slab may take seconds
-                    return
-                begin, end, part, columns = parts[k]
+            first, last = share * len(parts) // n_shares, (share + 1) * len(parts) // n_shares
+            for k, found in self._of_parts(parts[first:last], whole, rows, tile, coefs):
                 if n_shares > 1:
-                    apart[k, start:stop] = self._of_part(part, rows, tile, coefs[begin:end])
+                    apart[first + k, start:stop] = found
                 else:
-                    out[start:stop, columns] += self._of_part(part, rows, tile, coefs[begin:end])
+                    out[start:stop, parts[first + k][-1]] += found
 
         self.pool.slabs(work, n_slabs * n_shares, 1)
         for added, (_, _, _, columns) in zip(apart, parts, strict=False):
             out[:, columns] += added
+
+    def _of_parts(
+        self,
+        parts: Sequence[tuple[int, int, Left, Any]],
+        whole: tuple[int, Left] | None,
+        right: Rows,
+        tile: AnyArray,
+        coefs: FloatMatrix,
+    ) -> Iterator[tuple[int, FloatMatrix]]:
+        """Yield the number of each part of left rows and the sums over it, until others want none any more.
+
+        Parts that lie together in `whole`, which begins with the left row of the number given there, take one compiled
+        call.
+        """
+        origin, left = whole or (0, None)
+        tiled = None if left is None else tile_rows(self.kernel, left, right, tile)
+        if tiled is not None and fits(tile, coefs):
+            bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
+            found, is_rbf = np.empty((len(parts), right.n)), self.kernel.name == "rbf"
+            part_sums(*tiled, coefs[origin:, 0], bounds - origin, tile, found, is_rbf, is_single(tile.dtype))
+            yield from enumerate(found[:, :, None])
+            return
+        for k, (begin, end, part, _) in enumerate(parts):
+            if self.pool.is_over:  # a slab may take seconds
+                return
+            yield k, self._of_part(part, right, tile, coefs[begin:end])
 
     def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
@@ -238,6 +264,14 @@ class Sums:
                 for a, b, part in left_form(self.kernel, rows(sources[begin : min(last, begin + chunk)]))
             ]
             yield first, last, max(end - begin for begin, end, _ in parts), parts
+
+
+def _joined(parts: Sequence[tuple[int, int, Left, Any]]) -> tuple[int, Left] | None:
+    """Return the number of the first left row and all of them in one, if they are dense and few bytes."""
+    dense = [part.rows.dense for _, _, part, _ in parts if part.rows.dense is not None]
+    if len(dense) < len(parts) or sum(rows.nbytes for rows in dense) > _JOINED_BYTES:
+        return None
+    return parts[0][0], Left(Rows(parts[-1][1] - parts[0][0], dense=np.concatenate(dense)))
 
 
 def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:

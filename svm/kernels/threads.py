@@ -95,26 +95,36 @@ class Pool:
             self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
         return self._lent[:nbytes]
 
-    def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
+    def slabs(self, work: Callable[[int, int], None], n: int, size: int, longest: int = 1) -> None:
         """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once.
 
         An exception, such as that of ctrl-C in the main thread, ends it once all have finished their slab.
+
+        Parameters
+        ----------
+        work : callable
+            What is called.
+        n, size : int
+            The range and the length of a slab, the last of which may be shorter.
+        longest : int, default 1
+            So many slabs may be given at once, where `work` does them one by one without the interpreter: many at
+            first and one at a time at the end, so that all threads end together (guided self-scheduling,
+            Polychronopoulos and Kuck 1987).
         """
         self._has_failed = False
+        taken = self._cut(n, size, longest)
         if self._executor is None or n <= size:
-            for start in range(0, n, size):
+            for start, stop in taken:
                 self.check()
-                work(start, min(n, start + size))
+                work(start, stop)
             return
-
-        starts = iter(range(0, n, size))  # a free thread takes the next one: cores are not equally fast
 
         def take() -> None:
             try:
-                for start in starts:
+                for start, stop in taken:  # a free thread takes the next one: cores are not equally fast
                     if self.is_over:
                         return
-                    work(start, min(n, start + size))
+                    work(start, stop)
             except BaseException:
                 self._has_failed = True
                 raise
@@ -133,6 +143,18 @@ class Pool:
                 if not isinstance(failure, StoppedError):  # it was that one which stopped this thread
                     raise failure from None
             raise
+
+    def _cut(self, n: int, size: int, longest: int) -> Iterator[tuple[int, int]]:
+        """Return where stretches of slabs begin and end; several threads may take from it."""
+        if longest == 1:
+            return iter([(start, min(n, start + size)) for start in range(0, n, size)])
+        found, start = [], 0
+        while start < n:
+            n_left = -(-(n - start) // size)
+            count = min(longest, max(1, n_left // (2 * self.n_threads)) if self.n_threads > 1 else n_left)
+            found.append((start, min(n, start + count * size)))
+            start = found[-1][1]
+        return iter(found)
 
     def spread(self, work: Callable[[int, Pool], None], n: int) -> None:
         """Call ``work(number, pool)`` for all numbers below n, several at once, each with a pool of one thread.

@@ -20,7 +20,7 @@ from dsgd.kernels.jit import kernel
 from dsgd.svm.kernels.exponential import exp_double, exp_single
 from dsgd.types import AnyArray
 
-__all__ = ["add_tile", "fits", "is_single", "sum_tile", "tile_sums", "tile_values"]
+__all__ = ["add_tile", "fits", "is_single", "part_sums", "sum_tile", "sum_tiles", "tile_sums", "tile_values"]
 
 
 def fits(*arrays: AnyArray) -> bool:
@@ -61,6 +61,33 @@ def sum_tile(left, right, coefs, tile, out, is_rbf):  # type: ignore[no-untyped-
     """Set tile to values in float64, and out[c, i] to the sum over right rows k of coefs[c, k] tile[i, k]."""
     tile_values(left, right, tile, is_rbf, None)
     out[:] = np.dot(coefs, tile.T)
+
+
+@kernel
+def sum_tiles(left, right, coefs, slabs, bounds, number, sums, height, is_rbf):  # type: ignore[no-untyped-def]
+    """Do as `sum_tile` for consecutive slabs of right rows, of which the first is `number`.
+
+    Slab t has columns bounds[t] to bounds[t + 1]; in `slabs` they lie one after another, each a matrix with all left
+    rows, and sums has the shape (n_slabs, c, n_left). Left rows are taken `height` at a time, so that their values are
+    summed while they are in the second-level cache.
+    """
+    m, origin = len(left), bounds[number]
+    while bounds[number] < origin + len(right):
+        first, last = bounds[number], bounds[number + 1]
+        tile, some = slabs[m * first : m * last].reshape(m, last - first), np.ascontiguousarray(coefs[:, first:last])
+        for a in range(0, m, height):
+            b = min(m, a + height)
+            part, found = right[first - origin : last - origin], sums[number, :, a:b]
+            sum_tile(left[a:b], part, some, tile[a:b], found, is_rbf)
+        number += 1
+
+
+@kernel
+def part_sums(left, right, coefs, bounds, tile, out, is_rbf, single):  # type: ignore[no-untyped-def]
+    """Do as `tile_sums` for parts of left rows: part t, whose sums out[t] is set to, are bounds[t] to bounds[t + 1]."""
+    for t in range(len(bounds) - 1):
+        first, last = bounds[t], bounds[t + 1]
+        tile_sums(left[first:last], right, coefs[first:last], tile, out[t], is_rbf, single)
 
 
 @kernel

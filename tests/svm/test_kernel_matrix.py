@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from functools import partial
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 import dsgd.svm.kernel_solver.direct as whole_module
 from dsgd.svm import SVC
@@ -22,6 +23,7 @@ from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels import cache as cache_module
+from dsgd.svm.kernels import matrix as matrix_module
 from dsgd.svm.kernels import sums, tiles
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.exponential import exponentials
@@ -44,7 +46,7 @@ def _matrix(X, **options) -> KernelMatrix:
 class _Backwards(Pool):
     """Works on the last slab first, as threads may."""
 
-    def slabs(self, work, n, size):
+    def slabs(self, work, n, size, longest=1):
         for start in reversed(range(0, n, size)):
             work(start, min(n, start + size))
 
@@ -188,6 +190,98 @@ def test_threads_may_move_rows_of_a_cache_in_any_order(seed, kept, share):
         cache.shrink(keep, samples, _Backwards(1, None))
     for sample, slot in zip(held, cache.find(held), strict=True):
         np.testing.assert_array_equal(cache.row(slot), whole[sample, keep])
+
+
+@pytest.mark.parametrize("pool", [POOL, _Backwards(1, None)], ids=["first to last", "last to first"])
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), n_more=st.integers(0, 80), demoted=st.floats(0.0, 0.9))
+def test_threads_may_make_room_for_columns_in_any_order(pool, seed, n_more, demoted):
+    """Rows that get more columns keep the old ones, whatever holes are among them and however far they move."""
+    rng = np.random.default_rng(seed)
+    n, capacity = int(rng.integers(1, 60)), int(rng.integers(1, 60))
+    n_samples = n + n_more
+    whole = rng.normal(size=(n_samples, n_samples))
+    cache = RowCache(8 * n * capacity, n, np.float64, n_samples)
+    cache.find(np.arange(n_samples))
+    order = rng.permutation(n_samples)
+    for sample, slot in zip(order, cache.reserve(order), strict=False):
+        cache.row(slot)[:] = whole[sample, :n]
+    cache.demote(np.flatnonzero(rng.random(n_samples) < demoted))
+    lasting = cache.lasting()
+
+    def fill(samples, out):
+        out[:] = whole[samples, n:]
+
+    with mock.patch.object(cache_module, "_MOVED", n):  # one or two rows at a time
+        cache.extend(n_more, fill, pool)
+    held = cache.held()
+    assert np.isin(held, lasting).all()
+    assert len(held) == min(len(lasting), len(cache.flat) // n_samples)
+    for sample, slot in zip(held, cache.find(held), strict=True):
+        np.testing.assert_array_equal(cache.row(slot), whole[sample])
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(0, 500), size=st.integers(1, 40), longest=st.integers(1, 20), n_threads=st.integers(1, 5))
+def test_stretches_of_slabs_are_the_range_and_end_with_single_ones(n, size, longest, n_threads):
+    """Stretches cover the range once, begin where slabs do, become shorter, and none is longer than allowed."""
+    with open_pool(n_threads) as pool:
+        found: list[tuple[int, int]] = []
+        pool.slabs(lambda start, stop: found.append((start, stop)), n, size, longest)
+    found.sort()
+    assert [start for start, _ in found] == [0, *(stop for _, stop in found)][: len(found)]
+    assert (found[-1][1] if found else 0) == n
+    counts = [-(-(stop - start) // size) for start, stop in found]
+    assert all(start % size == 0 for start, _ in found)
+    assert max(counts, default=0) <= longest
+    assert counts == sorted(counts, reverse=True)
+    if n_threads > 1 and found:
+        assert counts[-1] == 1
+        assert counts[0] <= max(1, -(-n // size) // n_threads)
+
+
+@pytest.mark.parametrize("kernel", [Kernel("rbf", GAMMA), Kernel("linear"), Kernel("poly", 1.0, 0.5, 3)])
+def test_slabs_that_are_taken_together_have_the_same_bits(monkeypatch, kernel):
+    """Values and sums of many slabs in one call are those of one slab a call, on any number of threads."""
+    rng = np.random.default_rng(1)
+    X, coefs = rng.normal(size=(2500, 6)), rng.normal(size=(2, 2200))
+    pieces, samples = np.split(np.arange(2200), [3, 800, 800, 1900]), np.arange(2100, 2500)
+    found = []
+    for n_threads, longest in ((1, 1), (1, 16), (2, 16), (3, 2)):
+        monkeypatch.setattr(matrix_module, "_LONGEST", longest)
+        with open_pool(n_threads) as pool:
+            matrix = KernelMatrix(kernel, X, samples=None, dtype=np.float64, cache_bytes=0, pool=pool)
+            slabs, total = matrix.values(samples, [matrix.hold(piece, 2200) for piece in pieces], coefs)
+            tiles = [slabs.flat[400 * a : 400 * b].reshape(400, -1) for a, b in pairwise(slabs.bounds)]
+            found.append((np.hstack(tiles), total))
+    for values, total in found[1:]:
+        np.testing.assert_array_equal(values, found[0][0])
+        np.testing.assert_array_equal(total, found[0][1])
+    gamma = {} if kernel.name == "linear" else {"gamma": kernel.gamma}
+    shape = {"degree": 3, "coef0": 0.5} if kernel.name == "poly" else {}
+    K = pairwise_kernels(X[samples], X[:2200], metric=kernel.name, **gamma, **shape)
+    np.testing.assert_allclose(found[0][0], K, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[0][1], coefs @ K.T, rtol=1e-9, atol=1e-8)
+
+
+def test_parts_that_are_added_together_have_the_same_bits(monkeypatch):
+    """A product whose parts take one compiled call is that of a call each, whether threads share a slab or not."""
+    rng = np.random.default_rng(2)
+    X, Z, coefs = rng.normal(size=(1500, 5)), rng.normal(size=(3000, 5)), rng.normal(size=(3000, 1))
+    kernel = Kernel("rbf", GAMMA)
+    left, right = (prepare(kernel, rows, np.float64, shift=np.zeros(5), sparse=False) for rows in (Z, X))
+    monkeypatch.setattr(sums, "_HELD_BYTES", 8 * 7 * 2000)  # two batches of left rows
+    found = []
+    for n_bytes, n_threads, fewest in ((0, 1, 2**17), (2**23, 1, 2**17), (2**23, 3, 1000)):
+        monkeypatch.setattr(sums, "_JOINED_BYTES", n_bytes)
+        monkeypatch.setattr(sums, "_FEWEST_VALUES", fewest)
+        with open_pool(n_threads) as pool:
+            out = np.ones((1500, 1))
+            sums.Sums(kernel, np.float64, pool).add_weighted(partial(span, left), coefs, partial(span, right), out)
+        found.append(out)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    np.testing.assert_allclose(found[0] - 1, rbf_kernel(X, Z, gamma=GAMMA) @ coefs, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
