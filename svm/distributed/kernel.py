@@ -1,7 +1,7 @@
 """A kernel SVM on a cluster: every rank runs the estimator's training on its own rows.
 
-Data of size O(n), targets, weights and coefficients, are gathered once, so every rank computes bounds, duals and
-thresholds as one process does. A `Gang` computes what needs features: equal rows (merged on their own ranks), gamma and
+Targets, weights, and coefficients at the end, are gathered, so every rank computes bounds, duals and thresholds as one
+process does; the solver keeps of them what belongs to its own samples. A `Gang` computes what needs features: equal rows (merged on their own ranks), gamma and
 the mean (from sums over ranks), the columns of kernel values, and the support vectors, which rank 0 collects.
 """
 
@@ -21,7 +21,6 @@ from dsgd.svm.distributed.progress import Progress
 from dsgd.svm.kernel_solver.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.kernels.functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -121,14 +120,11 @@ class Gang:
 
     def __init__(self, rank: Rank, data: RankRows) -> None:
         self.rank = rank
-        self._ids = data.ids
-        numbers = rank.group.allgatherv(data.ids)
-        self.n_rows = sum(len(part) for part in numbers)
-        self._holder = np.empty(self.n_rows, dtype=np.int64)
-        for number, part in enumerate(numbers):
+        self._ids, self._order = data.ids, np.argsort(data.ids)
+        self.n_rows = int(self._sum(len(data.ids))[0])
+        self._holder = np.empty(self.n_rows, dtype=np.min_scalar_type(rank.group.size - 1))
+        for number, part in enumerate(rank.group.allgatherv(data.ids)):
             self._holder[part] = number
-        self._local = places_of(data.ids, self.n_rows)
-        self._order = np.concatenate(numbers)
         self.target = self._everyone(data.target)
         self.weights = self._everyone(data.weights)
         self.is_sparse = False
@@ -144,8 +140,17 @@ class Gang:
     def _everyone(self, ours: AnyArray) -> AnyArray:
         """Return the values of all rows, in the order of rows."""
         out = np.empty(self.n_rows, dtype=ours.dtype)
-        out[self._order] = np.concatenate(self.rank.group.allgatherv(ours))
+        for number, part in enumerate(self.rank.group.allgatherv(ours[self._order])):
+            out[self._holder == number] = part
         return out
+
+    def _local(self, rows: IntVector) -> IntVector:
+        """Return where rows of this rank are among its own."""
+        places: IntVector = self._order[np.searchsorted(self._ids, rows, sorter=self._order)]
+        return places
+
+    def _is_here(self, rows: IntVector) -> AnyArray:
+        return self._holder[rows] == self.rank.number
 
     def _sum(self, *values: float) -> FloatVector:
         total = np.array(values, dtype=np.float64)
@@ -158,9 +163,11 @@ class Gang:
         prints = self._everyone(fingerprints(X, target[self._ids]) ^ np.uint64(salt))
 
         def are_equal(rows: IntVector, others: IntVector) -> bool:
-            here = self._holder[rows] == self.rank.number
-            a, b = self._local[rows[here]], self._local[others[here]]
-            is_equal = bool((b >= 0).all()) and rows_are_equal(X, target[self._ids], a, b)
+            here = self._is_here(rows)
+            is_equal = bool(self._is_here(others[here]).all())
+            if is_equal:
+                pair = self._local(rows[here]), self._local(others[here])
+                is_equal = rows_are_equal(X, target[self._ids], *pair)
             return not self._sum(float(not is_equal))[0]
 
         first, owner, total = merge_prints(prints, weights, are_equal)
@@ -178,13 +185,13 @@ class Gang:
         balanced: bool,
     ) -> Kernel:
         """Return the kernel with gamma, mean and lengths of the representatives `first`, with weights `totals`."""
-        d, ours = int(X.shape[1]), first[self._holder[first] == self.rank.number]
-        rows = self._local[ours]
+        d, is_ours = int(X.shape[1]), self._is_here(first)
+        rows = self._local(first[is_ours])
         if sp.issparse(X):
             n, nnz = self._sum(X.shape[0], X.nnz)
             self.is_sparse = is_sparse_cheaper(int(n), d, int(nnz)) and kernel.function is None
         if isinstance(gamma, str) and gamma == "scale":
-            share = totals[self._holder[first] == self.rank.number] / (float(totals.sum()) * d)
+            share = totals[is_ours] / (float(totals.sum()) * d)
             mean = float(self._sum(share @ row_sums(X, None)[rows])[0])
             variance = float(self._sum(share @ row_sums(X, mean)[rows])[0])
             gamma = width_of(d, mean, variance)
@@ -217,7 +224,7 @@ class Gang:
         return KernelMatrix(
             kernel,
             X,
-            samples=self._local[rows[holder == self.rank.number]],
+            samples=self._local(rows[holder == self.rank.number]),
             dtype=dtype,
             cache_bytes=cache_bytes,
             pool=pool,
@@ -230,7 +237,7 @@ class Gang:
         """Return some rows of X, in their order, on rank 0; the others get an empty X."""
         group = self.rank.group
         group.ledger.begin_round("collect")
-        part = X[self._local[rows[self._holder[rows] == self.rank.number]]]
+        part = X[self._local(rows[self._is_here(rows)])]
         # Parts arrive by rank; this restores the requested order.
         order = np.argsort(np.argsort(self._holder[rows], kind="stable"))
         if not sp.issparse(part):
