@@ -32,10 +32,11 @@ Rows may be float32. When the gap closes, u is brought up to date for the sample
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it continues from that
 u, so errors of float32 rows affect only later changes.
 
-Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round the ranks then find
-their extremes (3 doubles) and the worst candidates of all (four words for each of 3q/4, and f of the newest), each in log2 p
-messages per rank (`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2
-rows), rank 0 solves the block and sends the q new values.
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Each rank keeps the variables,
+bounds and indicators of its own samples. Per round the ranks find their extremes (3 doubles) and the worst candidates
+of all (the f, number, value and signed bound of each of 3q/4, and f of the newest), each in log2 p messages per rank
+(`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2 rows), rank 0
+solves the block and sends the q new values.
 Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
 the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
 active samples of a rank come to exceed the mean by half, rows move.

@@ -86,7 +86,9 @@ def _of_ranks(y: AnyArray, upper: AnyArray, alpha: AnyArray, points: AnyArray, p
         return 0.0 if (least == np.inf).all() else float("nan")
     low, high = int(_ordered(least[:1])[0]) - 1, int(_ordered(-least[1:])[0])
     while high - low > 1:  # the weights up to `low` are too few, those up to `high` enough, or all there are
-        tried = np.unique(np.array([low + (high - low) * k // (_TRIED + 1) for k in range(1, _TRIED + 1)], dtype=np.int64))
+        tried = np.unique(
+            np.array([low + (high - low) * k // (_TRIED + 1) for k in range(1, _TRIED + 1)], dtype=np.int64)
+        )
         tried = tried[(tried > low) & (tried < high)]
         reached = ends[np.searchsorted(keys, tried, side="right")]
         peers.add_up(reached)

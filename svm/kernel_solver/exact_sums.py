@@ -56,7 +56,7 @@ class ExactSums:
         self._is_aside[:] = False
 
     def _changes(self, beta: FloatVector) -> Iterator[tuple[IntVector, IntVector, FloatVector, bool]]:
-        """Yield places of samples, the sources and coefficients that renew their sums, and whether that is from zero."""
+        """Yield places of samples, sources and coefficients that renew their sums, and whether that is from zero."""
         peers, group = self._matrix.peers, self._groups()
         n_used, n_aside = peers.count(np.count_nonzero(beta), np.count_nonzero(self._is_aside))
         for number, state in enumerate(self._states):
@@ -162,7 +162,7 @@ class ExactSums:
         peers, mine = self._matrix.peers, self._matrix.mine
         added, ours = np.zeros(len(mine)), peers.mine(ids)
         places = peers.place(ours)
-        if not peers.count(np.count_nonzero(self._is_aside[places]))[0] == len(ids):  # a proof has looked at them since
+        if peers.count(np.count_nonzero(self._is_aside[places]))[0] != len(ids):  # a proof has looked at them since
             return self.renew(ours, beta), added
         chosen, u = np.zeros(len(mine)), np.empty(len(mine))
         sources = mine[np.flatnonzero(beta)]

@@ -79,9 +79,7 @@ def rebalance(matrix: KernelMatrix, columns: Callable[[], list[AnyArray]]) -> li
     return moved
 
 
-def _hand_over(
-    matrix: KernelMatrix, plan: list[tuple[int, int, IntVector]], columns: list[AnyArray]
-) -> list[AnyArray]:
+def _hand_over(matrix: KernelMatrix, plan: list[tuple[int, int, IntVector]], columns: list[AnyArray]) -> list[AnyArray]:
     """Send what belongs to samples that move, and return what belongs to those that a rank has after it."""
     peers, before = matrix.peers, matrix.mine
     lines = [np.atleast_2d(column) for column in columns]

@@ -8,9 +8,9 @@ of both together are a list of the same length, in whichever order ranks are tak
 are in a sum, by recursive doubling, and every rank ends with the same one: what sorting all offers would give. Words
 that follow the lists are added up.
 
-Cost: ceil(log2 P) messages of all lists, 16 bytes for each candidate that there is room for and 8 for each number that is
-told of it, and one or two more where P is no power of two (`dsgd.collectives.cost.allreduce_cost`). Merging two lists
-takes as many steps as there is room.
+Cost: ceil(log2 P) messages of all lists, 16 bytes for each candidate that there is room for and 8 for each number that
+is told of it, and one or two more where P is no power of two (`dsgd.collectives.cost.allreduce_cost`). Merging two
+lists takes as many steps as there is room.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class BestLists:
         return 2 + self.n_told
 
     def pack(self, lists: Sequence[tuple[AnyArray, ...]], added: AnyArray) -> FloatVector:
-        """Return lists of finite keys, their numbers and what is told, each sorted as `best` does, and words, in one vector.
+        """Return lists of finite keys, their numbers and what is told, sorted as `best` does, and words, in one vector.
 
         Numbers are exact up to 2**53.
         """

@@ -373,7 +373,7 @@ class KernelMatrix:
         self._number()
 
     def extend(self, ours: IntVector, n_more: int | None = None) -> None:
-        """Make samples of this rank active again, `n_more` of all ranks; they come last. All ranks call this together."""
+        """Make samples of this rank active again, `n_more` of all ranks; they come last; all ranks call this."""
         self.n_active += len(ours) if n_more is None else n_more
         self._append(ours)
 

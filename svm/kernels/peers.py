@@ -209,12 +209,14 @@ class Peers:
         places = np.flatnonzero(values)
         if self._group is None:
             return places, values[places]
-        words = self.join(np.stack([self.here[places].astype(np.float64), values[places]], axis=1).ravel()).reshape(-1, 2)
+        words = self.join(np.stack([self.here[places].astype(np.float64), values[places]], axis=1).ravel()).reshape(
+            -1, 2
+        )
         order = np.argsort(words[:, 0], kind="stable")
         return words[order, 0].astype(np.int64), words[order, 1]
 
     def fetch(self, ids: IntVector, values: FloatMatrix) -> FloatMatrix:
-        """Return the columns that belong to some samples, on all ranks; `values`, shape (k, n_here), has a rank's own."""
+        """Return the columns of some samples, on all ranks; `values`, shape (k, n_here), has those of this rank."""
         if self._group is None:
             return values[:, ids]
         out, places = np.zeros((len(values), len(ids))), self.find(ids)
