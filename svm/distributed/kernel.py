@@ -169,9 +169,9 @@ class Gang:
         return places
 
     def _is_here(self, rows: IntVector) -> AnyArray:
-        return self._holder[rows] == self.rank.number
+        return np.asarray(self._holder[rows] == self.rank.number)
 
-    def _sum(self, *values: float) -> FloatVector:
+    def _sum(self, *values: Any) -> FloatVector:
         total = np.array(values, dtype=np.float64)
         self.rank.group.allreduce(total)
         return total
@@ -206,7 +206,11 @@ class Gang:
             if number != self.rank.number:
                 numbers += np.searchsorted(theirs, keys, side="right" if number < self.rank.number else "left")
         n_samples, width = int(self._sum(len(keys))[0]), np.int32 if self.n_rows < 2**31 else np.int64
-        whole = np.empty(n_samples, width), np.full(self.n_rows, -1, width), np.empty(n_samples)
+        whole: tuple[AnyArray, AnyArray, FloatVector] = (
+            np.empty(n_samples, width),
+            np.full(self.n_rows, -1, width),
+            np.empty(n_samples),
+        )
         where, owners = self._each(numbers), np.append(numbers, -1)[owner]
         for (_, theirs), (_, rows), (_, sums) in zip(
             where, self._each(self._ids[first]), self._each(total), strict=True

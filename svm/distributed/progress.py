@@ -143,7 +143,8 @@ class Progress:
         self._kept: dict[str, AnyArray] = {}
         self._found: dict[str, AnyArray] = {}
         self._rows: IntVector = np.empty(0, dtype=np.int64)
-        self._numbers, self._alpha = np.empty(0, dtype=np.int64), np.empty(0)
+        self._numbers: IntVector = np.empty(0, dtype=np.int64)
+        self._alpha: FloatVector = np.empty(0)
         self._news: list[tuple[IntVector, FloatVector]] = []
         self._copied_s, self._offset, self._n_variables = time.perf_counter(), 0, 1
         self._recall()

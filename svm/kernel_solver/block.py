@@ -405,7 +405,7 @@ class _Run:
         is_newest = mask_of(self.state.newest[here] // n * n_active + position[here], self.state.y_a.size)
         state = self.state
         args = (state.u_a, state.c_a, state.y_a, state.upper_a, state.alpha_a, state.group_a)
-        offers = []
+        offers: list[tuple[AnyArray, ...]] = []
         for g in range(self.state.n_groups):
             for side in (0, 1):
                 count = collect(*args, self.state.least[g], self.state.most[g], side, g, keys, places)

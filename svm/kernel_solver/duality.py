@@ -57,11 +57,11 @@ def duality_gap(
     total = 0.0
     for g in range(n_groups):
         of = (group == g) if n_groups > 1 else ...  # all
-        parts = [part[of].ravel() for part in (y, upper, alpha, -f)]
+        signs, bounds, values, points = (part[of].ravel() for part in (y, upper, alpha, -f))
         if peers is not None and not peers.is_alone:
-            total += _of_ranks(*parts, peers)
-        elif len(parts[0]):
-            total += _of_group(*parts)
+            total += _of_ranks(signs, bounds, values, points, peers)
+        elif len(signs):
+            total += _of_group(signs, bounds, values, points)
     return total
 
 

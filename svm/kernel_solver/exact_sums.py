@@ -86,7 +86,9 @@ class ExactSums:
         for number, state in enumerate(self._states):
             counts += [np.count_nonzero(beta != state), np.count_nonzero(group == number)]
         n_sources, n_aside, *pairs = self._matrix.peers.count(*counts).tolist()
-        return n_sources * n_aside + sum(min(n, n_sources) * m for n, m in zip(pairs[::2], pairs[1::2], strict=True))
+        return int(
+            n_sources * n_aside + sum(min(n, n_sources) * m for n, m in zip(pairs[::2], pairs[1::2], strict=True))
+        )
 
     def renew_all(self, beta: FloatVector) -> FloatVector:
         """Make all sums right for `beta`; return a copy of them."""

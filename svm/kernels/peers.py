@@ -195,7 +195,7 @@ class Peers:
         for start in range(0, int(-most[0]), _PART):
             yield self.join(vector[start : start + _PART])
 
-    def count(self, *numbers: float) -> IntVector:
+    def count(self, *numbers: Any) -> IntVector:
         """Return the sums of some whole numbers over ranks."""
         totals = np.array(numbers, dtype=np.float64)
         self.add_up(totals)
