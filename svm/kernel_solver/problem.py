@@ -53,7 +53,8 @@ class Dual:
 
     def take(self, samples: IntVector) -> Dual:
         """Return what some samples have of it."""
-        parts = {name: getattr(self, name)[:, samples] for name in ("y", "p", "upper", "alpha")}
+        names = "y", "p", "upper", "alpha"
+        parts = {name: getattr(self, name)[:, samples].astype(np.float64, copy=False) for name in names}
         return Dual(**parts, by_sign=self.by_sign, u=None if self.u is None else self.u[samples])
 
     @property
@@ -209,7 +210,7 @@ def conclude(
         least, most = ends[: len(least)], -ends[len(least) :]
         gap = float((most - least).max())
     return Solution(
-        alpha=alpha if peers.is_alone else np.stack([peers.whole(line) for line in alpha]),
+        alpha=peers.whole(alpha),
         u=peers.whole(u),
         thresholds=_find_thresholds(u + c, alpha, dual.upper, group, (least, most), peers),
         duality_gap=gap_of_objectives,

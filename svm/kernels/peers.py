@@ -225,12 +225,13 @@ class Peers:
         return out
 
     def whole(self, values: AnyArray) -> AnyArray:
-        """Return a vector over the samples of this rank as one over all samples, on all ranks."""
+        """Return an array over the samples of this rank, its last axis, as one over all samples, on all ranks."""
         if self._group is None:
             return values
-        out = np.zeros(self.n)
-        out[self.here] = values
-        self.add_up(out)
+        out = np.zeros((*values.shape[:-1], self.n))
+        out[..., self.here] = values
+        for line in out.reshape(-1, self.n):
+            self.add_up(line)
         return out
 
     # -- rows ----------------------------------------------------------------------------------------------------
