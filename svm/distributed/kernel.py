@@ -1,14 +1,15 @@
 """A kernel SVM on a cluster: every rank runs the estimator's training on its own rows.
 
-Data of size O(n), targets, weights and coefficients, are gathered once, so every rank computes bounds, duals and
-thresholds as one process does. A `Gang` computes what needs features: equal rows (merged on their own ranks), gamma and
-the mean (from sums over ranks), the columns of kernel values, and the support vectors, which rank 0 collects.
+Targets, weights, and coefficients at the end, are gathered, so every rank computes bounds, duals and thresholds as one
+process does; the solver keeps of them what belongs to its own samples. A `Gang` computes what needs features: equal
+rows (merged on their own ranks), gamma and the mean (from sums over ranks), the columns of kernel values, and the
+support vectors, which rank 0 collects.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +18,10 @@ import scipy.sparse as sp
 
 from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
-from dsgd.svm.distributed.progress import Progress
+from dsgd.svm.distributed.progress import Progress, saving_of
 from dsgd.svm.kernel_solver.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.kernels.functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -117,22 +117,30 @@ class Gang:
         This member of the gang.
     data : RankRows
         Its rows.
+    n_classes : int or None
+        How many classes the targets are codes of; None if they are numbers.
+    model : AbstractKernelSVM or None
+        It may want its variables written, or read.
     """
 
-    def __init__(self, rank: Rank, data: RankRows) -> None:
+    def __init__(self, rank: Rank, data: RankRows, n_classes: int | None = None, model: Any = None) -> None:
         self.rank = rank
-        self._ids = data.ids
-        numbers = rank.group.allgatherv(data.ids)
-        self.n_rows = sum(len(part) for part in numbers)
-        self._holder = np.empty(self.n_rows, dtype=np.int64)
-        for number, part in enumerate(numbers):
+        self._ids, self._order = data.ids, np.argsort(data.ids)
+        self.n_rows = int(self._sum(len(data.ids))[0])
+        self._holder = np.empty(self.n_rows, dtype=np.min_scalar_type(rank.group.size - 1))
+        for number, part in self._each(data.ids):
             self._holder[part] = number
-        self._local = places_of(data.ids, self.n_rows)
-        self._order = np.concatenate(numbers)
-        self.target = self._everyone(data.target)
-        self.weights = self._everyone(data.weights)
+        codes = data.target if n_classes is None else data.target.astype(np.min_scalar_type(n_classes))
+        self.target = self._everyone(codes)
+        ends = np.array([data.weights.min(initial=np.inf), -data.weights.max(initial=-np.inf)])
+        rank.group.allreduce(ends, "min")
+        if ends[0] == -ends[1]:  # as mostly: they are one number, and take no memory
+            self.weights = np.broadcast_to(ends[0], self.n_rows)
+        else:
+            self.weights = self._everyone(data.weights)
         self.is_sparse = False
-        self.progress = Progress(rank)
+        saving = None if model is None else saving_of(model, lambda: self._content(data))
+        self.progress = Progress(rank, saving)
         #: Who represents equal rows, and who represents each, after `merge`.
         self.merged: tuple[IntVector, IntVector] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -144,28 +152,82 @@ class Gang:
     def _everyone(self, ours: AnyArray) -> AnyArray:
         """Return the values of all rows, in the order of rows."""
         out = np.empty(self.n_rows, dtype=ours.dtype)
-        out[self._order] = np.concatenate(self.rank.group.allgatherv(ours))
+        for number, part in self._each(ours[self._order]):
+            out[self._holder == number] = part
         return out
 
-    def _sum(self, *values: float) -> FloatVector:
+    def _content(self, data: RankRows) -> int:
+        """Return a hash of the rows of all ranks with their numbers, whoever holds them."""
+        words = fingerprints(data.X, data.target) + data.ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ data.weights.view(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        ours = np.array([(words ^ (words >> np.uint64(31))).sum(dtype=np.uint64)])
+        return int(self.rank.group.roll_call(ours.view(np.int64)).view(np.uint64).sum(dtype=np.uint64))
+
+    def _local(self, rows: IntVector) -> IntVector:
+        """Return where rows of this rank are among its own."""
+        places: IntVector = self._order[np.searchsorted(self._ids, rows, sorter=self._order)]
+        return places
+
+    def _is_here(self, rows: IntVector) -> AnyArray:
+        return np.asarray(self._holder[rows] == self.rank.number)
+
+    def _sum(self, *values: Any) -> FloatVector:
         total = np.array(values, dtype=np.float64)
         self.rank.group.allreduce(total)
         return total
 
-    def merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
-        """Merge equal rows of the same rank: `dsgd.svm.kernel_solver.merging.merge_rows` over all ranks."""
-        salt = (self.rank.number * 0x9E3779B97F4A7C15) % 2**64
-        prints = self._everyone(fingerprints(X, target[self._ids]) ^ np.uint64(salt))
+    def merge(self, X: Any, target: AnyArray, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+        """Merge equal rows of the same rank: `dsgd.svm.kernel_solver.merging.merge_rows` over all ranks.
+
+        Each rank sorts its own rows. Which numbers the samples get follows from the fingerprints of the others, one
+        rank after another.
+        """
+        salt = np.uint64((self.rank.number * 0x9E3779B97F4A7C15) % 2**64)
+        targets = target[self._ids].astype(np.float64)
+        keys, has_clash = fingerprints(X, targets) ^ salt, [False]
 
         def are_equal(rows: IntVector, others: IntVector) -> bool:
-            here = self._holder[rows] == self.rank.number
-            a, b = self._local[rows[here]], self._local[others[here]]
-            is_equal = bool((b >= 0).all()) and rows_are_equal(X, target[self._ids], a, b)
-            return not self._sum(float(not is_equal))[0]
+            has_clash[0] = bool(self._sum(float(not rows_are_equal(X, targets, rows, others)))[0])
+            return not has_clash[0]
 
-        first, owner, total = merge_prints(prints, weights, are_equal)
-        self.merged = first, owner
-        return first, owner, total
+        first, owner, total = merge_prints(keys, weights[self._ids], are_equal)
+        if has_clash[0]:  # no rows are merged, and samples come in the order of rows
+            keys = self._ids.astype(np.uint64)
+            order = np.argsort(keys[first])
+            first, total, owner[first[order]] = first[order], total[order], np.arange(len(first))
+        return self._number(keys[first], first, owner, total)
+
+    def _number(
+        self, keys: AnyArray, first: IntVector, owner: IntVector, total: FloatVector
+    ) -> tuple[IntVector, IntVector, FloatVector]:
+        """Return what `merge` does, from what each rank has found of its rows and the ascending keys of its samples."""
+        numbers = np.arange(len(keys))
+        for number, theirs in self._each(keys):
+            if number != self.rank.number:
+                numbers += np.searchsorted(theirs, keys, side="right" if number < self.rank.number else "left")
+        n_samples, width = int(self._sum(len(keys))[0]), np.int32 if self.n_rows < 2**31 else np.int64
+        whole: tuple[AnyArray, AnyArray, FloatVector] = (
+            np.empty(n_samples, width),
+            np.full(self.n_rows, -1, width),
+            np.empty(n_samples),
+        )
+        where, owners = self._each(numbers), np.append(numbers, -1)[owner]
+        for (_, theirs), (_, rows), (_, sums) in zip(
+            where, self._each(self._ids[first]), self._each(total), strict=True
+        ):
+            whole[0][theirs], whole[2][theirs] = rows, sums
+        for (_, rows), (_, theirs) in zip(self._each(self._ids), self._each(owners), strict=True):
+            whole[1][rows] = theirs
+        self.merged = whole[:2]
+        return whole
+
+    def _each(self, ours: AnyArray) -> Iterator[tuple[int, AnyArray]]:
+        """Yield a vector of each rank in turn, with its number: one is in memory at a time."""
+        group = self.rank.group
+        for number, length in enumerate(group.allgather(np.array([len(ours)])).ravel().tolist()):
+            part = np.ascontiguousarray(ours) if number == self.rank.number else np.empty(length, ours.dtype)
+            group.broadcast(part, number)
+            yield number, part
 
     def make_kernel(
         self,
@@ -178,13 +240,13 @@ class Gang:
         balanced: bool,
     ) -> Kernel:
         """Return the kernel with gamma, mean and lengths of the representatives `first`, with weights `totals`."""
-        d, ours = int(X.shape[1]), first[self._holder[first] == self.rank.number]
-        rows = self._local[ours]
+        d, is_ours = int(X.shape[1]), self._is_here(first)
+        rows = self._local(first[is_ours])
         if sp.issparse(X):
             n, nnz = self._sum(X.shape[0], X.nnz)
             self.is_sparse = is_sparse_cheaper(int(n), d, int(nnz)) and kernel.function is None
         if isinstance(gamma, str) and gamma == "scale":
-            share = totals[self._holder[first] == self.rank.number] / (float(totals.sum()) * d)
+            share = totals[is_ours] / (float(totals.sum()) * d)
             mean = float(self._sum(share @ row_sums(X, None)[rows])[0])
             variance = float(self._sum(share @ row_sums(X, mean)[rows])[0])
             gamma = width_of(d, mean, variance)
@@ -217,7 +279,7 @@ class Gang:
         return KernelMatrix(
             kernel,
             X,
-            samples=self._local[rows[holder == self.rank.number]],
+            samples=self._local(rows[holder == self.rank.number]),
             dtype=dtype,
             cache_bytes=cache_bytes,
             pool=pool,
@@ -230,7 +292,7 @@ class Gang:
         """Return some rows of X, in their order, on rank 0; the others get an empty X."""
         group = self.rank.group
         group.ledger.begin_round("collect")
-        part = X[self._local[rows[self._holder[rows] == self.rank.number]]]
+        part = X[self._local(rows[self._is_here(rows)])]
         # Parts arrive by rank; this restores the requested order.
         order = np.argsort(np.argsort(self._holder[rows], kind="stable"))
         if not sp.issparse(part):
@@ -265,12 +327,13 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
     dict or None
         The fitted attributes, on rank 0.
     """
-    model, gang = join_gang(rank, data, model)
+    model, gang = join_gang(rank, data, model, keeps=True)
     model._fit_rows(data.X, gang.target, gang.weights)
-    return model._fitted_state() if gang.leads else None
+    gang.progress.close()
+    return {**model._fitted_state(), "_note": gang.progress.note_for_user} if gang.leads else None
 
 
-def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang]:
+def join_gang(rank: Rank, data: RankRows, model: Any, *, keeps: bool = False) -> tuple[Any, Gang]:
     """Return a copy of a model that asks the gang, and the gang.
 
     Parameters
@@ -281,12 +344,15 @@ def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang]:
         Its rows.
     model : AbstractKernelSVM
         Not fitted, without a client.
+    keeps : bool, default False
+        Whether its variables are written and read, if it asks for that.
     """
     model = copy.copy(model)  # ranks may be threads
     if model.n_jobs is None or model.n_jobs < 0:
         model.n_jobs = max(1, rank.n_threads + 1 + (model.n_jobs or -1))
     rank.ledger.begin_round("setup")
-    gang = Gang(rank, data)
+    n_classes = len(model.classes_) if hasattr(model, "classes_") else None
+    gang = Gang(rank, data, n_classes, model if keeps else None)
     rank.ledger.end_round()
     model._gang = gang
     return model, gang

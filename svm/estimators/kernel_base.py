@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from abc import abstractmethod
@@ -21,9 +22,10 @@ from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.progress import StopTraining
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
-from dsgd.svm.estimators.failures import check_restart
+from dsgd.svm.estimators.failures import check_restart, check_saving
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
 from dsgd.svm.estimators.objects import are_objects, compare
 from dsgd.svm.kernel_solver.block import solve
@@ -89,6 +91,12 @@ class AbstractKernelSVM(AbstractKernelMachine):
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
         What happens when a machine with a rank fails: an error, or the ranks form anew over all rows, on the workers
         that are left, and go on from the coefficients that they have kept (:ref:`svm-failures`).
+    checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
+        Folder or URL where rank 0 of a fit on a cluster writes the coefficients, every 30 seconds and at the end. A
+        folder with checkpoints of another fit is refused.
+    resume_from : str, path or None, default None
+        Folder or URL of checkpoints from which ``fit`` goes on, with the same rows and parameters, on any number of
+        ranks. "auto" goes on from what is in the folder of `checkpoint`, or starts from the beginning if it is empty.
 
     Attributes
     ----------
@@ -130,6 +138,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     transport: TransportName
     integrity: Integrity | None
     on_failure: FailurePolicy
+    checkpoint: Checkpoint | str | os.PathLike[str] | None
+    resume_from: str | os.PathLike[str] | None
     solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
@@ -191,6 +201,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_restart(name, self.on_failure)
+        check_saving(name, self.checkpoint, self.resume_from)
         self._policy()
         self._check_problem()
 
@@ -347,6 +358,14 @@ class AbstractKernelSVM(AbstractKernelMachine):
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         """Train on checked rows, with class codes or targets; on a gang, on the rows of this rank with all targets."""
 
+    def _refuse_saving(self) -> None:
+        """Refuse what only ranks on a cluster do, before a fit in this process."""
+        if self.checkpoint is not None or self.resume_from is not None:
+            raise InvalidParameterError(
+                f"{type(self).__name__}(checkpoint=..., resume_from=...) is of fits on a cluster: one in this process "
+                "writes nothing. Pass client=..., or dask collections, or leave both at None."
+            )
+
     def _fit_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool
     ) -> None:
@@ -384,6 +403,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
             program, *more = self._program
             gang = blocks.run(Work(program, packer, (model, *more), numbered=True), self._terms(self._listener()))
         self.__dict__.update(gang.value)
+        if note := self.__dict__.pop("_note", ""):
+            warnings.warn(note, RuntimeWarning, stacklevel=3)
         self._take_report(
             gang,
             elapsed_s=time.perf_counter() - begin,

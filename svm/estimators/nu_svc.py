@@ -11,6 +11,7 @@ because division by such a margin would amplify noise.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
@@ -100,6 +102,8 @@ class NuSVC(AbstractKernelClassifier):
     transport: TransportName = "auto"
     integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

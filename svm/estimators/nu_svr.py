@@ -8,6 +8,7 @@ tolerance as in LIBSVM.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractKernelRegressor
@@ -63,6 +65,8 @@ class NuSVR(AbstractKernelRegressor):
     transport: TransportName = "auto"
     integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractSingleSVM
@@ -63,6 +65,8 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     transport: TransportName = "auto"
     integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -89,6 +93,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
             labels = y if is_collection(y) else None
             self._fit_on_cluster(X, labels, sample_weight, check, classification=False, supervised=False)
         else:
+            self._refuse_saving()
             self._fit_rows(*check())
         self.offset_ = -float(self.intercept_[0])
         return self

@@ -162,6 +162,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         if self._uses_cluster(X):
             self._fit_on_cluster(X, y, sample_weight, check, classification=True, supervised=True)
             return self
+        self._refuse_saving()
         rows, labels, weights = check()
         classes, codes = np.unique(labels, return_inverse=True)
         self.classes_ = self._check_classes(classes)
@@ -169,8 +170,12 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         return self
 
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
-        codes = np.asarray(target).astype(np.int64)
-        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
+        codes = np.asarray(target)
+        if codes.dtype.kind not in "iu":
+            codes = codes.astype(np.int64)
+        # The labels of all rows are only needed to count them.
+        labels = self.classes_[codes] if isinstance(self.class_weight, str) else self.classes_
+        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
         self._check_weightless(codes[self.class_weight_[codes] * weights > 0])
         self._train(X, codes, weights)
 
@@ -190,7 +195,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
         bounds = self._bounds(codes, weights)
-        first, owner, total = self._merge(X, codes.astype(np.float64), bounds)
+        first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
@@ -199,11 +204,13 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
         def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> _Trained:
             rows = small.samples(pair)
+            is_all = len(rows) == len(first) and self._gang is not None  # with their tables as they are
+            of_whole, upper_of = (first, total) if is_all else (first[rows], total[rows])
             y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
 
             def run(dual: Dual, tol: float, limit: int, anew: bool) -> Solution:
                 def go_on(dual: Dual, limit: int) -> Solution:
-                    posed = Posed(kernel, X, first[rows], dual, pool, cache_bytes)
+                    posed = Posed(kernel, X, of_whole, dual, pool, cache_bytes)
                     return self._solve(posed, tol, limit, anew=anew)
 
                 if not small.takes(pair) or dual.u is not None:
@@ -222,7 +229,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
                 scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
                 sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
-            solution = solve(total[rows])
+            solution = solve(upper_of)
             if self._is_heard:
                 self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.

@@ -106,6 +106,7 @@ class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
         if self._uses_cluster(X):
             self._fit_on_cluster(X, y, sample_weight, check, classification=False, supervised=True)
         else:
+            self._refuse_saving()
             self._fit_rows(*check())
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -78,6 +80,8 @@ class SVC(AbstractKernelClassifier):
     transport: TransportName = "auto"
     integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)
@@ -88,7 +92,9 @@ class SVC(AbstractKernelClassifier):
         return bounds
 
     def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
-        return Dual(y[None], np.full((1, len(y)), -1.0), bounds[None], np.zeros((1, len(y))))
+        # On a gang the solver copies what belongs to its own samples: a number for all takes no memory.
+        fill = np.full if self._gang is None else lambda shape, value: np.broadcast_to(value, shape)
+        return Dual(y[None], fill((1, len(y)), -1.0), bounds[None], fill((1, len(y)), 0.0))
 
     def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
         return solution.thresholds

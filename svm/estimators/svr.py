@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.single import AbstractKernelRegressor
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -51,6 +53,8 @@ class SVR(AbstractKernelRegressor):
     transport: TransportName = "auto"
     integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)

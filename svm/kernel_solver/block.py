@@ -32,10 +32,11 @@ Rows may be float32. When the gap closes, u is brought up to date for the sample
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it continues from that
 u, so errors of float32 rows affect only later changes.
 
-Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round the ranks then find
-their extremes (3 doubles) and the worst candidates of all (3q/4 doubles and ids, and f of the newest), each in log2 p
-messages per rank (`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2
-rows), rank 0 solves the block and sends the q new values.
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Each rank keeps the variables,
+bounds and indicators of its own samples. Per round the ranks find their extremes (3 doubles) and the worst candidates
+of all (the f, number, value and signed bound of each of 3q/4, and f of the newest), each in log2 p messages per rank
+(`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2 rows), rank 0
+solves the block and sends the q new values.
 Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
 the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
 active samples of a rank come to exceed the mean by half, rows move.
@@ -52,13 +53,13 @@ from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.growth import Growth, begin_small
 from dsgd.svm.kernel_solver.inactive import InactiveSamples
 from dsgd.svm.kernel_solver.problem import Dual, Solution, refuse
-from dsgd.svm.kernel_solver.selection import BestLists, best
+from dsgd.svm.kernel_solver.selection import BestLists, best_of
 from dsgd.svm.kernel_solver.smo import collect, solve_block
 from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernel_solver.state import State
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import mask_of
-from dsgd.types import FloatVector, IntVector
+from dsgd.svm.kernels.numbering import find, mask_of
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["solve"]
 
@@ -148,6 +149,8 @@ class _Run:
         batches = begin_small(dual, matrix, _FIRST_BLOCKS * self.q) if elimination.waits_for_pressure else []
         self.growth = Growth(self.state, self.left_out, batches, self.q)
         self.state.load_active()
+        #: The variables of the last block, ascending, their values, and their bounds, each with its sign.
+        self.last: tuple[IntVector, FloatVector, FloatVector] = (np.empty(0, np.int64), np.empty(0), np.empty(0))
 
     def solve(self) -> Solution:
         """Run to the end."""
@@ -185,7 +188,6 @@ class _Run:
                 elif not self.left_out.eliminate(gap):
                     with self.peers.round("sync"):
                         self._round(gap)
-                    self.peers.keep(state.alpha, state.counts.n_rounds)
                 continue
             with self.peers.round("check"):
                 is_open = self.left_out.bring_back()
@@ -228,14 +230,14 @@ class _Run:
         """Return whether the rounding of float32 rows, larger than `tol`, begins to show in the gap."""
         if self.matrix.dtype != np.float32:
             return False
-        rounding = _ROUNDING * np.finfo(np.float32).eps * self.largest_value * float(self.state.alpha.sum())
+        rounding = _ROUNDING * np.finfo(np.float32).eps * self.largest_value * self.state.total
         return bool(rounding > self.tol and gap < _FAR_ABOVE * rounding)
 
     def _is_blind(self, gap: float) -> bool:
         """Return whether the gap may be rounding only, and a proof is due to check that."""
         if self.matrix.dtype == np.float32 or self.effort < self.next_proof:
             return False
-        return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
+        return bool(gap < np.finfo(np.float64).eps * self.largest_value * self.state.total)
 
     def _is_hidden(self, gap: float) -> bool:
         """Return whether proofs, of which the last has found `gap`, see no progress where rounding hides it."""
@@ -280,15 +282,15 @@ class _Run:
         """Solve one block and bring u of the active samples up to date."""
         state, n_newest, n_hits = self.state, len(self.state.newest), self.matrix.n_hits
         state.lap("check")
-        chosen, f = self._choose()
+        chosen, f, before, bounds = self._choose()
         state.lap("choose")
-        if len(state.alpha) == 1:
+        if len(state.dual.y) == 1:
             samples, where = chosen, np.arange(len(chosen))
         else:
             samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
         picked = self.matrix.pick(samples)
         state.lap("rows")
-        before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
+        y, upper = np.copysign(1.0, bounds), np.abs(bounds)
         answer = np.concatenate([before, [0.0, 0.0]])  # and the steps, and the largest value of some rows
         if self.peers.rank == 0:
             values = self.matrix.block(picked)
@@ -296,7 +298,7 @@ class _Run:
                 values = values[np.ix_(where, where)]
             inner_tol = max(0.5 * self.tol, 0.1 * gap)
             limit = min(100 * len(chosen), self.max_iter - state.counts.n_iter)
-            group = np.take(state.group, chosen)
+            group = (y < 0).astype(np.int64) if state.n_groups > 1 else np.zeros(len(y), dtype=np.int64)
             answer[-2] = solve_block(values, y, group, upper, answer[:-2], f, inner_tol, limit, state.n_groups)
             # A value that overflows lets no step be taken: of a sample it is the product with itself that
             # overflows first, unless a callable says otherwise.
@@ -312,7 +314,8 @@ class _Run:
                 raise refuse(self.matrix.kernel)
             alpha, steps, largest = before, 0, 0.0  # counts as a stall: rows are float64 after it
         self.largest_value = max(self.largest_value, float(largest))
-        state.set_alpha(chosen, alpha)
+        state.change(chosen, before, alpha, upper)
+        self.last = chosen, alpha, bounds
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
         if len(changed):
@@ -332,6 +335,7 @@ class _Run:
             state.counts.work.add(variables=q, fresh=q - n_newest, step_variables=int(steps) * q, squares=q * q)
         state.lap("update")
         state.record("block", gap)
+        self.peers.keep(chosen, alpha, state.counts.n_rounds)
 
     def _stall(self) -> None:
         """Nothing moved: rounding of the rows hides the descent, so continue from an exact u with float64 rows."""
@@ -344,57 +348,64 @@ class _Run:
         state.refine()
         state.load_active()
 
-    def _choose(self) -> tuple[IntVector, FloatVector]:
-        """Return the variables of the next block, ascending, and their f: the newest, then the worst violators.
+    def _choose(self) -> tuple[IntVector, FloatVector, FloatVector, FloatVector]:
+        """Return the variables of the next block, ascending: the newest, then the worst violators.
 
-        Variable v of sample i has the number v n + i.
+        With them come their f, their values, and their bounds, each with its sign. Variable v of sample i has the
+        number v n + i.
         """
         newest, n, q = self.state.newest, self.matrix.n, self.q
         if self.matrix.n_active <= 4 * self.largest_q:
             # Among few samples, a block of all free variables ends what else takes many rounds.
-            n_free = int(np.count_nonzero((self.state.alpha > 0) & (self.state.alpha < self.state.dual.upper)))
-            q = min(max(q, 3 * n_free // 2), self.largest_q)
+            q = min(max(q, 3 * self.state.n_free // 2), self.largest_q)
         room = max(1, (q - len(newest)) // (2 * self.state.n_groups))
-        position = self.matrix.position[newest % n]
+        position = self.matrix.where(newest % n)
         here = position >= 0
         f_newest: FloatVector = np.zeros(len(newest))
         f_newest[here] = self.state.u_a[position[here]] + self.state.c_a[newest[here] // n, position[here]]
         offers = self._offer(room)
         if not self.peers.is_alone:
             offers, f_newest = self._exchange(offers, f_newest, room)
-        taken = mask_of(newest, self.state.alpha.size)
-        fresh, f_fresh = [], []
-        for number, (keys, variables) in enumerate(offers):
-            is_open = ~taken[variables]
-            keys, variables = keys[is_open], variables[is_open]
+        taken = newest
+        fresh, f_fresh, told = [], [], [self._remembered(newest)]
+        for number, (keys, variables, *more) in enumerate(offers):
+            some = np.flatnonzero(find(variables, taken) < 0)
             if not self.peers.is_alone:  # they come sorted
-                keys, variables = keys[:room], variables[:room]
-            elif len(keys) > room:
-                some = np.argpartition(keys, room - 1)[:room]
-                keys, variables = keys[some], variables[some]
-            taken[variables] = True
-            fresh.append(variables)
-            f_fresh.append(-keys if number % 2 else keys)
+                some = some[:room]
+            elif len(some) > room:
+                some = some[np.argpartition(keys[some], room - 1)[:room]]
+            taken = np.concatenate([taken, variables[some]])
+            fresh.append(variables[some])
+            f_fresh.append(-keys[some] if number % 2 else keys[some])
+            told.append(np.array(more)[:, some])
         found = np.concatenate(fresh)
         # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
         self.state.newest = found[: q // 2] if len(found) else newest[len(newest) // 2 :]
         chosen = np.concatenate([newest, found])
         order = np.argsort(chosen)
-        return chosen[order], np.concatenate([f_newest, *f_fresh])[order]
+        alpha, bounds = np.concatenate(told, axis=1)[:, order]
+        return chosen[order], np.concatenate([f_newest, *f_fresh])[order], alpha, bounds
 
-    def _offer(self, room: int) -> list[tuple[FloatVector, IntVector]]:
+    def _remembered(self, newest: IntVector) -> FloatMatrix:
+        """Return the values and the signed bounds of variables that were in the last block, shape (2, q)."""
+        chosen, alpha, bounds = self.last
+        places = np.searchsorted(chosen, newest)
+        return np.stack([alpha[places], bounds[places]])
+
+    def _offer(self, room: int) -> list[tuple[AnyArray, ...]]:
         """Return the worst violators that lie here: per group, those of I_up by f, then those of I_low by −f.
 
-        A variable may be on both sides, so the second side has twice the room. The newest are not among them.
+        Of each come its key, its number, its value and its signed bound. A variable may be on both sides, so the second
+        side has twice the room. The newest are not among them.
         """
         n_active, active, n = len(self.state.u_a), self.matrix.active, self.matrix.n
         keys, places = np.empty(self.state.y_a.size), np.empty(self.state.y_a.size, dtype=np.int64)
-        position = self.matrix.position[self.state.newest % n]
+        position = self.matrix.where(self.state.newest % n)
         here = position >= 0
         is_newest = mask_of(self.state.newest[here] // n * n_active + position[here], self.state.y_a.size)
         state = self.state
         args = (state.u_a, state.c_a, state.y_a, state.upper_a, state.alpha_a, state.group_a)
-        offers = []
+        offers: list[tuple[AnyArray, ...]] = []
         for g in range(self.state.n_groups):
             for side in (0, 1):
                 count = collect(*args, self.state.least[g], self.state.most[g], side, g, keys, places)
@@ -404,20 +415,25 @@ class _Run:
                 if self.peers.is_alone and len(where) > most:
                     some = np.argpartition(ours, most - 1)[:most]
                     ours, where = ours[some], where[some]
+                numbers = where
                 if n_active:
-                    where = where // n_active * n + active[where % n_active]
-                offers.append((ours, where) if self.peers.is_alone else best(ours, where, most))
+                    numbers = where // n_active * n + active[where % n_active]
+                if not self.peers.is_alone:
+                    some = best_of(ours, numbers, most)
+                    ours, numbers, where = ours[some], numbers[some], where[some]
+                y, upper, alpha = (np.take(part, where) for part in (state.y_a, state.upper_a, state.alpha_a))
+                offers.append((ours, numbers, alpha, y * upper))
         return offers
 
     def _exchange(
-        self, offers: list[tuple[FloatVector, IntVector]], f_newest: FloatVector, room: int
-    ) -> tuple[list[tuple[FloatVector, IntVector]], FloatVector]:
+        self, offers: list[tuple[AnyArray, ...]], f_newest: FloatVector, room: int
+    ) -> tuple[list[tuple[AnyArray, ...]], FloatVector]:
         """Return the best offers of all ranks and, from their holders, f of the newest variables, in one message.
 
         Of equally bad violators the smaller number is taken: the block is the same however samples are divided.
         """
         ours = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
-        lists = BestLists(tuple(room * (1 + number % 2) for number in range(len(offers))))
+        lists = BestLists(tuple(room * (1 + number % 2) for number in range(len(offers))), n_told=2)
         words = lists.pack(offers, np.concatenate([f_newest, ours]))
         self.peers.combine(words, lists)
         joined, added = lists.unpack(words)

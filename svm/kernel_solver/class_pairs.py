@@ -68,11 +68,13 @@ class ClassPairs:
         self._kernel, self._codes = kernel, codes
         #: Kernel values computed for all pairs together; those computed for one are in its solution.
         self.n_evaluations = 0
-        self._order = np.argsort(codes, kind="stable")
         self._ends = np.concatenate([[0], np.cumsum(counts)])
         pairs = combinations(range(len(counts)), 2) if cache_bytes else ()
         self._small = {(a, b) for a, b in pairs if counts[a] + counts[b] <= _LARGEST}
         self._is_on = bool(self._small) and _can_take(kernel, X, len(first), cache_bytes)
+        if not self._small:
+            return
+        self._order = np.argsort(codes, kind="stable")
         if not self._is_on:
             return
         self._kind = (KINDS[kernel.name], float(kernel.gamma), float(kernel.coef0), float(kernel.degree))

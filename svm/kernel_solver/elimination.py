@@ -12,7 +12,7 @@ violate come back, not all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -176,15 +176,21 @@ class Trail:
     The indicators of inactive samples are right for the coefficients of their event. Those are restored by going back
     from the present ones, event by event, so all events together keep one number per change, not n each.
 
+    Samples may be divided among ranks. Each then has the samples of every event that lie with it, by their places among
+    its own, and coefficients, shape (n,), are those of its own; all ranks call the methods together.
+
     Parameters
     ----------
     n : int
-        Samples.
+        Samples of this rank.
+    count : callable
+        Returns the sums over ranks of some whole numbers.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, count: Callable[..., IntVector] = lambda *numbers: np.array(numbers)) -> None:
         self._events: list[_Event] = []
         self._last: FloatVector = np.zeros(n)
+        self._count = count
 
     def __len__(self) -> int:
         return len(self._events)
@@ -206,11 +212,27 @@ class Trail:
             event.ids = event.ids[stays[event.ids]]
 
     def restart(self, ids: IntVector, beta: FloatVector) -> None:
-        """Forget all events; `ids` are left out from now on, none if empty."""
+        """Forget all events; `ids` are left out from now on, none if no rank has any."""
         self._events = []
         self._last = beta.copy()
-        if len(ids):
+        if self._count(len(ids))[0]:
             self.add(ids, beta)
+
+    def columns(self) -> list[FloatVector]:
+        """Return what there is for each sample of this rank, as vectors."""
+        found = [self._last]
+        for event in self._events:
+            is_in, old = np.zeros(len(self._last)), np.full(len(self._last), np.nan)
+            is_in[event.ids], old[event.changed] = 1.0, event.old
+            found += [is_in, old]
+        return found
+
+    def take_columns(self, columns: list[FloatVector]) -> None:
+        """Take the same of the samples that this rank has now."""
+        self._last, *rest = columns
+        for event, is_in, old in zip(self._events, rest[::2], rest[1::2], strict=True):
+            event.ids, event.changed = np.flatnonzero(is_in), np.flatnonzero(~np.isnan(old))
+            event.old = old[event.changed]
 
     def know(self, ids: IntVector, beta: FloatVector) -> None:
         """Take the coefficients of samples that never had any as if they had always been those of `beta`."""
@@ -236,8 +258,9 @@ class Trail:
 
         Return whose indicators must be renewed for that, and from which coefficients to which.
         """
-        work = [len(event.ids) * len(event.changed) for event in self._events[:-1]]
-        k = int(np.argmin(work))
+        sizes = [size for event in self._events[:-1] for size in (len(event.ids), len(event.changed))]
+        totals = self._count(*sizes)
+        k = int(np.argmin(totals[::2] * totals[1::2]))
         states = [state.copy() for _, state in islice(self.back(beta), len(self) - k)]
         first, second = self._events[k : k + 2]
         if k:

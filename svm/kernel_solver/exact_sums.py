@@ -13,7 +13,7 @@ import numpy as np
 
 from dsgd.svm.kernels.cached_rows import add_rows_of_slabs
 from dsgd.svm.kernels.matrix import KernelMatrix, Slabs
-from dsgd.types import FloatVector, IntVector
+from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["ExactSums"]
 
@@ -27,22 +27,26 @@ _FALLEN = 100.0  # sums that have been so many times as large have lost two digi
 class ExactSums:
     """The sums u = K beta in float64, each with the coefficients it is right for.
 
+    Samples may be divided among ranks. Vectors over samples are then over those of this rank, in the order of
+    ``matrix.mine``, and all ranks call the methods together.
+
     Parameters
     ----------
     matrix : KernelMatrix
-        Kernel values; samples may be divided among ranks, whose sums are right where they lie.
+        Kernel values.
     """
 
     def __init__(self, matrix: KernelMatrix) -> None:
         self._matrix = matrix
-        self.u: FloatVector = np.zeros(matrix.n)
-        self._group: IntVector = np.zeros(matrix.n, dtype=np.int64)
-        self._states: list[FloatVector] = [np.zeros(matrix.n)]
-        self._is_aside = np.zeros(matrix.n, dtype=np.bool_)
+        n = len(matrix.mine)
+        self.u: FloatVector = np.zeros(n)
+        self._group: IntVector = np.zeros(n, dtype=np.int64)
+        self._states: list[FloatVector] = [np.zeros(n)]
+        self._is_aside = np.zeros(n, dtype=np.bool_)
         self._largest = 0.0  # of all sums since they were added up from zero, on any rank
 
     def know(self, u: FloatVector, beta: FloatVector) -> None:
-        """Take sums of all samples that are right for the coefficients `beta`, both of shape (n,)."""
+        """Take sums that are right for the coefficients `beta`, both of shape (n,)."""
         self.u = u.astype(np.float64)
         self._set_all(beta)
 
@@ -52,70 +56,85 @@ class ExactSums:
         self._is_aside[:] = False
 
     def _changes(self, beta: FloatVector) -> Iterator[tuple[IntVector, IntVector, FloatVector, bool]]:
-        """Yield ids of this rank, the sources and coefficients that renew their sums, and whether that is from zero."""
-        mine = self._matrix.mine
-        group = self._groups_of(mine)
+        """Yield places of samples, sources and coefficients that renew their sums, and whether that is from zero."""
+        peers, group = self._matrix.peers, self._groups()
+        n_used, n_aside = peers.count(np.count_nonzero(beta), np.count_nonzero(self._is_aside))
         for number, state in enumerate(self._states):
-            change = beta - state
-            sources = np.flatnonzero(change)
-            if len(sources) > np.count_nonzero(beta):  # from scratch is less work, and drops old rounding
-                yield mine[group == number], np.flatnonzero(beta), beta, True
-            else:
-                yield mine[group == number], sources, change, False
-        if self._is_aside.any():  # anywhere: all ranks take part in each product
-            yield mine[group < 0], np.flatnonzero(beta), beta, True
+            sources, coefs = peers.entries(beta - state)
+            is_fresh = len(sources) > n_used  # from scratch is less work, and drops old rounding
+            if is_fresh:
+                sources, coefs = peers.entries(beta)
+            yield np.flatnonzero(group == number), sources, coefs, is_fresh
+        if n_aside:  # anywhere: all ranks take part in each product
+            yield np.flatnonzero(group < 0), *peers.entries(beta), True
 
-    def _groups_of(self, ids: IntVector) -> IntVector:
+    def _groups(self) -> IntVector:
         """Return the groups of samples, −1 for those set aside."""
-        return np.where(self._is_aside[ids], -1, self._group[ids])
+        return np.where(self._is_aside, -1, self._group)
+
+    def columns(self) -> list[AnyArray]:
+        """Return what there is for each sample of this rank, as vectors."""
+        return [self.u, self._group, self._is_aside, *self._states]
+
+    def take_columns(self, columns: list[AnyArray]) -> None:
+        """Take the same of the samples that this rank has now."""
+        self.u, self._group, self._is_aside, *self._states = columns
 
     def work(self, beta: FloatVector) -> int:
         """Return the kernel values that it takes to make the sums right for `beta`, on all ranks."""
-        n_sources = int(np.count_nonzero(beta))
-        work = n_sources * int(np.count_nonzero(self._is_aside))
+        group, counts = self._groups(), [np.count_nonzero(beta), np.count_nonzero(self._is_aside)]
         for number, state in enumerate(self._states):
-            n_changed = int(np.count_nonzero(beta != state))
-            work += min(n_changed, n_sources) * int(np.count_nonzero((self._group == number) & ~self._is_aside))
-        return work
+            counts += [np.count_nonzero(beta != state), np.count_nonzero(group == number)]
+        n_sources, n_aside, *pairs = self._matrix.peers.count(*counts).tolist()
+        return int(
+            n_sources * n_aside + sum(min(n, n_sources) * m for n, m in zip(pairs[::2], pairs[1::2], strict=True))
+        )
 
     def renew_all(self, beta: FloatVector) -> FloatVector:
         """Make all sums right for `beta`; return a copy of them."""
-        mine, used = self._matrix.mine, np.flatnonzero(beta)
-        sizes = [np.abs(self.u[mine]).max(initial=0.0)]
-        for ids, sources, coefs, is_fresh in list(self._changes(beta)):
+        mine = self._matrix.mine
+        sizes = [np.abs(self.u).max(initial=0.0)]
+        for places, sources, coefs, is_fresh in self._changes(beta):
             if is_fresh:
-                self.u[ids] = 0.0
+                self.u[places] = 0.0
             if len(sources):
-                self.u[ids] += self._matrix.product(ids, sources, coefs[sources], np.float64)
-        sizes.append(np.abs(self.u[mine]).max(initial=0.0))
+                self.u[places] += self._matrix.product(mine[places], sources, coefs, np.float64)
+        sizes.append(np.abs(self.u).max(initial=0.0))
         least = -np.array(sizes)
         self._matrix.peers.lowest(least)
         before, now = -least
         self._largest = max(self._largest, float(before), float(now))
         if self._largest > _FALLEN * now:
-            self.u[mine] = self._matrix.product(mine, used, beta[used], np.float64) if len(used) else 0.0
+            sources, coefs = self._matrix.peers.entries(beta)
+            self.u[:] = self._matrix.product(mine, sources, coefs, np.float64) if len(sources) else 0.0
             self._largest = float(now)
         self._set_all(beta)
         return self.u.copy()
 
     def renew(self, ids: IntVector, beta: FloatVector) -> FloatVector:
-        """Make the sums of some samples, wherever they lie, right for `beta`; return those of all of them."""
-        group = self._groups_of(ids)
-        for number in np.unique(group):
-            some = ids[group == number]
-            change = beta - self._states[number] if number >= 0 else beta
-            sources = np.flatnonzero(change)
+        """Make the sums of some samples of this rank right for `beta`, and return them."""
+        peers = self._matrix.peers
+        places = peers.place(ids)
+        group = self._groups()[places]
+        there = peers.count(*np.bincount(group + 1, minlength=len(self._states) + 1))
+        for number in np.flatnonzero(there) - 1:
+            ours = places[group == number]
+            sources, coefs = peers.entries(beta - self._states[number] if number >= 0 else beta)
             if len(sources):
-                ours = self._matrix.peers.mine(some)
-                self.u[ours] += self._matrix.product(ours, sources, change[sources], np.float64)
-        self._is_aside[ids] = False
-        self._group[ids] = len(self._states)
+                self.u[ours] += self._matrix.product(self._matrix.mine[ours], sources, coefs, np.float64)
+        self._know(places, beta)
+        return self.u[places]
+
+    def _know(self, places: IntVector, beta: FloatVector) -> None:
+        """Note that the sums of some samples are right for `beta`."""
+        self._is_aside[places] = False
+        self._group[places] = len(self._states)
         self._states.append(beta.copy())
-        return self.u[ids]
 
     def set_aside(self, ids: IntVector) -> None:
-        """Keep the sums of samples at zero until they are looked at."""
-        self._is_aside[ids] = True
+        """Keep the sums of samples, wherever they lie, at zero until they are looked at."""
+        peers = self._matrix.peers
+        self._is_aside[peers.place(peers.mine(ids))] = True
 
     def look(
         self, ids: IntVector, beta: FloatVector, choose: Callable[[IntVector, FloatVector], FloatVector] | None = None
@@ -129,7 +148,7 @@ class ExactSums:
         Parameters
         ----------
         ids : int64 array, shape (m,)
-            Samples, without coefficients.
+            Samples, of any ranks, without coefficients.
         beta : array, shape (n,)
             Coefficients.
         choose : callable or None
@@ -138,51 +157,52 @@ class ExactSums:
 
         Returns
         -------
-        u, change : arrays, shape (m,) and (n,)
-            The sums of `ids` for `beta`, and what the new coefficients add to all sums but those of samples set aside;
-            right where the samples lie.
+        u, change : arrays, shape (m_here,) and (n,)
+            The sums for `beta` of those of `ids` that lie here, and what the new coefficients add to all sums but those
+            of samples set aside.
         """
-        added, u = np.zeros(self._matrix.n), np.empty(len(ids))
-        if not self._is_aside[ids].all():  # a proof has looked at them since
-            return self.renew(ids, beta), added
-        chosen, peers = np.zeros(self._matrix.n), self._matrix.peers
-        n_sources = peers.counts(np.flatnonzero(beta))
-        sources = peers.mine(np.flatnonzero(beta))
+        peers, mine = self._matrix.peers, self._matrix.mine
+        added, ours = np.zeros(len(mine)), peers.mine(ids)
+        places = peers.place(ours)
+        if peers.count(np.count_nonzero(self._is_aside[places]))[0] != len(ids):  # a proof has looked at them since
+            return self.renew(ours, beta), added
+        chosen, u = np.zeros(len(mine)), np.empty(len(mine))
+        sources = mine[np.flatnonzero(beta)]
+        n_sources = peers.all_of(np.array([len(sources)])).ravel()
         columns = _Columns(self._matrix, sources, len(sources) + len(ids))
         given_lately = _Given(self._matrix, added)
-        bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
+        bystanders = mine[np.flatnonzero(~self._is_aside & (beta == 0.0))]
         start = 0
         while start < len(ids):
             # Each rank has its share of the columns, so that together they take so many more samples at a time.
             most = min(peers.size * _PART, _PART_BYTES // (8 * max(1, int(n_sources.max()))))
             part = ids[start : start + max(64, most)]
             stop = start + len(part)
-            both = np.stack([beta[sources], chosen[sources]])
-            values, (u[start:stop], added[part]) = self._matrix.values(part, columns.held, both)
-            coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
+            at, here, where = peers.place(sources), peers.mine(part), peers.find(part) >= 0
+            both = np.stack([beta[at], chosen[at]])
+            values, (u_part, added_part) = self._matrix.values(part, columns.held, both)
+            u[peers.place(here)], added[peers.place(here)] = u_part[where], added_part[where]
+            coefs = np.zeros(len(part)) if choose is None else choose(part, u_part)
             is_given = coefs != 0.0
             given = part[is_given]
             if len(given):
-                added[sources] += self._back(values, coefs)
-                chosen[given] = coefs[is_given]
-                n_sources += peers.counts(given)
+                added[at] += self._back(values, coefs)
+                chosen[peers.place(peers.mine(given))] = coefs[is_given & where]
+                n_sources = n_sources + peers.counts(given)
                 sources = np.concatenate([sources, peers.mine(given)])
                 columns.append(peers.mine(given))
             given_lately.note(part[~is_given], given, coefs[is_given])
             start = stop
         given_lately.settle()
-        given = np.flatnonzero(chosen)
+        given, coefs = peers.entries(chosen)
         if len(given):  # all at once, as each time the rows of the bystanders have to be made ready
-            bystanders = peers.mine(bystanders)
-            added[bystanders] += self._matrix.product(bystanders, given, chosen[given], np.float64)
-        self.u[ids] = u
-        self._is_aside[ids] = False
-        self._group[ids] = len(self._states)
-        self._states.append(beta.copy())
+            added[peers.place(bystanders)] += self._matrix.product(bystanders, given, coefs, np.float64)
+        self.u[places] = u[places]
+        self._know(places, beta)
         self.u += added
         for state in self._states:
             state += chosen
-        return u, added
+        return u[places], added
 
     def _back(self, values: Slabs, coefs: FloatVector) -> FloatVector:
         """Return K' coefs, shape (n,)."""
@@ -234,12 +254,12 @@ class _Given:
 
     def __init__(self, matrix: KernelMatrix, added: FloatVector) -> None:
         self._matrix, self._added = matrix, added
-        self._before: IntVector = np.empty(0, dtype=np.int64)
+        self._before: IntVector = np.empty(0, dtype=np.int64)  # of this rank
         self._parts: list[tuple[IntVector, IntVector, FloatVector]] = []
 
     def note(self, others: IntVector, given: IntVector, coefs: FloatVector) -> None:
         """Take the next part: samples without coefficients, those with new ones, and these."""
-        self._parts.append((others, given, coefs))
+        self._parts.append((self._matrix.peers.mine(others), given, coefs))
         if sum(len(given) for _, given, _ in self._parts) >= _TOGETHER:
             self.settle()
 
@@ -258,4 +278,5 @@ class _Given:
     def _add(self, targets: IntVector, given: IntVector, coefs: FloatVector) -> None:
         if len(given):
             targets = self._matrix.peers.mine(targets)
-            self._added[targets] += self._matrix.product(targets, given, coefs, np.float64)
+            places = self._matrix.peers.place(targets)
+            self._added[places] += self._matrix.product(targets, given, coefs, np.float64)

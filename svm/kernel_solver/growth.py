@@ -83,7 +83,8 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
     while ends[0] >= 2 * n_first:
         ends.insert(0, ends[0] // 2)
     is_first = mask_of(order[: ends[0]], n)
-    matrix.shrink(np.flatnonzero(is_first[matrix.active]), np.flatnonzero(~is_first))
+    held = matrix.held()
+    matrix.shrink(np.flatnonzero(is_first[matrix.active]), held[is_first[held]], n - ends[0])
     return [np.sort(order[start:stop]) for start, stop in pairwise(ends)]
 
 
@@ -135,19 +136,22 @@ class Growth:
         has_both_sides = bool(np.isfinite(state.least).all() and np.isfinite(state.most).all())
         is_selective = has_both_sides and not self._takes_all
         self._raises = self._raises and self._stayed()
+        ours = state.peers.mine(ids)
+        places = state.peers.place(ours)
         u, change = state.exact.look(ids, state.beta(), self._raise if is_selective and self._raises else None)
-        state.u[ids] = u
-        gone = ids[:0]
-        is_raised = (state.alpha[:, ids] != 0.0).any(axis=0)
-        slack = left_out.slack(ids)  # to the machine of before, as the variables that were raised
+        state.u[places] = u
+        is_raised = (state.alpha[:, places] != 0.0).any(axis=0)
+        slack = left_out.slack(ours)  # to the machine of before, as the variables that were raised
         state.u += change
-        self._raised = ids[is_raised]
-        left_out.trail.know(self._raised, state.beta())
+        self._raised = ours[is_raised]
+        left_out.trail.know(places[is_raised], state.beta())
+        is_gone = np.zeros(len(ours), dtype=np.bool_)
         if is_selective:
-            gone = state.peers.those(ids, ~is_raised & (slack > left_out.margin))
-            left_out.add(gone, slack[np.searchsorted(ids, gone)])
-        state.matrix.extend(np.setdiff1d(ids, gone, assume_unique=True))
-        state.counts.n_eliminated += len(gone)
+            is_gone = ~is_raised & (slack > left_out.margin)
+            left_out.add(ours[is_gone], slack[is_gone])
+        n_gone = int(state.peers.count(np.count_nonzero(is_gone))[0])
+        state.matrix.extend(ours[~is_gone], len(ids) - n_gone)
+        state.counts.n_eliminated += n_gone
         state.n_stalls = 0
         if not self.batches:
             left_out.margin = 0.0
@@ -157,8 +161,9 @@ class Growth:
     def _judge(self) -> None:
         """Make one batch of all that are left if batches would cost more than they save."""
         matrix, alpha = self.state.matrix, self.state.alpha
-        n_at_bound = int(np.count_nonzero(alpha >= self.state.dual.upper))
-        settled = n_at_bound / max(1, int(np.count_nonzero(alpha)))
+        at_bound = np.count_nonzero(alpha >= self.state.dual.upper)
+        n_at_bound, n_used = matrix.peers.count(at_bound, np.count_nonzero(alpha)).tolist()
+        settled = n_at_bound / max(1, n_used)
         spent = np.array([matrix.n_evaluations - self._before], dtype=np.float64)
         matrix.peers.add_up(spent)
         # Ranks share the values, and solve the blocks one after another.
@@ -169,18 +174,23 @@ class Growth:
 
     def _stayed(self) -> bool:
         """Return whether most of the variables that were last moved to their bounds are still there."""
-        ids = self._raised
-        stayed = np.asarray((self.state.alpha[:, ids] >= self.state.dual.upper[:, ids]).any(axis=0))
-        return bool(stayed.sum() >= _RIGHT * len(ids))
+        peers = self.state.peers
+        ids = peers.place(peers.mine(self._raised))  # those that have moved to another rank do not count
+        stayed = np.count_nonzero((self.state.alpha[:, ids] >= self.state.dual.upper[:, ids]).any(axis=0))
+        n_stayed, n_raised = peers.count(stayed, len(ids)).tolist()
+        return bool(n_stayed >= _RIGHT * n_raised)
 
     def _raise(self, ids: IntVector, u: FloatVector) -> FloatVector:
         """Move variables of new samples that violate by far to their bounds, with y'α as it is; return Σ yα of each."""
         state, dual = self.state, self.state.dual
         middle = 0.5 * (state.least[0] + state.most[0])
-        y, upper = dual.y[:, ids], dual.upper[:, ids]
-        violation = y * (middle - u - state.c[:, ids])
+        r = len(dual.y)
+        y, upper, c = np.split(state.peers.fetch(ids, np.concatenate([dual.y, dual.upper, state.c])), [r, 2 * r])
+        violation = y * (middle - u - c)
         alpha = _even(violation.ravel(), y.ravel(), upper.ravel(), self.left_out.margin).reshape(y.shape)
-        state.alpha[:, ids] = alpha
+        numbers = (np.arange(r)[:, None] * state.matrix.n + ids).ravel()
+        state.change(numbers, np.zeros(alpha.size), alpha.ravel(), upper.ravel())
+        state.peers.keep(numbers, alpha.ravel(), state.counts.n_rounds)
         return np.asarray((y * alpha).sum(axis=0))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from dsgd.svm.kernel_solver.elimination import Elimination, Trail, eliminable
 from dsgd.svm.kernel_solver.rebalance import rebalance
 from dsgd.svm.kernel_solver.state import State
-from dsgd.svm.kernels.numbering import mask_of
+from dsgd.svm.kernels.numbering import find
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["InactiveSamples"]
@@ -51,21 +51,21 @@ class InactiveSamples:
     def __init__(self, state: State, policy: Elimination, tol: float, block_size: int) -> None:
         self.state, self.policy, self.tol = state, policy, tol
         self._block_size = block_size
-        self.trail = Trail(state.matrix.n)
+        self.trail = Trail(len(state.matrix.mine), state.peers.count)
         self.scale: float | None = None  # the gap at the start of a run that begins with few samples
         self.margin = 0.0  # how far beyond the extremes a sample must be
         self.is_sure = not policy.waits_for_pressure  # whether leaving out pays whatever the cache holds
         self._is_eliminating = policy.mode != "none"
         self._next_test = policy.steps_between(state.matrix.n)
         self._n_false = 0
-        self._slack: FloatVector = np.full(state.matrix.n, np.inf)  # when they were left out or last looked at
+        self._slack: FloatVector = np.full(len(state.matrix.mine), np.inf)  # when they were left out or last looked at
         self._has_early = False  # whether samples were left out while few were known
         self._worst = np.inf  # the worst violation that was found last among the samples left out
         self._largest_gap, self._spent = 0.0, 0
         matrix = state.matrix
-        out = matrix.peers.join(np.setdiff1d(matrix.mine, matrix.active))
-        if len(out):
-            self.trail.add(out, state.beta())
+        if matrix.n_active < matrix.n:
+            out = np.setdiff1d(matrix.mine, matrix.active, assume_unique=True)
+            self.trail.add(state.peers.place(out), state.beta())
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -95,9 +95,9 @@ class InactiveSamples:
         if not self.is_sure and not self._pays(count / n, gap, float(totals[1]), float(totals[2])):
             return False
         state.store_active()
-        gone = state.peers.join(state.matrix.active[out])
+        gone = state.matrix.active[out]
         self.add(gone, self.slack(gone) if self.scale is not None else np.full(len(gone), np.inf))
-        self._keep(np.flatnonzero(~out), gone)
+        self._keep(np.flatnonzero(~out), gone, count)
         state.counts.n_eliminated += count
         state.record("eliminate", gap)
         return True
@@ -113,7 +113,7 @@ class InactiveSamples:
         left = since / fallen * np.log(max(gap / self.tol, 1.0)) if fallen >= 1.0 else spent
         if self.trail:
             return True  # that cost is spent
-        n_free = int(np.count_nonzero((state.alpha > 0) & (state.alpha < state.dual.upper)))
+        n_free = state.n_free
         saved = (share * left - n_free * state.matrix.n) * state.matrix.value_cost
         return bool(saved > _LATE_ROUNDS * self._block_size**2)
 
@@ -122,17 +122,16 @@ class InactiveSamples:
         return eliminable(f, y, alpha, upper, group, least, most)
 
     def settled_among(self, ids: IntVector) -> AnyArray:
-        """Return which of some samples, whose u is right, may be left out, shape (m,)."""
+        """Return which of some samples of this rank, whose u is right, may be left out, shape (m,)."""
         state, dual = self.state, self.state.dual
+        ids = state.peers.place(ids)
         f = state.u[ids] + state.c[:, ids]
         return self._settled(f, dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids])
 
     def slack(self, ids: IntVector) -> FloatVector:
-        """Return how far samples at a bound, whose u is right, are beyond the extremes, shape (m,); −∞ if free.
-
-        Of samples that lie on other ranks what is returned means nothing.
-        """
+        """Return how far samples of this rank at a bound, whose u is right, are beyond the extremes; −∞ if free."""
         state, dual = self.state, self.state.dual
+        ids = state.peers.place(ids)
         f = state.u[ids] + state.c[:, ids]
         y, alpha, upper, group = dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids]
         at_zero, at_upper = alpha <= 0, alpha >= upper
@@ -142,26 +141,42 @@ class InactiveSamples:
         return found
 
     def add(self, ids: IntVector, slack: FloatVector) -> None:
-        """Note that samples, whose u is right, are left out from now on, and how far they are beyond the extremes."""
-        beta = self.state.beta()
-        self.trail.add(ids, beta)
-        self._slack[ids] = slack
+        """Note that samples of this rank, whose u is right, are left out, and how far they are beyond the extremes.
+
+        All ranks call this together.
+        """
+        beta, places = self.state.beta(), self.state.peers.place(ids)
+        self.trail.add(places, beta)
+        self._slack[places] = slack
         self._has_early |= self.margin > 0.0
         if len(self.trail) > _MAX_EVENTS:
             self._renew(*self.trail.join(beta))
 
-    def _keep(self, keep: IntVector, gone: IntVector) -> None:
+    def _keep(self, keep: IntVector, gone: IntVector, n_gone: int) -> None:
+        """Leave some active samples of this rank active, by position; others are `gone`, `n_gone` on all ranks."""
         state = self.state
-        is_gone = mask_of(gone, state.matrix.n)
-        state.newest = state.newest[~is_gone[state.newest % state.matrix.n]]
-        state.matrix.shrink(keep, gone)
+        held, newest = state.matrix.held(), state.newest % state.matrix.n
+        stays = [np.ones(len(samples), dtype=np.bool_) for samples in (held, newest)]
+        for part in state.peers.parts(gone):
+            for samples, still in zip((held, newest), stays, strict=True):
+                still &= find(samples, part) < 0
+        state.newest = state.newest[stays[1]]
+        state.matrix.shrink(keep, held[stays[0]], n_gone)
         self._rebalance()
         state.load_active()
 
     def _rebalance(self) -> None:
         """Let rows move if the active samples have come to lie too unevenly; u must have been stored."""
         state = self.state
-        if not state.peers.is_alone and rebalance(state.matrix, state.u, state.exact.u):
+        if state.peers.is_alone:
+            return
+        own = [*state.columns(), self._slack], self.trail.columns
+        moved = rebalance(state.matrix, lambda: [*own[0], *own[1]()])
+        if moved is not None:
+            n_state = len(own[0])
+            state.take_columns(moved[: n_state - 1])
+            self._slack = moved[n_state - 1]
+            self.trail.take_columns(moved[n_state:])
             state.record("rebalance", float((state.most - state.least).max()))
 
     # -- back ----------------------------------------------------------------------------------------------------
@@ -178,7 +193,9 @@ class InactiveSamples:
         state.store_active()
         beta = state.beta()
         if self.policy.reconstruction == "delta" and not early:
-            work = sum(len(ids) * np.count_nonzero(beta != before) for ids, before in self.trail.back(beta))
+            sizes = [n for ids, old in self.trail.back(beta) for n in (len(ids), np.count_nonzero(beta != old))]
+            totals = state.peers.count(*sizes)
+            work = int((totals[::2] * totals[1::2]).sum())
             if 4 * work > state.exact.work(beta):
                 return False
         for ids, before in self.trail.back(beta):
@@ -204,34 +221,36 @@ class InactiveSamples:
         state = self.state
         ids, scale = self.trail.ids, self.scale or 0.0
         reach = min((_REACH_EARLY if self._has_early else _REACH) * scale, _REACH_AGAIN * self._worst)
-        ids = state.peers.those(ids, self._slack[ids] < reach)
+        places = np.sort(ids[self._slack[ids] < reach])
         self._worst = gap
-        if not len(ids):
+        if not state.peers.count(len(places))[0]:
             return False
         state.store_active()
-        beta = state.beta()
-        state.u[ids] = state.exact.renew(ids, beta)
-        slack = self._note_slack(ids)
-        back = state.peers.those(ids, slack <= 0.0)
-        self.trail.remove(ids)
-        self.trail.add(np.setdiff1d(ids, back, assume_unique=True), beta)
+        beta, ids = state.beta(), state.matrix.mine[places]
+        state.u[places] = state.exact.renew(ids, beta)
+        slack = self._slack[places] = self.slack(ids)
+        back = ids[slack <= 0.0]
+        self.trail.remove(places)
+        self.trail.add(places[slack > 0.0], beta)
         state.counts.n_reconstructions += 1
-        if len(back):
-            worst = self._slack[state.peers.mine(ids)].min(initial=np.inf, keepdims=True)
+        n_back = int(state.peers.count(len(back))[0])
+        if n_back:
+            worst = slack.min(initial=np.inf, keepdims=True)
             state.peers.lowest(worst)
             self._worst = max(gap, -float(worst[0]))
+        self._return(back, n_back)
+        state.record("reconstruct", state.scan())
+        return n_back > 0
+
+    def _return(self, back: IntVector, n_back: int) -> None:
+        """Make samples of this rank active again, `n_back` on all ranks."""
+        state = self.state
+        if n_back:
             self._n_false = min(self._n_false + 1, 20)
-            state.matrix.extend(back)
-            state.counts.n_returned += len(back)
+            state.matrix.extend(back, n_back)
+            state.counts.n_returned += n_back
             self._rebalance()
         state.load_active()
-        state.record("reconstruct", state.scan())
-        return len(back) > 0
-
-    def _note_slack(self, ids: IntVector) -> FloatVector:
-        """Note and return how far beyond the extremes samples are, whose u is right for all samples."""
-        slack = self._slack[ids] = self.slack(ids)
-        return slack
 
     def take_proof(self, gap: float) -> None:
         """Use that u is right everywhere, and `gap` the gap over all samples, as a reconstruction."""
@@ -239,7 +258,8 @@ class InactiveSamples:
             self.state.counts.n_reconstructions += 1
             if gap >= self.tol:
                 if self.scale is not None:
-                    self._note_slack(self.trail.ids)
+                    places = self.trail.ids
+                    self._slack[places] = self.slack(self.state.matrix.mine[places])
                     self._worst = gap
                 self._return_violators(_NEIGHBOURS * gap)
             self.state.record("reconstruct", gap)
@@ -255,23 +275,17 @@ class InactiveSamples:
         if self.policy.mode == "single":
             self._is_eliminating = False
         left_out, self.margin = self.trail.ids, margin
-        ids = state.peers.mine(left_out)
-        back = state.peers.join(ids[~self.settled_among(ids)])
+        is_settled = self.settled_among(state.matrix.mine[left_out])
+        back = state.matrix.mine[left_out[~is_settled]]
         self.margin = 0.0
-        self.trail.restart(left_out[~mask_of(back, state.matrix.n)[left_out]], state.beta())
-        if len(back):
-            self._n_false = min(self._n_false + 1, 20)
-            state.matrix.extend(back)
-            state.counts.n_returned += len(back)
-            self._rebalance()
-        state.load_active()
-        return len(back) > 0
+        self.trail.restart(left_out[is_settled], state.beta())
+        n_back = int(state.peers.count(len(back))[0])
+        self._return(back, n_back)
+        return n_back > 0
 
-    def _renew(self, ids: IntVector, before: FloatVector, beta: FloatVector) -> None:
-        """Bring u of samples from the coefficients `before` to `beta`."""
-        state = self.state
-        ids = state.peers.mine(ids)
-        change = beta if self.policy.reconstruction == "full" else beta - before
-        sources = np.flatnonzero(change)
-        sums = state.matrix.product(ids, sources, change[sources], state.matrix.dtype)
-        state.u[ids] = sums if self.policy.reconstruction == "full" else state.u[ids] + sums
+    def _renew(self, places: IntVector, before: FloatVector, beta: FloatVector) -> None:
+        """Bring u of samples of this rank, by place, from the coefficients `before` to `beta`."""
+        state, is_full = self.state, self.policy.reconstruction == "full"
+        sources, coefs = state.peers.entries(beta if is_full else beta - before)
+        sums = state.matrix.product(state.matrix.mine[places], sources, coefs, state.matrix.dtype)
+        state.u[places] = sums if is_full else state.u[places] + sums

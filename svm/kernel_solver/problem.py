@@ -17,6 +17,7 @@ from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernel_solver.work import Work
 from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -49,6 +50,12 @@ class Dual:
     alpha: FloatMatrix
     by_sign: bool = False
     u: FloatVector | None = None
+
+    def take(self, samples: IntVector) -> Dual:
+        """Return what some samples have of it."""
+        names = "y", "p", "upper", "alpha"
+        parts = {name: getattr(self, name)[:, samples].astype(np.float64, copy=False) for name in names}
+        return Dual(**parts, by_sign=self.by_sign, u=None if self.u is None else self.u[samples])
 
     @property
     def n_groups(self) -> int:
@@ -153,7 +160,16 @@ class Solution:
     counts: Counts
 
 
-def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, tol: float, counts: Counts) -> Solution:
+def conclude(
+    dual: Dual,
+    kernel: Kernel,
+    alpha: FloatMatrix,
+    u: FloatVector,
+    *,
+    tol: float,
+    counts: Counts,
+    peers: Peers | None = None,
+) -> Solution:
     """Return the solution that variables make, with what is true of it: gap, objective, thresholds.
 
     Parameters
@@ -170,6 +186,8 @@ def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, 
         The gap below which it has converged.
     counts : Counts
         What it took.
+    peers : Peers or None
+        The ranks among which samples are divided: each calls this with what it has, and gets the whole solution.
 
     Raises
     ------
@@ -178,15 +196,23 @@ def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, 
     """
     if len(alpha) == 2 and not dual.by_sign:  # the common part of the variables of a sample moves nothing, and costs
         alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
-    objective, gap_of_objectives = worth(dual, alpha, u)
-    if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
+    peers = peers or Peers(len(u))
+    objective, gap_of_objectives = worth(dual, alpha, u, peers)
+    is_finite = np.array([float(np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective))])
+    peers.lowest(is_finite)
+    if not is_finite[0]:
         raise refuse(kernel)
     least, most, group, c = np.empty(dual.n_groups), np.empty(dual.n_groups), dual.group, dual.y * dual.p
     gap = float(extremes(u, c, dual.y, dual.upper, alpha, group, least, most))
+    if not peers.is_alone:
+        ends = np.concatenate([least, -most])
+        peers.lowest(ends)
+        least, most = ends[: len(least)], -ends[len(least) :]
+        gap = float((most - least).max())
     return Solution(
-        alpha=alpha,
-        u=u,
-        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
+        alpha=peers.whole(alpha),
+        u=peers.whole(u),
+        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, (least, most), peers),
         duality_gap=gap_of_objectives,
         gap=max(gap, 0.0),  # it is infinite when no pair can move
         objective=objective,
@@ -195,10 +221,16 @@ def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, 
     )
 
 
-def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector) -> tuple[float, float]:
-    """Return the dual objective and the duality gap of variables, shape (r, n), for u = K(yα) of all samples."""
-    objective = 0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())
-    return objective, duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group)
+def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = None) -> tuple[float, float]:
+    """Return the dual objective and the duality gap of variables, shape (r, n), for u = K(yα) of all samples.
+
+    With `peers` each rank has what its samples have of all that.
+    """
+    objective = np.array([0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())])
+    if peers is not None:
+        peers.add_up(objective)
+    gap = duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group, dual.n_groups, peers)
+    return float(objective[0]), gap
 
 
 def refuse(kernel: Kernel) -> InvalidDataError:
@@ -228,13 +260,25 @@ def refuse(kernel: Kernel) -> InvalidDataError:
 
 
 def _find_thresholds(
-    f: FloatMatrix, alpha: FloatMatrix, upper: FloatMatrix, group: AnyArray, least: FloatVector, most: FloatVector
+    f: FloatMatrix,
+    alpha: FloatMatrix,
+    upper: FloatMatrix,
+    group: AnyArray,
+    extreme: tuple[FloatVector, FloatVector],
+    peers: Peers,
 ) -> FloatVector:
     """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
+    least, most = extreme
     thresholds: FloatVector = np.empty(len(least))
     between = (alpha > 0) & (alpha < upper)
     for g in range(len(least)):
         free = between & (group == g) if len(least) > 1 else between
         ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
-        thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
+        middle = sum(ends) / len(ends) if ends else 0.0
+        if peers.is_alone:
+            thresholds[g] = f[free].mean() if free.any() else middle
+            continue
+        sums = np.array([f[free].sum(), float(np.count_nonzero(free))])
+        peers.add_up(sums)
+        thresholds[g] = sums[0] / sums[1] if sums[1] else middle
     return thresholds

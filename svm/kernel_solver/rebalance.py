@@ -8,10 +8,13 @@ straight to its new holder. Source: the imbalance that Vishnu et al. (IEEE Clust
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.types import FloatVector, IntVector
+from dsgd.svm.kernels.numbering import find
+from dsgd.types import AnyArray, IntVector
 
 __all__ = ["plan_moves", "rebalance"]
 
@@ -45,20 +48,25 @@ def plan_moves(loads: IntVector) -> list[tuple[int, int, int]]:
     return moves
 
 
-def rebalance(matrix: KernelMatrix, u: FloatVector, exact_u: FloatVector) -> bool:
-    """Move active samples if they lie too unevenly; return whether any did.
+def rebalance(matrix: KernelMatrix, columns: Callable[[], list[AnyArray]]) -> list[AnyArray] | None:
+    """Move active samples if they lie too unevenly; all ranks call this together.
 
     Parameters
     ----------
     matrix : KernelMatrix
         Its samples move.
-    u, exact_u : array, shape (n,)
-        Indicators of the samples, right where they lie; they move with them.
+    columns : callable
+        Returns what there is for each sample of this rank: arrays whose last axis is that of ``matrix.mine``.
+
+    Returns
+    -------
+    list of arrays or None
+        The same for the samples that this rank has now; None if none moved.
     """
     loads = matrix.peers.all_of(np.array([len(matrix.active)], dtype=np.int64)).ravel()
     moves = plan_moves(loads)
     if not moves:
-        return False
+        return None
     active = matrix.peers.join(matrix.active)
     starts = np.concatenate([[0], np.cumsum(loads)])
     ends = starts[1:].copy()
@@ -66,10 +74,32 @@ def rebalance(matrix: KernelMatrix, u: FloatVector, exact_u: FloatVector) -> boo
     for giver, taker, count in moves:
         plan.append((giver, taker, active[ends[giver] - count : ends[giver]]))
         ends[giver] -= count
-    for giver, taker, ids in plan:
-        indicators = np.stack([u[ids], exact_u[ids]])
-        arrived = matrix.peers.hand_over(giver, taker, indicators, indicators.shape, np.float64)
-        if arrived is not None:
-            u[ids], exact_u[ids] = arrived
+    moved = _hand_over(matrix, plan, columns())
     matrix.move(plan)
-    return True
+    return moved
+
+
+def _hand_over(matrix: KernelMatrix, plan: list[tuple[int, int, IntVector]], columns: list[AnyArray]) -> list[AnyArray]:
+    """Send what belongs to samples that move, and return what belongs to those that a rank has after it."""
+    peers, before = matrix.peers, matrix.mine
+    lines = [np.atleast_2d(column) for column in columns]
+    height = sum(map(len, lines))
+    given, taken, arrived = [before[:0]], [before[:0]], [np.empty((height, 0))]
+    for giver, taker, ids in plan:
+        sent = None
+        if peers.rank == giver:
+            places = peers.place(ids)
+            sent = np.concatenate([line[:, places] for line in lines]).astype(np.float64)
+            given.append(ids)
+        part = peers.hand_over(giver, taker, sent, (height, len(ids)), np.float64)
+        if part is not None:
+            taken.append(ids)
+            arrived.append(part)
+    stays = find(before, np.concatenate(given)) < 0
+    order, new = np.argsort(np.concatenate([before[stays], *taken])), np.concatenate(arrived, axis=1)
+    found, first = [], 0
+    for column, line in zip(columns, lines, strict=True):
+        more = new[first : first + len(line)].astype(column.dtype)
+        found.append(np.concatenate([line[:, stays], more], axis=1)[:, order].reshape(*column.shape[:-1], -1))
+        first += len(line)
+    return found

@@ -1,12 +1,13 @@
 """The state of a run of the block solver: variables, indicators, active samples, counts.
 
-Arrays named ``*_a`` hold the active samples that lie here, in the order of ``matrix.active``. The dual and `alpha` are
-known to every rank for all samples; `u` is right for those that lie here.
+Each rank has the dual, the variables and the indicators of the samples that lie here, in the order of ``matrix.mine``.
+Arrays named ``*_a`` hold those of them that are active, in the order of ``matrix.active``.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,20 @@ class State:
     Parameters
     ----------
     dual : Dual
-        The problem.
+        The problem, of all samples; what this rank has of it is kept.
     matrix : KernelMatrix
         Kernel values among its samples.
     """
 
     def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
-        self.dual, self.matrix, self.peers = dual, matrix, matrix.peers
+        self.matrix, self.peers = matrix, matrix.peers
+        has_start = bool(dual.alpha.any())
+        self.dual = dual if self.peers.is_alone else dual.take(matrix.mine)
+        dual = self.dual
         self.n_groups, self.group = dual.n_groups, dual.group
         self.c = dual.y * dual.p
         self.alpha: FloatMatrix = dual.alpha.astype(np.float64)
-        self.u: FloatVector = np.zeros(matrix.n)
+        self.u: FloatVector = np.zeros(len(matrix.mine))
         self.exact = ExactSums(matrix)
         self.newest: IntVector = np.empty(0, dtype=np.int64)
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
@@ -53,33 +57,71 @@ class State:
         if dual.u is not None:
             self.exact.know(dual.u, self.beta())
             self.u = self.exact.u.copy()
-        elif self.alpha.any():
+        elif has_start:
             self.refine()
+        self._tally()
         self.load_active()
 
     def beta(self) -> FloatVector:
-        """Return Σ yα by sample."""
+        """Return Σ yα of each sample of this rank."""
         total: FloatVector = (self.dual.y * self.alpha).sum(axis=0)
         return total
 
     def refine(self) -> None:
         """Set u to K(yα) in float64."""
         self.u = self.exact.renew_all(self.beta())
+        self._tally()
 
-    def set_alpha(self, chosen: IntVector, alpha: FloatVector) -> None:
-        """Set variables by number; variable v of sample i has the number v n + i."""
-        self.alpha.reshape(-1)[chosen] = alpha
-        position = self.matrix.position[chosen % self.matrix.n]
+    def _tally(self) -> None:
+        """Find the sum of all variables, and how many are free: with other ranks they are then kept up to date."""
+        if self.peers.is_alone:
+            return
+        totals = np.array([self.alpha.sum(), np.count_nonzero((self.alpha > 0) & (self.alpha < self.dual.upper))])
+        self.peers.add_up(totals)
+        self._total, self._n_free = float(totals[0]), int(totals[1])
+
+    @property
+    def total(self) -> float:
+        """The sum of all variables."""
+        return float(self.alpha.sum()) if self.peers.is_alone else self._total
+
+    @property
+    def n_free(self) -> int:
+        """How many variables are free."""
+        if not self.peers.is_alone:
+            return self._n_free
+        return int(np.count_nonzero((self.alpha > 0) & (self.alpha < self.dual.upper)))
+
+    def change(self, chosen: IntVector, before: FloatVector, after: FloatVector, upper: FloatVector) -> None:
+        """Set variables, of any ranks, by number, from one value to another; `upper` are their bounds.
+
+        Variable v of sample i has the number v n + i.
+        """
+        self._set_alpha(chosen, after)
+        if not self.peers.is_alone:
+            self._total += float((after - before).sum())
+            was_free, is_free = ((part > 0) & (part < upper) for part in (before, after))
+            self._n_free += int(np.count_nonzero(is_free)) - int(np.count_nonzero(was_free))
+
+    def _set_alpha(self, chosen: IntVector, alpha: FloatVector) -> None:
+        n = self.matrix.n
+        if self.peers.is_alone:
+            self.alpha.reshape(-1)[chosen] = alpha
+        else:
+            place = self.peers.find(chosen % n)
+            ours = place >= 0
+            self.alpha[chosen[ours] // n, place[ours]] = alpha[ours]
+        position = self.matrix.where(chosen % n)
         here = position >= 0
-        self.alpha_a[chosen[here] // self.matrix.n, position[here]] = alpha[here]
+        self.alpha_a[chosen[here] // n, position[here]] = alpha[here]
 
     def store_active(self) -> None:
         """Write u of the active samples back."""
-        self.u[self.matrix.active] = self.u_a
+        self.u[self.peers.place(self.matrix.active)] = self.u_a
 
     def load_active(self) -> None:
         """Take the arrays of the active samples."""
-        active = self.matrix.active
+        active = self.peers.place(self.matrix.active)
 
         def take(part: AnyArray) -> Any:
             return np.ascontiguousarray(part[:, active])
@@ -101,8 +143,6 @@ class State:
     def scan_all(self) -> float:
         """Return the gap over all samples, active or not."""
         parts = [self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group]
-        if not self.peers.is_alone:
-            parts = [np.ascontiguousarray(part[..., self.matrix.mine]) for part in parts]
         gap = float(extremes(*parts, self.least, self.most))
         return gap if self.peers.is_alone else self._agree_on_extremes()
 
@@ -116,15 +156,20 @@ class State:
 
     def worth(self) -> tuple[float, float]:
         """Return the dual objective and the duality gap; u must have just been refined."""
-        self._share_sums()
-        return worth(self.dual, self.alpha, self.u)
+        return worth(self.dual, self.alpha, self.u, self.peers)
 
-    def _share_sums(self) -> None:
-        """Let every rank know u of all samples."""
-        if not self.peers.is_alone:
-            there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
-            self.u[there] = 0.0
-            self.peers.add_up(self.u)
+    # -- samples that move ---------------------------------------------------------------------------------------
+
+    def columns(self) -> list[AnyArray]:
+        """Return what there is for each sample of this rank, arrays whose last axis is that of the samples."""
+        return [self.dual.y, self.dual.p, self.dual.upper, self.alpha, self.u, *self.exact.columns()]
+
+    def take_columns(self, columns: list[AnyArray]) -> None:
+        """Take the same of the samples that this rank has now."""
+        y, p, upper, self.alpha, self.u, *rest = columns
+        self.dual = replace(self.dual, y=y, p=p, upper=upper, alpha=self.alpha, u=None)
+        self.group, self.c = self.dual.group, y * p
+        self.exact.take_columns(rest)
 
     # -- what is told --------------------------------------------------------------------------------------------
 
@@ -140,10 +185,10 @@ class State:
 
     def solution(self, tol: float) -> Solution:
         """Return what was found; u must have just been refined. Every rank gets all of it."""
-        self._share_sums()
         self.lap("check")
         told = np.concatenate([[self.matrix.n_hits, self.matrix.n_evaluations], self.counts.work.told()])
         self.peers.add_up(told)
         self.counts.n_hits, self.counts.n_evaluations = int(told[0]), int(told[1])
         self.counts.work.hear(told[2:])
-        return conclude(self.dual, self.matrix.kernel, self.alpha, self.u, tol=tol, counts=self.counts)
+        args = self.dual, self.matrix.kernel, self.alpha, self.u
+        return conclude(*args, tol=tol, counts=self.counts, peers=self.peers)

@@ -46,13 +46,16 @@ class RowCache:
         n_values = min(max_bytes // dtype.itemsize, self._n_samples * self._n_samples)
         self.flat: AnyArray = borrow(self, n_values * dtype.itemsize).view(dtype)
         self._clock = 0
+        # On a rank of many most samples are elsewhere, and few rows fit: no table over all samples then.
+        self._has_table = self._n_samples <= n_columns
         self._reset(n_columns)
 
     def _reset(self, n_columns: int) -> None:
         self.stride = n_columns
         self.capacity = min(self._n_samples, len(self.flat) // n_columns) if n_columns else 0
-        self._slot_of = np.full(self._n_samples, -1, dtype=np.int64)
+        self._slot_of = np.full(self._n_samples if self._has_table else 0, -1, dtype=np.int64)
         self._row_in = np.full(self.capacity, -1, dtype=np.int64)
+        self._order: IntVector | None = None  # of the slots, by the samples in them
         self._used = np.full(self.capacity, _EMPTY, dtype=np.int64)
 
     @property
@@ -73,17 +76,29 @@ class RowCache:
     def _lasting_slots(self) -> IntVector:
         return np.flatnonzero((self._row_in >= 0) & (self._used >= 0))
 
+    def _slots(self, samples: IntVector) -> IntVector:
+        """Return the slot of each row, −1 where it is not held."""
+        if self._has_table:
+            slots: IntVector = self._slot_of[samples]
+            return slots
+        if not self.capacity:
+            return np.full(len(samples), -1, dtype=np.int64)
+        if self._order is None:
+            self._order = np.argsort(self._row_in, kind="stable")
+        places = np.searchsorted(self._row_in, samples, sorter=self._order)
+        found = self._order[np.minimum(places, self.capacity - 1)]
+        return np.where(self._row_in[found] == samples, found, -1)
+
     def find(self, samples: IntVector) -> IntVector:
         """Return the slot of each row, −1 where it is not held; those found count as used now."""
         self._clock += 1
-        slots: IntVector = self._slot_of[samples]
+        slots = self._slots(samples)
         self._used[slots[slots >= 0]] = self._clock
         return slots
 
     def peek(self, samples: IntVector) -> IntVector:
         """Return the slot of each row, −1 where it is not held; nothing counts as used."""
-        slots: IntVector = self._slot_of[samples]
-        return slots
+        return self._slots(samples)
 
     def reserve(self, samples: IntVector) -> IntVector:
         """Give slots to rows that are not held; rows used since the last `find` stay, so there may be fewer slots."""
@@ -95,16 +110,18 @@ class RowCache:
                 old = old[np.argpartition(self._used[old], count - 1)[:count]] if count else old[:0]
             free = np.concatenate([free, old])
         count = len(free)
-        old = self._row_in[free]
-        self._slot_of[old[old >= 0]] = -1
+        if self._has_table:
+            old = self._row_in[free]
+            self._slot_of[old[old >= 0]] = -1
+            self._slot_of[samples[:count]] = free
         self._row_in[free] = samples[:count]
-        self._slot_of[samples[:count]] = free
+        self._order = None
         self._used[free] = self._clock
         return free.astype(np.int64)
 
     def demote(self, samples: IntVector) -> None:
         """Let these rows, where they are held, leave before all that were not demoted since they were last used."""
-        slots = self._slot_of[samples]
+        slots = self._slots(samples)
         slots = slots[slots >= 0]
         slots = slots[self._used[slots] >= 0]
         self._used[slots] -= _LONG_AGO
@@ -115,7 +132,7 @@ class RowCache:
 
     def shrink(self, keep: IntVector, samples: IntVector, pool: Pool) -> None:
         """Keep only some columns, given by position, ascending, and of the rows only those of `samples`."""
-        slots = self._slot_of[samples]
+        slots = self._slots(samples)
         order = np.argsort(slots[slots >= 0])
         kept = samples[slots >= 0][order]
         sources = slots[slots >= 0][order]
@@ -183,4 +200,6 @@ class RowCache:
         count = len(samples)
         self._row_in[:count] = samples
         self._used[:count] = used
-        self._slot_of[samples] = np.arange(count)
+        if self._has_table:
+            self._slot_of[samples] = np.arange(count)
+        self._order = None

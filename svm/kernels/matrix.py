@@ -16,7 +16,7 @@ import numpy as np
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.cached_rows import add_rows, read_block, store_rows
 from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.numbering import mask_of, places_of
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.products import Products
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
@@ -136,11 +136,11 @@ class KernelMatrix:
     def set_dtype(self, dtype: Any) -> None:
         """Compute rows in another type from now on, and clear the cache."""
         self.dtype = np.dtype(dtype)
-        self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
+        self._position = np.full(len(self.mine), -1, dtype=np.int64)  # no rows are ready in this type yet
         self._rows = self._prepared(self.active, self.dtype)
         self.__dict__.pop("_cache", None)  # its memory is lent to the next one
         self._picked: Picked | None = None
-        self.position = places_of(self.active, self.n)
+        self._number()
 
     @cached_property
     def _cache(self) -> RowCache:
@@ -175,10 +175,22 @@ class KernelMatrix:
         """Bytes held for rows and cache."""
         return self._rows.nbytes + self._features.nbytes + self._cache.nbytes
 
+    def _number(self) -> None:
+        """Note at which position of the active samples each sample of this rank is."""
+        self._position = places_of(self.peers.place(self.active), len(self.mine))
+
+    def where(self, ids: IntVector) -> IntVector:
+        """Return at which positions of the active samples of this rank some samples are, −1 where at none."""
+        if self.peers.is_alone:
+            return self._position[ids]
+        places, found = self.peers.find(ids), np.full(len(ids), -1, dtype=np.int64)
+        found[places >= 0] = self._position[places[places >= 0]]
+        return found
+
     def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of samples of this rank."""
         if self.kernel.name != "precomputed" and np.dtype(dtype) == self.dtype:
-            positions = self.position[ids]
+            positions = self.where(ids)
             if len(ids) and (positions >= 0).all():
                 return take_rows(self._rows, positions)
         return self._features.prepared(ids, dtype)
@@ -196,7 +208,7 @@ class KernelMatrix:
     def pick(self, ids: IntVector) -> Picked:
         """Return the rows of some active samples, ascending; of other ranks' those travel that were not picked last."""
         if self.peers.is_alone:
-            return Picked(ids, self._rows, self.position[ids])
+            return Picked(ids, self._rows, self.where(ids))
         if self._features.are_here:
             return Picked(ids, self._rows_of(ids, self.dtype), np.arange(len(ids)))
         last, known = self._picked, np.zeros(len(ids), dtype=np.bool_)
@@ -224,7 +236,7 @@ class KernelMatrix:
         if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
             self._compute_block(out, picked, np.arange(q))
             return out
-        args = (self._cache.flat, self._cache.stride, slots, self.position[picked.ids], out)
+        args = (self._cache.flat, self._cache.stride, slots, self.where(picked.ids), out)
         self.pool.slabs(lambda start, stop: read_block(*args, start, stop), q, _BLOCK_ROWS)
         self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
@@ -342,28 +354,31 @@ class KernelMatrix:
 
         self.pool.slabs(work, len(self.active), _SLAB)
 
-    def shrink(self, keep: IntVector, gone: IntVector | None = None) -> None:
+    def held(self) -> IntVector:
+        """Return the samples whose rows are cached here."""
+        return self._cache.held()
+
+    def shrink(self, keep: IntVector, kept: IntVector | None = None, n_gone: int = 0) -> None:
         """Leave only some active samples of this rank active, by position, ascending.
 
-        With peers, `gone` are the samples that no rank has active any more.
+        With peers, `kept` are those of the samples that `held` returns that are still active on some rank, and `n_gone`
+        is how many samples no rank has active any more.
         """
         samples = self.active[keep]
-        if gone is None:
+        if kept is None:
             kept = samples
             self.n_active = len(samples)
         else:
-            held = self._cache.held()
-            kept = held[~mask_of(gone, self.n)[held]]
-            self.n_active -= len(gone)
+            self.n_active -= n_gone
         self.active = samples
         self._rows = take_rows(self._rows, keep)
         self._cache.shrink(keep, kept, self.pool)
-        self.position = places_of(self.active, self.n)
+        self._number()
 
-    def extend(self, ids: IntVector) -> None:
-        """Make samples active again, on any rank; they come last."""
-        self.n_active += len(ids)
-        self._append(self.peers.mine(ids))
+    def extend(self, ours: IntVector, n_more: int | None = None) -> None:
+        """Make samples of this rank active again, `n_more` of all ranks; they come last; all ranks call this."""
+        self.n_active += len(ours) if n_more is None else n_more
+        self._append(ours)
 
     def _append(self, ours: IntVector) -> None:
         """Add columns for samples of this rank; called by all ranks together."""
@@ -400,12 +415,12 @@ class KernelMatrix:
             self._rows = self._prepared(self.active, self.dtype)
         else:
             self._rows = concatenate_rows(before, more)
-        self.position = places_of(self.active, self.n)
+        self._number()
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
         """Hand active samples of some ranks over to others; called by all ranks together with (from, to, samples)."""
         ours, theirs = self._features.move(plan)
-        self.shrink(np.flatnonzero(~np.isin(self.active, ours)), self.active[:0])
+        self.shrink(np.flatnonzero(~np.isin(self.active, ours)), self.held())
         self._append(theirs)
 
     def hold(self, samples: IntVector, n_most: int) -> Held:

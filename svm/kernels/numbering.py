@@ -6,7 +6,7 @@ import numpy as np
 
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["mask_of", "places_of"]
+__all__ = ["find", "mask_of", "places_of"]
 
 
 def mask_of(ids: AnyArray, n: int) -> AnyArray:
@@ -14,6 +14,16 @@ def mask_of(ids: AnyArray, n: int) -> AnyArray:
     mask = np.zeros(n, dtype=np.bool_)
     mask[ids] = True
     return mask
+
+
+def find(ids: AnyArray, among: AnyArray) -> IntVector:
+    """Return in which place of `among`, all different, each of some numbers is, −1 where in none; makes no table."""
+    if not len(among):
+        return np.full(len(ids), -1, dtype=np.int64)
+    order = np.argsort(among, kind="stable")
+    places = order[np.minimum(np.searchsorted(among, ids, sorter=order), len(among) - 1)]
+    found: IntVector = np.where(among[places] == ids, places, -1)
+    return found
 
 
 def places_of(ids: AnyArray, n: int) -> IntVector:

@@ -1,7 +1,7 @@
 """The ranks that solve one problem together: which rank owns which samples, and what they exchange.
 
-Every rank knows all data of size O(n): variables, bounds, the active samples and their holders. Data of size O(n d) or
-O(n²) are divided: the holder of a sample has its features and its columns of indicators and cached kernel rows.
+The holder of a sample has its features, variables, bounds and indicators, and the columns of cached kernel rows. Of
+other samples a rank knows who holds them, a byte or two each, and for a while the variables of those that are at work.
 Decisions are made from numbers that are equal on all ranks to the last bit: extremes, gathered candidates, or results
 that rank 0 has computed and sent. A single rank sends nothing.
 
@@ -26,13 +26,17 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 __all__ = ["Peers"]
 
 
+#: Numbers of samples that a rank sends at a time.
+_PART = 1 << 16
+
+
 def _nothing() -> None:
     """Check nothing: no peer can stop a single rank."""
 
 
-def _keep_nothing(alpha: FloatMatrix, n_rounds: int) -> None:
+def _keep_nothing(numbers: IntVector, alpha: FloatVector, n_rounds: int) -> None:
     """Keep no variables: where they are lost, a run is."""
-    del alpha, n_rounds
+    del numbers, alpha, n_rounds
 
 
 class Peers:
@@ -49,7 +53,8 @@ class Peers:
     check : callable
         Raises if the job has stopped.
     keep : callable
-        Takes the variables after a round, shape (r, n), the same on all ranks, and how many rounds there were.
+        Takes the numbers of variables that were set, the same on all ranks, their values, and how many rounds there
+        were; variable v of sample i has the number v n + i.
     """
 
     def __init__(
@@ -58,12 +63,15 @@ class Peers:
         group: Group | None = None,
         holder: IntVector | None = None,
         check: Callable[[], None] = _nothing,
-        keep: Callable[[FloatMatrix, int], None] = _keep_nothing,
+        keep: Callable[[IntVector, FloatVector, int], None] = _keep_nothing,
     ) -> None:
         self.n = n
         self._group = group if group is not None and group.size > 1 else None
         self._ledger = None if group is None else group.ledger
-        self.holder = None if holder is None else holder.copy()
+        self.holder: AnyArray | None = None
+        if self._group is not None and holder is not None:
+            self.holder = holder.astype(np.min_scalar_type(self._group.size - 1))
+        self._here: IntVector | None = None
         self.check, self.keep = check, keep
         self._spoken_s = 0.0
 
@@ -81,6 +89,26 @@ class Peers:
     def is_alone(self) -> bool:
         """Whether there is one rank only."""
         return self._group is None
+
+    @property
+    def here(self) -> IntVector:
+        """The samples of this rank, ascending."""
+        if self._here is None:
+            if self._group is None or self.holder is None:
+                self._here = np.arange(self.n)
+            else:
+                self._here = np.flatnonzero(self.holder == self._group.rank)
+        return self._here
+
+    def place(self, ids: IntVector) -> IntVector:
+        """Return the places of samples of this rank among all that it has."""
+        return ids if self._group is None else np.searchsorted(self.here, ids)
+
+    def find(self, ids: IntVector) -> IntVector:
+        """Return the places of some samples among those of this rank, −1 of those that others hold."""
+        if self._group is None or self.holder is None:
+            return ids
+        return np.where(self.holder[ids] == self._group.rank, np.searchsorted(self.here, ids), -1)
 
     def mine(self, ids: IntVector) -> IntVector:
         """Return those of some samples that this rank holds, in their order."""
@@ -100,6 +128,7 @@ class Peers:
         for _, taker, ids in plan:
             if self.holder is not None:
                 self.holder[ids] = taker
+        self._here = None
 
     # -- words ---------------------------------------------------------------------------------------------------
 
@@ -156,11 +185,54 @@ class Peers:
             return vector
         return np.concatenate(self._say(lambda group: group.allgatherv(vector)))
 
-    def those(self, ids: IntVector, is_so: AnyArray) -> IntVector:
-        """Return those of some samples, ascending, for which something is true on the rank that holds them."""
-        if self._group is not None and self.holder is not None:
-            is_so = is_so & (self.holder[ids] == self._group.rank)
-        return np.sort(self.join(ids[is_so]))
+    def parts(self, vector: IntVector) -> Iterator[IntVector]:
+        """Yield what `join` returns, a part at a time; all ranks go through all parts."""
+        if self._group is None:
+            yield vector
+            return
+        most = -np.array([float(len(vector))])
+        self.lowest(most)
+        for start in range(0, int(-most[0]), _PART):
+            yield self.join(vector[start : start + _PART])
+
+    def count(self, *numbers: Any) -> IntVector:
+        """Return the sums of some whole numbers over ranks."""
+        totals = np.array(numbers, dtype=np.float64)
+        self.add_up(totals)
+        return totals.astype(np.int64)
+
+    def entries(self, values: FloatVector) -> tuple[IntVector, FloatVector]:
+        """Return the samples of all ranks for which a vector over those of each is not zero, ascending, and its values.
+
+        A rank that is alone gives one entry for each sample, and others one for each of theirs.
+        """
+        places = np.flatnonzero(values)
+        if self._group is None:
+            return places, values[places]
+        words = self.join(np.stack([self.here[places].astype(np.float64), values[places]], axis=1).ravel()).reshape(
+            -1, 2
+        )
+        order = np.argsort(words[:, 0], kind="stable")
+        return words[order, 0].astype(np.int64), words[order, 1]
+
+    def fetch(self, ids: IntVector, values: FloatMatrix) -> FloatMatrix:
+        """Return the columns of some samples, on all ranks; `values`, shape (k, n_here), has those of this rank."""
+        if self._group is None:
+            return values[:, ids]
+        out, places = np.zeros((len(values), len(ids))), self.find(ids)
+        out[:, places >= 0] = values[:, places[places >= 0]]
+        self.add_up(out.reshape(-1))
+        return out
+
+    def whole(self, values: AnyArray) -> AnyArray:
+        """Return an array over the samples of this rank, its last axis, as one over all samples, on all ranks."""
+        if self._group is None:
+            return values
+        out = np.zeros((*values.shape[:-1], self.n))
+        out[..., self.here] = values
+        for line in out.reshape(-1, self.n):
+            self.add_up(line)
+        return out
 
     # -- rows ----------------------------------------------------------------------------------------------------
 

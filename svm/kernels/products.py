@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.kernels.numbering import mask_of, places_of
+from dsgd.svm.kernels.numbering import find, mask_of, places_of
 from dsgd.svm.kernels.rows import Rows, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.sums import Sums
@@ -67,7 +67,10 @@ class Products:
             self._peers.check()  # all sources at once may take long
             return self._prepared(ids, dtype)
 
-        places = places_of(targets, self._peers.n)[sources]
+        if self._peers.is_alone:
+            places = places_of(targets, self._peers.n)[sources]
+        else:  # no table over the samples of all ranks
+            places = find(sources, targets)
         is_both = places >= 0
         both, others = places[is_both], ~is_both
         is_rest = ~mask_of(both, len(targets))

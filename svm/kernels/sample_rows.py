@@ -12,7 +12,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
-from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.rows import Rows, cast_rows, take_rows
 from dsgd.types import FloatVector, IntVector
@@ -52,7 +51,7 @@ class SampleRows:
         shift: FloatVector | None,
         sparse: bool | None,
     ) -> None:
-        self.kernel, self.X, self.samples = kernel, X, samples
+        self.kernel, self.X = kernel, X
         self.peers = peers or Peers(len(samples) if samples is not None else int(X.shape[0]))
         self.n_columns = int(X.shape[1])
         if peers is None:
@@ -68,13 +67,12 @@ class SampleRows:
             self.peers.add_up(counts)
             self.n_entries = float(counts[0] / max(1.0, counts[1]))
         self._exact: Rows | None = None
-        self._place = np.empty(0, dtype=np.int64)  # of samples in those rows
-        self.here: IntVector = self.peers.mine(np.arange(self.peers.n))  # samples of this rank
-        self._row_of = np.empty(0, dtype=np.int64)
-        if not self.peers.is_alone:
-            self._row_of = places_of(self.here, self.peers.n)
-            if samples is not None:
-                self._row_of[self.here] = samples
+        self._row_of: IntVector | None = samples  # of the samples of this rank, in the order of their numbers
+
+    @property
+    def here(self) -> IntVector:
+        """The samples of this rank, ascending."""
+        return self.peers.here
 
     @property
     def nbytes(self) -> int:
@@ -84,14 +82,17 @@ class SampleRows:
     def prepared(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of samples of this rank; of any, if they are here."""
         if self._exact is not None and (self.are_here or np.dtype(dtype) == np.float64):
-            return cast_rows(take_rows(self._exact, self._place[ids]), dtype)
-        if not self.peers.is_alone:
-            index = self._row_of[ids]
-        else:
-            index = ids if self.samples is None else self.samples[ids]
+            places = ids if self.are_here else self.peers.place(ids)
+            return cast_rows(take_rows(self._exact, places), dtype)
+        index = self._rows_of(ids)
         if self.kernel.name == "precomputed":
             return Rows(len(ids), plain=self.X, ids=index)
         return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self.is_sparse, index=index)
+
+    def _rows_of(self, ids: IntVector) -> IntVector:
+        """Return which rows of X samples of this rank are."""
+        places = self.peers.place(ids)
+        return places if self._row_of is None else self._row_of[places]
 
     def is_light(self, n: int) -> bool:
         """Return whether n rows in float64 are few bytes."""
@@ -106,13 +107,11 @@ class SampleRows:
         """
         if self._exact is not None:
             return
-        everyone = np.arange(self.peers.n)
         if self.is_light(self.peers.n):
-            rows = self.peers.collect_rows(everyone, self.prepared(self.peers.mine(everyone), np.float64))
-            self._exact, self._place = rows, everyone
+            everyone = np.arange(self.peers.n)
+            self._exact = self.peers.collect_rows(everyone, self.prepared(self.here, np.float64))
         elif self.is_light(len(self.here)):
             self._exact = self.prepared(self.here, np.float64)
-            self._place = places_of(self.here, self.peers.n)
 
     @property
     def are_here(self) -> bool:
@@ -124,7 +123,8 @@ class SampleRows:
 
         All ranks call this together.
         """
-        given, taken, parts = [self.here[:0]], [self.here[:0]], []
+        before = self.here
+        given, taken, parts = [before[:0]], [before[:0]], []
         for giver, taker, ids in plan:
             part = self._hand_over(giver, taker, ids)
             if self.peers.rank == giver:
@@ -132,24 +132,23 @@ class SampleRows:
             if part is not None:
                 taken.append(ids)
                 parts.append(part)
-        self.peers.rehome(plan)
         ours, theirs = np.concatenate(given), np.concatenate(taken)
         if len(ours) or parts:
-            stays = self.here[~np.isin(self.here, ours)]
+            stays = before[~np.isin(before, ours)]
             stack = sp.vstack if sp.issparse(self.X) else np.concatenate
-            self.X = stack([self.X[self._row_of[stays]], *parts])
+            self.X = stack([self.X[self._rows_of(stays)], *parts])
             self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
-            self.here = np.concatenate([stays, theirs])
+            self._row_of = np.argsort(np.concatenate([stays, theirs]))
             if not self.are_here:
                 self._exact = None
-            self._row_of = places_of(self.here, self.peers.n)
+        self.peers.rehome(plan)
         return ours, theirs
 
     def _hand_over(self, giver: int, taker: int, ids: IntVector) -> Any:
         """Return rows of X on the rank that takes them."""
         peers, rows = self.peers, None
         if peers.rank == giver:
-            rows = self.X[self._row_of[ids]]
+            rows = self.X[self._rows_of(ids)]
         if not sp.issparse(self.X):
             return peers.hand_over(giver, taker, rows, (len(ids), self.n_columns), self.X.dtype)
         lengths = None if rows is None else np.diff(rows.indptr).astype(np.int64)

@@ -150,7 +150,7 @@ def _with_coefficients(chains: list[dict[bytes, list[Link]]], first: IntVector, 
     is_used: AnyArray = np.zeros(len(owner), dtype=np.bool_)
     for problems in chains:
         for key, links in problems.items():
-            rows = np.frombuffer(key, dtype=np.int64)
+            rows = np.frombuffer(key, dtype=first.dtype)
             for link in links:
                 is_used[rows[link.solution.alpha.any(axis=0)]] = True
     return np.flatnonzero((owner >= 0) & is_used[first[owner]])

@@ -8,7 +8,7 @@ of a grid and of any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -190,7 +190,7 @@ def svm_path(
     >>> [point.C for point in path.points], path.estimator(-1).converged_
     ([0.1, 1.0, 10.0], True)
     """
-    costs = _check_grid(Cs, gammas, estimator)
+    costs = _check_grid(Cs, gammas, estimator, parameters)
     grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
     grid, chains = grid.solve()
     points: list[PathPoint] = []
@@ -202,7 +202,9 @@ def svm_path(
     return SVMPath(tuple(points), tuple(links), grid)
 
 
-def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: Any) -> tuple[float, ...]:
+def _check_grid(
+    Cs: Iterable[float], gammas: Sequence[float | str], estimator: Any, options: Mapping[str, Any]
+) -> tuple[float, ...]:
     """Return the costs."""
     if not (isinstance(estimator, type) and issubclass(estimator, SVC | SVR)):
         raise InvalidParameterError(
@@ -211,6 +213,11 @@ def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: A
         )
     if isinstance(gammas, str) or len(gammas) == 0:
         raise InvalidParameterError(f"svm_path(gammas=...) must be a sequence of at least one width. Got {gammas!r}.")
+    if options.get("checkpoint") is not None or options.get("resume_from") is not None:
+        raise InvalidParameterError(
+            "svm_path(checkpoint=..., resume_from=...): a grid writes no checkpoints. Leave both out, or fit its "
+            "points as estimators of their own."
+        )
     costs = tuple(Cs)
     if not costs:
         raise InvalidParameterError("svm_path(Cs=...) must hold at least one cost. Got none.")

@@ -70,7 +70,7 @@ def test_work_is_divided_but_for_blocks_and_messages_are_those_of_collectives():
     assert many["update"].work_s - per_round == pytest.approx((alone["update"].work_s - per_round) / 64)
     assert many["solve"].work_s == pytest.approx(alone["solve"].work_s)
     q = known.per_round("variables")
-    offer = int(np.ceil(16 * q + 16))
+    offer = int(np.ceil(28 * q + 16))
     assert many["choose"].wire_s == pytest.approx(
         known.rounds * allreduce_seconds("recursive_doubling", offer, 64, LINK)
     )

@@ -19,7 +19,9 @@ from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
 from dsgd.svm.kernel_solver import block, inactive
+from dsgd.svm.kernel_solver import state as state_module
 from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.duality import duality_gap
 from dsgd.svm.kernel_solver.elimination import Elimination, eliminable
 from dsgd.svm.kernel_solver.exact_sums import ExactSums
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
@@ -193,7 +195,7 @@ def test_ranks_that_begin_small_may_have_few_rows_or_one_class():
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("n_ranks", [2, 3])
 def test_exact_sums_of_ranks_are_those_of_all_coefficients(n_ranks, sparse, monkeypatch):
-    """Whatever was renewed or added before, each rank has K beta for its samples, and all foresee the same work."""
+    """Whatever was renewed or added before, each rank has K beta for its own samples, and all foresee the same work."""
     monkeypatch.setattr(proof_module, "_PART", 64)
     monkeypatch.setattr(proof_module, "_TOGETHER", 30)
     X, _ = problem(sparse=sparse, n=600)
@@ -207,20 +209,22 @@ def test_exact_sums_of_ranks_are_those_of_all_coefficients(n_ranks, sparse, monk
             beta[rng.permutation(start)[:80]] = rng.normal(size=80)
             batch, known = np.arange(start, start + 200), mine[mine < start + 200]
             raised = np.where(rng.random(200) < 0.2, 1.0, 0.0)
-            u, change = exact.look(batch, beta.copy(), lambda part, u, raised=raised, start=start: raised[part - start])
-            np.testing.assert_allclose(u, K[batch] @ beta, atol=1e-10)
-            np.testing.assert_allclose(change[known], K[known][:, batch] @ raised, atol=1e-10)
+            u, change = exact.look(batch, beta[mine], lambda part, u, raised=raised, start=start: raised[part - start])
+            np.testing.assert_allclose(u, K[matrix.peers.mine(batch)] @ beta, atol=1e-10)
+            np.testing.assert_allclose(
+                change[: len(known)], K[known][:, batch] @ raised, atol=1e-10
+            )  # what is known has the lowest numbers
             beta[batch] = raised
-        some = np.sort(rng.permutation(600)[:200])
+        some = matrix.peers.mine(np.sort(rng.permutation(600)[:200]))
         beta[rng.permutation(600)[:80]] += 0.5
-        u = exact.renew(some, beta)[holder[some] == rank.number]
-        np.testing.assert_allclose(u, (K[some] @ beta)[holder[some] == rank.number], atol=1e-10)
+        np.testing.assert_allclose(exact.renew(some, beta[mine]), K[some] @ beta, atol=1e-10)
         beta[rng.permutation(600)[:80]] -= 0.5
-        foreseen = rank.group.allgather(np.array([exact.work(beta)]))
+        foreseen = rank.group.allgather(np.array([exact.work(beta[mine])]))
         assert (foreseen == foreseen[0]).all()
         assert (foreseen > 0).all()
-        np.testing.assert_allclose(exact.renew_all(beta)[mine], (K @ beta)[mine], atol=1e-10)
-        assert exact.work(beta) == 0
+        assert len(exact.u) == len(mine)
+        np.testing.assert_allclose(exact.renew_all(beta[mine]), (K @ beta)[mine], atol=1e-10)
+        assert exact.work(beta[mine]) == 0
 
     for holder in (np.arange(600) % n_ranks, np.arange(600) // 300):
         run_on_threads(check, [None] * n_ranks, (holder,), timeout_s=20.0)
@@ -317,6 +321,50 @@ def test_two_variables_per_sample_and_sums_by_sign():
         np.testing.assert_allclose(three.thresholds, one.thresholds, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["multi", "growing"])
+def test_a_rank_has_the_state_of_its_own_samples(mode, monkeypatch):
+    """However rows move, what a rank has for each sample is as long as its own samples, and right for them."""
+    X, y = problem(sparse=False, n=900)
+    seen = []
+    conclude = state_module.conclude
+
+    def noted(dual, kernel, alpha, u, *, peers, **more):
+        seen.append((peers.size, peers.rank, len(peers.here), alpha.shape[1], len(u), dual.y.shape[1]))
+        np.testing.assert_array_equal(dual.y[0], y[peers.here])
+        return conclude(dual, kernel, alpha, u, peers=peers, **more)
+
+    monkeypatch.setattr(state_module, "conclude", noted)
+    options = {"elimination": GROWING, "cache_bytes": 9000} if mode == "growing" else {"elimination": MODES["multi"]}
+    solution = solve_on(X, dual_of(y), np.where(y > 0, 0, 2), 3, **options).value
+    assert "rebalance" in [record.event for record in solution.counts.history]
+    assert sorted(size[1] for size in seen) == [0, 1, 2]
+    assert sum(size[2] for size in seen) == 900
+    assert all(len(set(size[2:])) == 1 for size in seen)
+    K = rbf_kernel(X, gamma=0.3)
+    np.testing.assert_allclose(solution.u, K @ (y * solution.alpha[0]), atol=1e-9)
+
+
+@pytest.mark.parametrize("bound", [1.0, np.inf])
+@pytest.mark.parametrize("by_sign", [False, True])
+def test_ranks_find_the_duality_gap_of_one(bound, by_sign):
+    """The best threshold over all ranks is that of sorting all variables, ties and free upper ends included."""
+    rng = np.random.default_rng(0)
+    y, f = rng.choice([-1.0, 1.0], size=(2, 60)), np.round(rng.normal(size=(2, 60)), 1)
+    upper = np.where(rng.random((2, 60)) < 0.9, 1.0 + rng.random((2, 60)), bound)
+    alpha = np.where(rng.random((2, 60)) < 0.5, 0.0, np.minimum(upper, 1.0) * rng.random((2, 60)))
+    group = (y < 0).astype(np.int64) if by_sign else np.zeros(y.shape, np.int64)
+    expected = duality_gap(y, upper, alpha, f, group, 1 + by_sign)
+
+    def find(rank: Any, data: Any) -> float:
+        peers = Peers(60, rank.group, np.arange(60) % 2, rank.check)
+        parts = [part[:, peers.here] for part in (y, upper, alpha, f, group)]
+        return duality_gap(*parts, 1 + by_sign, peers)
+
+    for n_ranks in (2, 3):  # one of three has no samples
+        found = run_on_threads(find, [None] * n_ranks, (), timeout_s=20.0).value
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
 class BreaksSoon(AbortFlag):
     """A flag that raises when it is read for the third time."""
 
@@ -346,7 +394,7 @@ def test_what_travels_is_counted():
     gang = solve_on(X, dual_of(y), np.arange(len(y)) % 2, 2)
     records = gang.ledger.ranks[0].records
     assert {"sync", "check"} <= set(records["op"])
-    # A round of two ranks: extremes, candidates, rows (d + 2 values, float32) and the answer, with headers.
+    # A round of two ranks: extremes, candidates (4 words), rows (d + 2 values, float32) and the answer, with headers.
     q, d = 32, X.shape[1]
     most = 8 * (3 + 6 * q + q + 2 + q + 1) + 4 * q * (d + 2) + 4 * 40
     sync = records[records["op"] == "sync"]["bytes_sent"]

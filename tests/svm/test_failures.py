@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
+from sklearn.base import clone
 
 from dsgd.comm import AbortFlag
-from dsgd.errors import AbortedError, InvalidParameterError, WorkerLostError
-from dsgd.runtime import Restart, Shrink, run_on_threads
+from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
+from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.distributed import progress as progress_module
@@ -132,3 +134,71 @@ def test_a_killed_worker(client: Client, policy: Any, monkeypatch: pytest.Monkey
     assert model.n_iter_[0] == 0  # the first pair was solved
     assert model.n_iter_[2] > 0
     assert model.dual_objective_ == pytest.approx(SVC(**options).fit(X, y).dual_objective_, rel=1e-6)
+
+
+def saved(rank: Any, data: Any, model: SVC, X: Any, y: Any, breaks_at: int) -> Any:
+    """Fit on this rank's share, without a keeper."""
+    return fit(rank, data, model, X, y, [None] * rank.size, breaks_at)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_path, monkeypatch):
+    """What a gang wrote before all of it was lost is where the next begins, and ends at the same optimum."""
+    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
+    X, y = rows()
+    model = SVC(C=10.0, tol=1e-5, checkpoint=Checkpoint(tmp_path, every_s=0.0), resume_from="auto")
+    model.classes_ = np.arange(3)
+    plain = clone(model).set_params(checkpoint=None, resume_from=None)
+    plain.classes_ = model.classes_
+    whole = run_on_threads(saved, [None] * 2, (plain, X, y, 0), timeout_s=20).value
+    with pytest.raises(AbortedError, match="lost"):
+        run_on_threads(saved, [None] * 2, (model, X, y, 60), timeout_s=20)
+    number = int(json.loads((tmp_path / "newest.json").read_text())["names"][0].split("-")[1])
+    again = run_on_threads(saved, [None] * n_ranks, (model, X, y, 0), timeout_s=20).value
+    assert again["converged_"]
+    assert again["dual_objective_"] == pytest.approx(whole["dual_objective_"], rel=1e-6)
+    assert again["n_iter_"].sum() < whole["n_iter_"].sum()
+    assert again["n_iter_"][:number].tolist() == [0] * number
+    done = run_on_threads(saved, [None] * n_ranks, (model, X, y, 0), timeout_s=20).value
+    assert done["n_iter_"].tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(done["support_"], again["support_"])
+    with pytest.raises(CheckpointError, match=r"C was 10\.0 there and is 1\.0 here"):
+        run_on_threads(saved, [None] * n_ranks, (_with(model, C=1.0), X, y, 0), timeout_s=20)
+    with pytest.raises(CheckpointError, match="other rows"):
+        run_on_threads(saved, [None] * n_ranks, (model, X + 1e-9, y, 0), timeout_s=20)
+    with pytest.raises(CheckpointError, match="another fit"):
+        run_on_threads(saved, [None] * n_ranks, (_with(model, resume_from=None), X, y, 0), timeout_s=20)
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        run_on_threads(
+            saved, [None] * n_ranks, (_with(model, checkpoint=None, resume_from=tmp_path / "b"), X, y, 0), timeout_s=20
+        )
+
+
+def _with(model: SVC, **params: Any) -> SVC:
+    """Return a model with the same classes and other parameters."""
+    other = clone(model).set_params(**params)
+    other.classes_ = model.classes_
+    return other
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
+def test_places_of_checkpoints_are_checked(make, tmp_path):
+    """What is no place is refused, and so is a checkpoint of a fit in this process, which writes none."""
+    X, y = rows(30)
+    for bad in ({"checkpoint": 3}, {"checkpoint": ""}, {"resume_from": 1.0}, {"resume_from": "auto"}):
+        with pytest.raises(InvalidParameterError, match=f"{make.__name__}.(checkpoint|resume_from)="):
+            make(**bad).fit(X, y)
+    for place in ({"checkpoint": tmp_path}, {"resume_from": tmp_path}):
+        with pytest.raises(InvalidParameterError, match="is of fits on a cluster"):
+            make(**place).fit(X, y)
+
+
+@pytest.mark.cluster
+def test_a_checkpoint_outlives_the_workers_and_the_client(client: Client, tmp_path: Any) -> None:
+    """A fit that another one's checkpoint begins takes no step and has its support vectors."""
+    X, y = rows(240)
+    first = SVC(C=10.0, client=client, checkpoint=tmp_path).fit(X, y)
+    again = SVC(C=10.0, client=client, resume_from=tmp_path).fit(X, y)
+    assert again.n_iter_.tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(again.support_, first.support_)
+    np.testing.assert_allclose(again.dual_coef_, first.dual_coef_, atol=1e-12)

@@ -89,3 +89,24 @@ def test_many_simulated_ranks_find_the_best_in_few_messages():
     length = 2 * sum(ROOMS) + 1
     assert sent.tolist() == [[8 * (8 * length + HEADER_BYTES), 8]] * 256
     assert allgather_cost(256, length, 8).n_bytes > 25 * sent[0, 0]
+
+
+def test_what_is_told_of_a_candidate_travels_with_it():
+    """Whichever rank has a candidate, all get the numbers that are told of it beside its key."""
+    keys = np.round(np.random.default_rng(0).normal(size=200), 1)
+
+    def told(rank, data):
+        lists, own = BestLists(ROOMS, n_told=2), np.flatnonzero(np.arange(200) % 3 == rank.number)
+        offers = [
+            (*best(keys[own], own, room), *(k + best(keys[own], own, room)[1] for k in (0.5, 7.0))) for room in ROOMS
+        ]
+        words = lists.pack(offers, np.ones(1))
+        rank.group.allreduce(words, lists)
+        return lists.unpack(words)
+
+    found, added = run_on_threads(told, [None] * 3, (), timeout_s=20.0).value
+    assert added.tolist() == [3.0]
+    for (_, numbers, half, seven), room in zip(found, ROOMS, strict=True):
+        assert len(numbers) == room
+        assert (half == numbers + 0.5).all()
+        assert (seven == numbers + 7.0).all()

@@ -12,7 +12,7 @@ each core (1 if every rank has one of its own):
 phase   work                                                   messages
 ======  =====================================================  =======================================================
 scan    o R (c_0 + c_1 A / P) + (c_2 + c_3 (o - 1)) V / P      R L (alpha + 24 beta)
-choose  o R (c_0 + c_1 A / P + c_2)                            R L (alpha + m beta), m = 16 q + 16; R (P - 1) (alpha +
+choose  o R (c_0 + c_1 A / P + c_2)                            R L (alpha + m beta), m = 28 q + 16; R (P - 1) (alpha +
                                                                m beta) if all offers go to all
 rows    o R (c_0 + c_1 f d), and none of it if P = 1           R (L alpha + f (d + 2) w beta); P - 1 in place of L if
                                                                offers and rows go round a ring
@@ -249,7 +249,7 @@ def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
     if phase == "scan":
         return a.rounds * short(24)
     if phase == "choose":
-        n_bytes = math.ceil(16 * q + 16)
+        n_bytes = math.ceil(28 * q + 16)
         return a.rounds * (short(n_bytes) if place.talk == "tree" else allgather_seconds(n_bytes, ranks, link, "ring"))
     if phase == "rows":
         return a.rounds * n_messages * link.latency_s + a.fresh * row_bytes * link.byte_s
