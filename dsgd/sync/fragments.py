@@ -14,7 +14,7 @@ Without a period it is the shortest one in which four fragments are.
 
 Cost: none; all ranks compute the same.
 
-Source: the hiding of exchanges as in Douillard et al. 2025, section 2.2; the cost model of Hockney 1994.
+Source: the hiding of exchanges as in Douillard et al. 2025 (Streaming DiLoCo); the cost model of Hockney 1994.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ from dsgd.sync import adaptive, resolve
 from web_page import check_page
 
 ROOT = Path(__file__).parents[2]
+#: Of an estimator, beside `sync`.
+PARAMETERS = ("optimizer", "sampling", "features", "learning_rate")
 
 
 def test_every_statement_says_who_published_what_where() -> None:
@@ -64,7 +66,7 @@ def test_every_source_names_a_class_and_what_switches_it_on() -> None:
         assert hasattr(importlib.import_module(where), name), source
         if source.switched_on.startswith("sync="):
             resolve(eval(source.switched_on.removeprefix("sync="), names))
-        elif (parameter := source.switched_on.partition("=")[0]) in ("optimizer", "sampling", "features"):
+        elif (parameter := source.switched_on.partition("=")[0]) in PARAMETERS:
             value = eval(source.switched_on.removeprefix(f"{parameter}="), vars(local) | vars(kernel_approximation))
             assert getattr(SGDClassifier(**{parameter: value}), parameter) is value
             assert type(value).__name__ == name
