@@ -350,7 +350,7 @@ _THRESHOLDS: Final = _Contest(
     "thresholds",
     {
         "dense": MinibatchSGD(32),
-        "threshold": MinibatchSGD(32, compressor=ErrorFeedback(Threshold(0.003))),
+        "threshold": MinibatchSGD(32, compressor=ErrorFeedback(Threshold(0.01))),
         "two thresholds": MinibatchSGD(32, compressor=ErrorFeedback(AdaptiveThreshold(0.01))),
     },
     (
@@ -358,9 +358,9 @@ _THRESHOLDS: Final = _Contest(
         Versus(compression.THRESHOLD_ACCURACY, judge_accuracy, "threshold", "dense"),
         Versus(compression.TWO_THRESHOLDS, judge_accuracy, "two thresholds", "dense"),
     ),
-    "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 2,001 entries:",
-    source=_WIDE,
+    "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 255 entries:",
     eta0=4.0,
+    epochs=4,
 )
 _HIDDEN: Final = _Contest(
     "hidden",
