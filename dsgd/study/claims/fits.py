@@ -62,12 +62,14 @@ class _Problem:
 
     def fitted(self, seed: int, *, ranks: int = _RANKS, **options: Any) -> SGDClassifier:
         """Return a model that some ranks have trained."""
-        return self.made(seed, ranks=ranks, **options).fit(self.X, self.y)
+        model = self.made(seed, ranks=ranks, **options)
+        model.fit(self.X, self.y)
+        return model
 
     def made(self, seed: int, *, ranks: int = _RANKS, **options: Any) -> SGDClassifier:
         """Return a model that is not trained."""
-        where = {"client": SimulatedCluster(ranks, "10GbE")} if ranks > 1 else {}
-        return SGDClassifier(loss="log_loss", alpha=_ALPHA, tol=None, random_state=seed, **where, **options)
+        client: Any = SimulatedCluster(ranks, "10GbE") if ranks > 1 else None
+        return SGDClassifier(loss="log_loss", alpha=_ALPHA, tol=None, random_state=seed, client=client, **options)
 
     def objective(self, model: SGDClassifier) -> float:
         """Return the mean loss and the penalty on the training rows."""
@@ -109,11 +111,19 @@ def fewest(counts: Sequence[int], reached: Callable[[int], bool]) -> float:
 
 
 def _judged(statement: Statement, found: Interval | None, note: str, baseline: str) -> Claim:
-    data = f"{_problem().name}, {_RANKS} simulated ranks"
-    return statement.not_run(data, note) if found is None else statement.judged(data, found, note, baseline=baseline)
+    return (
+        statement.not_run(_data(), note) if found is None else statement.judged(_data(), found, note, baseline=baseline)
+    )
+
+
+def _data() -> str:
+    return f"{_problem().name}, {_RANKS} simulated ranks"
 
 
 def _ratio(statement: Statement, above: Mapping[int, float], below: Mapping[int, float], note: str, base: str) -> Claim:
+    if not all(0.0 < value < np.inf for value in (*above.values(), *below.values())):
+        # What a seed does not reach at all must not be left out of the mean.
+        return statement.said(_data(), "not reached with all seeds", "fails", note, baseline=base)
     return _judged(statement, ratio(above, below), note, base)
 
 
@@ -146,32 +156,30 @@ def _iterations(out: Path, say: Say) -> list[Claim]:
 
 def _growing(out: Path, say: Say) -> list[Claim]:
     del out
-    problem, values = _problem(), {name: ({}, {}) for name in ("objective", "accuracy", "updates")}
-    labels = np.unique(problem.y)
+    problem, labels = _problem(), np.unique(_problem().y)
+    objectives, accuracies, updates = ([dict[int, float](), dict[int, float]()] for _ in range(3))
     for seed in _SEEDS:
         say(f"seed {seed + 1} of {len(_SEEDS)}")
-        plain = {"learning_rate": "constant", "eta0": _FIRST_RATE}
+        plain: dict[str, Any] = {"learning_rate": "constant", "eta0": _FIRST_RATE}
         sync = MinibatchSGD(_FIRST_BATCH, growth=2.0, growth_every=_EPOCHS_EACH)
         grown = problem.fitted(seed, sync=sync, max_iter=_EPOCHS, **plain)
         falls = problem.made(seed, sync=MinibatchSGD(_FIRST_BATCH), **plain)
-        updates = 0
+        taken = 0
         for epoch in range(_EPOCHS):
             falls.set_params(eta0=_FIRST_RATE / 2.0 ** (epoch // _EPOCHS_EACH))
             falls.partial_fit(problem.X, problem.y, classes=labels)
-            updates += falls.ledger_.totals()["rounds"]
-        for number, (model, count) in enumerate(((grown, grown.ledger_.totals()["rounds"]), (falls, updates))):
-            values["objective"][number][seed] = problem.objective(model)
-            values["accuracy"][number][seed] = problem.accuracy(model)
-            values["updates"][number][seed] = float(count)
+            taken += falls.ledger_.totals()["rounds"]
+        for number, (model, count) in enumerate(((grown, grown.ledger_.totals()["rounds"]), (falls, taken))):
+            objectives[number][seed], accuracies[number][seed] = problem.objective(model), problem.accuracy(model)
+            updates[number][seed] = float(count)
     note = (
         f"Batches of {_FIRST_BATCH} rows that double every {_EPOCHS_EACH} epochs, beside rates of {_FIRST_RATE:g} that "
         f"are halved as often; {_EPOCHS} epochs."
     )
-    accuracies = values["accuracy"]
     return [
-        _ratio(rates.GROWN_OBJECTIVE, *values["objective"], note, "1x: a rate that falls"),
+        _ratio(rates.GROWN_OBJECTIVE, objectives[0], objectives[1], note, "1x: a rate that falls"),
         _judged(rates.GROWN_ACCURACY, difference(*accuracies), note, "0: a rate that falls"),
-        _ratio(rates.GROWN_UPDATES, *reversed(values["updates"]), note, "1x: a rate that falls"),
+        _ratio(rates.GROWN_UPDATES, updates[1], updates[0], note, "1x: a rate that falls"),
     ]
 
 
@@ -185,7 +193,7 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
     for seed in _SEEDS:
         say(f"seed {seed + 1} of {len(_SEEDS)}")
         cycle = Cyclical("triangular2", _PEAK, half_cycle=2 * rows)
-        ways = {"cycles": {"learning_rate": cycle, "eta0": _LOW}}
+        ways: dict[Any, dict[str, Any]] = {"cycles": {"learning_rate": cycle, "eta0": _LOW}}
         ways |= {rate: {"learning_rate": "constant", "eta0": rate} for rate in _FIXED}
         for name, options in ways.items():
             model = problem.fitted(seed, ranks=1, max_iter=_CYCLE_EPOCHS, **options)
@@ -197,7 +205,11 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
 
         def reached(epochs: int, seed: int = seed, target: float = target) -> bool:
             half, tail = int(0.45 * epochs * rows), max(1, int(0.1 * epochs * rows))
-            options = {"learning_rate": OneCycle(2.0 * _PEAK, half, tail), "eta0": _LOW, "max_iter": epochs}
+            options: dict[str, Any] = {
+                "learning_rate": OneCycle(2.0 * _PEAK, half, tail),
+                "eta0": _LOW,
+                "max_iter": epochs,
+            }
             return problem.objective(problem.fitted(seed, ranks=1, **options)) <= target
 
         faster[seed] = _LONG / fewest(_SHORTER, reached)
@@ -225,7 +237,7 @@ def _momentum(out: Path, say: Say) -> list[Claim]:
     for seed in _SEEDS:
         say(f"seed {seed + 1} of {len(_SEEDS)}")
         for way, rate in objectives:
-            options = {"learning_rate": "invscaling", "power_t": 0.5, "eta0": rate, "max_iter": 4}
+            options: dict[str, Any] = {"learning_rate": "invscaling", "power_t": 0.5, "eta0": rate, "max_iter": 4}
             options |= {"optimizer": Adam()} if way == "Adam" else {}
             sync = MinibatchSGD(32, compressor=DeMo() if way == "DeMo" else None)
             objectives[way, rate][seed] = problem.objective(problem.fitted(seed, sync=sync, **options))
