@@ -169,7 +169,7 @@ def _loaded(source: DataSource) -> StudyData:
 
 
 @dataclass(frozen=True)
-class _Outages(AbstractStragglers):
+class Outages(AbstractStragglers):
     """One round in so many, a rank is away for the time of some rounds."""
 
     one_in: int = 32
@@ -404,7 +404,7 @@ _AWAY: Final = _Contest(
     ),
     "One round in 32 a rank is away for 16, outer steps every 32 rows:",
     period=32,
-    stragglers=_Outages(),
+    stragglers=Outages(),
 )
 
 #: The measures of this module.

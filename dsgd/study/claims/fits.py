@@ -6,7 +6,7 @@ All are on generated rows and simulated ranks, and of several seeds. The optimum
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from pathlib import Path
@@ -215,19 +215,20 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
         faster[seed] = _LONG / fewest(_SHORTER, reached)
     best = min(_FIXED, key=lambda rate: _median(objectives[rate]))
     note = (
-        f"One rank, {_CYCLE_EPOCHS} epochs: rates of {_LOW:g} to {_PEAK * _LOW:g} in cycles of four epochs, each half "
+        f"{_CYCLE_EPOCHS} epochs: rates of {_LOW:g} to {_PEAK * _LOW:g} in cycles of four epochs, each half "
         f"as high as the one before, beside the best fixed rate, {best:g}."
     )
     changed = difference(accuracies["cycles"], accuracies[best])
     of_one = (
-        f"One rank: the epochs that a rate up to {2 * _PEAK * _LOW:g} and down again takes to the loss of the best "
+        f"The epochs that a rate up to {2 * _PEAK * _LOW:g} and down again takes to the loss of the best "
         f"fixed rate after {_LONG} epochs. The loss is convex: there are no valleys that large rates would leave."
     )
-    return [
+    claims = [
         _judged(rates.CYCLE_ACCURACY, changed, note, f"{_median(accuracies[best]):.2%}: the best fixed rate"),
         _ratio(rates.CYCLE_OBJECTIVE, objectives["cycles"], objectives[best], note, "1x: the best fixed rate"),
         _ratio(rates.ONE_CYCLE, faster, dict.fromkeys(faster, 1.0), of_one, "1x: the best fixed rate"),
     ]
+    return [replace(claim, dataset=f"{problem.name}, one rank") for claim in claims]
 
 
 def _momentum(out: Path, say: Say) -> list[Claim]:
