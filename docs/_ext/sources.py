@@ -21,14 +21,14 @@ from sphinx.util.docutils import SphinxDirective
 from dsgd import compress
 from dsgd.compress.base import AbstractCompressor
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.local import AbstractReduction, AbstractRule, Importance
+from dsgd.local import AbstractCycle, AbstractReduction, AbstractRule, Importance
 from dsgd.report import Claim
 from dsgd.study.claims import claims_of
 from dsgd.study.claims.report import verdict_of
 from dsgd.study.frame.rows import read_rows
 from dsgd.study.frame.statement import Source, Statement
 from dsgd.study.published import SOURCES, STATEMENTS
-from dsgd.sync import AbstractStrategy, adaptive
+from dsgd.sync import AbstractPeriod, AbstractStrategy, adaptive
 
 ROWS = Path(__file__).parents[1] / "figures" / "claims.jsonl"
 _TALKS = {
@@ -49,7 +49,7 @@ def lines_of(source: Source) -> list[str]:
     """Return the Python that switches a source on: imports, and a call."""
     text = source.switched_on
     argument, _, call = text.partition("=")
-    if argument in ("optimizer", "sampling", "features"):
+    if argument in ("optimizer", "sampling", "features", "learning_rate"):
         name, home = call.partition("(")[0], "dsgd.kernel_approximation" if argument == "features" else "dsgd.local"
         fitted = f'clf = SGDClassifier(loss="log_loss", {argument}={call}).fit(X, y)'
         return ["from dsgd import SGDClassifier", f"from {home} import {name}", fitted]
@@ -101,6 +101,10 @@ def kind_of(source: Source) -> str:
         return f"A compressor: {', '.join(word for word, has in words.items() if has) or 'biased'}."
     if isinstance(item, type) and issubclass(item, adaptive.AbstractRule):
         return "A rule for the period of `AutoSync`."
+    if isinstance(item, type) and issubclass(item, AbstractPeriod):
+        return "When ranks exchange: made by a parameter of the strategy."
+    if isinstance(item, type) and issubclass(item, AbstractCycle):
+        return "A schedule of rates, beside any strategy."
     if isinstance(item, type) and issubclass(item, AbstractReduction):
         return "A local optimiser of linear models, without noise at the minimum."
     if isinstance(item, type) and issubclass(item, AbstractRule):

@@ -19,7 +19,7 @@ chunk`` of the entries; each rank gets those of all others. One vector of memory
 
 A sign knows no lengths: the step is as long near the optimum as far from it, so the rate must be small and fall.
 
-Source: Peng, Quesnelle and Kingma 2024 (DeMo), algorithm 1. There a chunk is a square tile of a matrix and here a
+Source: Peng, Quesnelle and Kingma 2024 (DeMo). There a chunk is a square tile of a matrix and here a
 stretch of the vector; `Layerwise` lets the stretches begin with the tensors. A decay of 0.999 and a chunk of 64 are
 theirs; k is from 1 to 32 there.
 """

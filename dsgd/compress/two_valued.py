@@ -15,8 +15,8 @@ of the other it is the share, but for ties and rounding up.
 
 Both are biased: wrap them in `ErrorFeedback`, as the sources do. Then nothing is lost.
 
-Source: Strom 2015, section 3 (threshold; there a place takes 31 bits, and its sign the last one); Dryden, Moon, Jacobs
-and Van Essen 2016, section 3 (adaptive; there thresholds may come from a sample). Both for gradients.
+Source: Strom 2015 (threshold; there a place takes 31 bits, and its sign the last one); Dryden, Moon, Jacobs and
+Van Essen 2016 (adaptive; there thresholds may come from a sample). Both for gradients.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Every rate is eta0 times a factor. With s = t - 1 the steps so far, h half a cyc
 ============ ======================================================= =====================================
 name         factor                                                  source
 ============ ======================================================= =====================================
-triangular   1 + (peak - 1) v                                        Smith 2017, section 3.2
+triangular   1 + (peak - 1) v                                        Smith 2017
 triangular2  1 + (peak - 1) v / 2^floor(x / 2)                       Smith 2017: half as high in each cycle
 exp_range    1 + (peak - 1) v decay^s                                Smith 2017: less high with every step
-one_cycle    1 + (peak - 1) v while x < 2; then from 1 to `LEAST`,   Smith and Topin 2018, section 2
+one_cycle    1 + (peak - 1) v while x < 2; then from 1 to `LEAST`,   Smith and Topin 2018
              in a line, in `decay` steps; then that
 ============ ======================================================= =====================================
 

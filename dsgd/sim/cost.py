@@ -15,7 +15,8 @@ additional time of a round with c seconds of work: ranks that work longer finish
 waited long sleeps and must be woken. It is measured at some c, so no formula is needed. For another number of ranks,
 wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.model`),
 and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the slowest of P ranks whose
-rounds vary independently.
+rounds vary independently. Fragments of a model that are exchanged beside the next round cost what is left of
+``round(n / F)`` after its work.
 
 Cost: some arithmetic.
 
@@ -36,7 +37,16 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
 from dsgd.sim.compute import Compute
 from dsgd.sim.network import Link, Network
-from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
+from dsgd.sync import (
+    AbstractStrategy,
+    EveryBatch,
+    EveryEpoch,
+    EveryRows,
+    LocalSGD,
+    RoundClock,
+    StreamingDiLoCo,
+    resolve,
+)
 from dsgd.sync.base import Exchange
 from dsgd.validation import check_number
 
@@ -232,6 +242,8 @@ class CostModel:
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
         wait_s = self.wait_s(compute_s / max(rounds, 1), size)
         sync_s = rounds * max(0.0, self._round_s(strategy, workload.n_bytes, size) + min(0.0, wait_s))
+        if isinstance(strategy, StreamingDiLoCo) and strategy.delay:
+            sync_s = max(0.0, sync_s - compute_s)
         wait_s = rounds * max(0.0, wait_s)
         there, here = (tally_seconds(_CONTROL_BYTES, n, self.link) for n in (size, self.calibration.ranks))
         end_s = max(0.0, self.end_s + there - here)
@@ -264,6 +276,8 @@ class CostModel:
 
     def _round_s(self, strategy: AbstractStrategy[Any], n_bytes: int, size: int) -> float:
         """Return the seconds of a round without work of ranks that are awake."""
+        if isinstance(strategy, StreamingDiLoCo):
+            n_bytes = -(-n_bytes // int(strategy.fragments))
         kind = kind_of(strategy)
         if kind not in self.rounds:
             raise InvalidParameterError(
@@ -320,8 +334,8 @@ def kind_of(sync: Any) -> str:
     ('LocalSGD', 'LocalSGD', 'LocalSGD')
     """
     strategy: Any = resolve(sync)
-    if not _PERIODS & set(vars(strategy)):
-        # A strategy without a period of its own takes plain means.
+    if isinstance(strategy, StreamingDiLoCo) or not _PERIODS & set(vars(strategy)):
+        # A strategy without a period of its own takes plain means, and fragments are summed as short models are.
         strategy = LocalSGD(compressor=strategy.compressor)
     parameters = ((f, getattr(strategy, f.name)) for f in fields(strategy) if f.name not in _PERIODS | _LENGTHS)
     given = ", ".join(f"{f.name}={value!r}" for f, value in parameters if value != f.default)

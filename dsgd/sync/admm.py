@@ -22,7 +22,7 @@ zero, so it is after: ADMM averages as `LocalSGD` does, but does not throw away 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per stretch.
 Two more vectors per rank.
 
-Source: Boyd, Parikh, Chu, Peleato and Eckstein 2011, section 7.1, in scaled form, with weights; a few gradient steps in
+Source: Boyd, Parikh, Chu, Peleato and Eckstein 2011 (consensus, in scaled form), with weights; a few gradient steps in
 the place of a minimum: Ouyang, He, Tran and Gray 2013 (stochastic ADMM).
 """
 

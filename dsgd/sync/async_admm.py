@@ -16,7 +16,7 @@ As with all servers, each call of ``partial_fit`` begins afresh, here without pr
 Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps three more
 vectors.
 
-Source: Zhang and Kwok 2014, algorithms 1 and 2 (S arrivals, delay tau), with sums of rows and inexact minima as in
+Source: Zhang and Kwok 2014 (S arrivals, delay tau), with sums of rows and inexact minima as in
 `dsgd.sync.admm`.
 """
 

@@ -17,7 +17,7 @@ the mean of the models, as it is once the last changes of others have come too.
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, beside the steps of the next round. In
 the end there is one more, in place of the last. Four more vectors per rank.
 
-Source: Kale, Douillard and Donchev 2025 (eager updates), algorithm 2, with equal shares.
+Source: Kale, Douillard and Donchev 2025 (eager updates), with equal shares.
 """
 
 from __future__ import annotations

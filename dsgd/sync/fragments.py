@@ -12,9 +12,19 @@ algorithm that ranks choose, and c those of a row: F fragments of n parameters i
 The left side falls more slowly than 1 / F, so that this holds up to some F, which is taken: the most that are hidden.
 Without a period it is the shortest one in which four fragments are.
 
+When fragments pay: ranks that send whole models and wait take ``H c + T(n)`` for a period, and with fragments
+``max(H c, F T(n / F))``, of whose steps a share of ``d (1 - mixing) / F`` is lost with a delay of d rounds. So they get
+as far in a period
+
+    g = (1 - d (1 - mixing) / F) (H c + T(n)) / max(H c, F T(n / F))
+
+times as fast. With ``T(n) = a + b n``, a delay of one and a mixing of 1/2, fragments that are hidden, which needs
+``F a + b n <= H c``, pay if ``T(n) > H c / (2 F - 1)``: of four, if an exchange takes a seventh of the steps. No more
+than ``F < 1 + H c / a`` of them can save any time, and g is less than 2.
+
 Cost: none; all ranks compute the same.
 
-Source: the hiding of exchanges as in Douillard et al. 2025, section 2.2; the cost model of Hockney 1994.
+Source: the hiding of exchanges as in Douillard et al. 2025 (Streaming DiLoCo); the cost model of Hockney 1994.
 """
 
 from __future__ import annotations
@@ -27,7 +37,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sync.streaming import StreamingDiLoCo
 from dsgd.validation import check_number
 
-__all__ = ["streaming_for"]
+__all__ = ["gain_of", "kept_of", "streaming_for"]
 
 _USUAL: Final = 4
 _MOST: Final = 64
@@ -86,3 +96,30 @@ def streaming_for(
     hidden = [f for f in range(1, min(_MOST, n_params, period) + 1) if least_rows(f) <= period // f]
     fragments = max(hidden, default=1)
     return StreamingDiLoCo(period // fragments, fragments, 1)
+
+
+def gain_of(
+    strategy: StreamingDiLoCo, n_params: int, size: int, link: LinkCost, row_s: float, itemsize: int = 8
+) -> float:
+    """Return how many times as fast fragments get as far as whole models that ranks wait for: g of the module.
+
+    Parameters
+    ----------
+    strategy : StreamingDiLoCo
+        The fragments; whole models are exchanged as often.
+    n_params, size, link, row_s, itemsize
+        See `streaming_for`.
+    """
+    fragments = min(int(strategy.fragments), n_params)
+
+    def exchange_s(n: int) -> float:
+        return allreduce_seconds(choose_algorithm(n * itemsize, size), n * itemsize, size, link)
+
+    steps_s, part_s = strategy.every * fragments * row_s, fragments * exchange_s(-(-n_params // fragments))
+    period_s = max(steps_s, part_s) if strategy.delay else steps_s + part_s
+    return kept_of(strategy) * (steps_s + exchange_s(n_params)) / period_s
+
+
+def kept_of(strategy: StreamingDiLoCo) -> float:
+    """Return the share of the local steps that is not lost where the common fragment takes the place of the own."""
+    return 1.0 - strategy.delay * (1.0 - strategy.mixing) / strategy.fragments

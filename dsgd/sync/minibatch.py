@@ -24,7 +24,7 @@ Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost
 epoch.
 
 Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2;
-growing batches: Smith, Kindermans, Ying and Le 2018, section 3.
+growing batches: Smith, Kindermans, Ying and Le 2018.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ rounds as many bytes as `DiLoCo` sends at once, but for the headers of messages,
 What is short is summed in fewer messages and more bytes. At the end one of the whole model. Three more vectors per
 rank.
 
-Source: Douillard, Donchev, Rush et al. 2025 (Streaming DiLoCo), algorithm 2: fragments, a delay tau and a mixing factor
-alpha of 1/2 or less, changes of four bits. There a delay is a few steps, and here a number of rounds; fragments are
+Source: Douillard, Donchev, Rush et al. 2025 (Streaming DiLoCo): fragments, a delay tau and a mixing factor alpha of
+1/2 or less, changes of four bits. There a delay is a few steps, and here a number of rounds; fragments are
 layers there, and here parts of the vector.
 """
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
+from dsgd.sync.fragments import kept_of
 from dsgd.tuning.line import import_lines
 from dsgd.tuning.result import Trial, TuningResult
+from dsgd.tuning.space import Fragments
 
 __all__ = ["tuning_page", "write_tuning_report"]
 
@@ -69,7 +71,7 @@ def tuning_page(result: TuningResult, command: str | None = None) -> Page:
         ran=[*place, *ran(rows)],
         highlights=_highlights(result),
         figures=[figure for figure in figures if figure is not None],
-        tables=[_table(result)],
+        tables=[_table(result), *_fragments(result)],
         rows=rows,
     )
 
@@ -101,6 +103,27 @@ def _table(result: TuningResult) -> Table:
     }
     note = f"The target is {result.metric} {result.target:.4f}: the best that was reached, less {result.margin:g}."
     return Table.of("Candidates", result.table, columns, note)
+
+
+def _fragments(result: TuningResult) -> list[Table]:
+    """Return the table of what is predicted of fragments, if there is anything."""
+    if not result.fragments:
+        return []
+    columns: dict[str, Callable[[Fragments], str]] = {
+        "period, rows": lambda one: f"{one.period:,}",
+        "steps, ms": lambda one: figure_text(1e3 * one.steps_s),
+        "exchange, ms": lambda one: figure_text(1e3 * one.exchange_s),
+        "fragments": lambda one: str(one.strategy.fragments),
+        "lost steps": lambda one: f"{1.0 - kept_of(one.strategy):.1%}",
+        "predicted gain": lambda one: f"{one.gain:.2f}x",
+        "tried": lambda one: "yes" if one.pays else "no: whole models get as far as soon",
+    }
+    note = (
+        "A model in F fragments, each exchanged beside the steps of the next round, in place of a whole model that "
+        "ranks wait for: by the costs of this cluster, with the number of fragments that gains most. One in 2 F of the "
+        "steps is lost. Hidden fragments pay where an exchange takes more than 1 / (2 F - 1) of the steps of a period."
+    )
+    return [Table.of("Fragments", result.fragments, columns, note)]
 
 
 def _rungs(result: TuningResult) -> Figure | None:

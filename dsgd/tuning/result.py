@@ -10,7 +10,7 @@ from typing import Any
 from dsgd.sim import SavedCosts
 from dsgd.tuning.halving import Point
 from dsgd.tuning.line import estimator_line, import_lines
-from dsgd.tuning.space import Candidate
+from dsgd.tuning.space import Candidate, Fragments
 
 __all__ = ["Trial", "TuningResult"]
 
@@ -101,6 +101,8 @@ class TuningResult:
         What tuning took and was allowed to take.
     client_lines : tuple of str
         The lines that make a client of a cluster like the one that trained, see `dsgd.tuning.line.client_lines`.
+    fragments : tuple of Fragments
+        For each useful period what the cost model says of fragments; empty for models of less than 10,000 weights.
     """
 
     estimator: Any
@@ -116,6 +118,7 @@ class TuningResult:
     seconds: float
     budget: float
     client_lines: tuple[str, ...] = ()
+    fragments: tuple[Fragments, ...] = ()
 
     @property
     def best(self) -> Trial:
@@ -167,5 +170,9 @@ class TuningResult:
             "calibration": None
             if known is None
             else {"file": str(known.path), "reused": known.reused, "seconds": known.seconds},
+            "fragments": [
+                {"strategy": repr(one.strategy), "period": one.period, "gain": one.gain, "tried": one.pays}
+                for one in self.fragments
+            ],
             "candidates": [trial.as_row() for trial in self.table],
         }

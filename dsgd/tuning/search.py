@@ -41,7 +41,7 @@ from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, sl
 from dsgd.tuning.line import client_lines
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
-from dsgd.tuning.space import Candidate, candidates, strategies_of
+from dsgd.tuning.space import LONG_MODEL, Candidate, Fragments, candidates, fragments_of, strategies_of
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ _LEAST_CANDIDATES: Final = 6
 _MOST_EPOCHS: Final = 1000
 # Epochs that a slice of the first rung should hold.
 _EPOCHS_OF_A_SLICE: Final = 3
-# Of models that are longer, compressors are tried.
-_LONG_MODEL: Final = 10_000
 # Assumed cost of a fit besides its epochs, until the first is measured.
 _OVERHEAD_S: Final = {"threads": 0.02, "cluster": 0.15}
 # How much longer than expected something may take before the budget is in danger.
@@ -104,6 +102,8 @@ def tune(
     strategies : sequence, default ("local", "minibatch")
         Strategies to try: short names of `dsgd.sync.STRATEGIES`, or objects, as for `sync` of estimators. Their `every`
         or `batch` is searched. Strategies with servers cannot be tried, because the cost model does not cover them.
+        With ``"local"`` and models of 10,000 weights or more, `StreamingDiLoCo` is tried too, where the cost model says
+        that fragments gain.
     compressors : sequence or None, default None
         Compressors to try: `AbstractCompressor`, ``"auto"`` or None (whole vectors). If models have 10,000 weights or
         more, None tries to send only the changed weights, only the largest hundredth, and half precision, besides whole
@@ -185,6 +185,7 @@ class _Search:
         self._end = begin + budget * (1.0 - _RESERVE)
         self._overheads = [_OVERHEAD_S["threads" if client is None else "cluster"]]
         self._classifies = estimator._is_classification
+        self._fragments: list[Fragments] = []
         self._estimator = clone(estimator).set_params(client=client)
         if client is None:
             self._ranks = count_threads(-1 if estimator.n_jobs is None else estimator.n_jobs)
@@ -205,7 +206,11 @@ class _Search:
             ways = strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
             saved, model = self._costs(ways, rows)
             load = rows.workload(self._held_out)
-            chosen = candidates(self._estimator, ways, model, load, rows.row_norm)
+            self._fragments = fragments_of(ways, model, load)
+            proposed = [one.strategy for one in self._fragments if one.pays]
+            if proposed:
+                self._say(f"fragments of the model beside local steps are predicted to gain: {proposed[0]}")
+            chosen = candidates(self._estimator, ways, model, load, rows.row_norm, proposed)
             self._warm_up(chosen, rows)
             trials, used = self._fitting(chosen, rows)
             try:
@@ -381,6 +386,7 @@ class _Search:
             seconds=time.perf_counter() - self._begin,
             budget=self._budget,
             client_lines=tuple(client_lines(self._client)),
+            fragments=tuple(self._fragments),
         )
 
 
@@ -398,7 +404,7 @@ def _connected(client: Any, X: Any) -> Iterator[Any]:
 
 def _compressors(rows: TuningRows) -> tuple[Any, ...]:
     """Return the compressors that are tried for models of this length."""
-    if rows.n_outputs * (rows.n_features + 1) < _LONG_MODEL:
+    if rows.n_outputs * (rows.n_features + 1) < LONG_MODEL:
         return (None,)
     from dsgd.compress import Half, TopK
 

@@ -9,6 +9,9 @@ Rules:
   only help), and if its epochs are at most eight times as long as the shortest.
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
+- Of long models fragments that are exchanged beside the steps (`StreamingDiLoCo`) are worth a run where the cost model
+  says that they get as far in less time than whole models in the same period, `dsgd.sync.fragments`: for each useful
+  period the number of fragments with which they gain most.
 - Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
   then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
   only a few, they differ in both.
@@ -23,10 +26,17 @@ from typing import Any, Final
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
 from dsgd.sim import CostModel, Workload
-from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, check_combination, resolve
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
+from dsgd.sync.fragments import kept_of
 from dsgd.tuning.line import call_text
 
-__all__ = ["Candidate", "StepSize", "candidates", "strategies_of", "useful_periods"]
+__all__ = ["Candidate", "Fragments", "StepSize", "candidates", "fragments_of", "strategies_of", "useful_periods"]
+
+#: Of models that are longer, compressors and fragments are tried.
+LONG_MODEL: Final = 10_000
+_NUMBERS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+# What is predicted to gain less is not worth a run.
+_LEAST_GAIN: Final = 1.02
 
 # A period costs about as much as a shorter one, or much more than the cheapest.
 _SAME: Final = 0.05
@@ -85,6 +95,65 @@ class Candidate:
     def label(self) -> str:
         """The choice in short."""
         return ", ".join(_text(value) for value in self.parameters.values())
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """What the cost model says of fragments in a period.
+
+    Parameters
+    ----------
+    strategy : StreamingDiLoCo
+        The fragments that gain most.
+    steps_s, exchange_s : float
+        Seconds of local steps in a period, and of what ranks wait for if they exchange the whole model.
+    gain : float
+        How many times as fast fragments get as far.
+    """
+
+    strategy: StreamingDiLoCo
+    steps_s: float
+    exchange_s: float
+    gain: float
+
+    @property
+    def period(self) -> int:
+        """Rows of a rank in which each fragment is exchanged once."""
+        return int(self.strategy.every * self.strategy.fragments)
+
+    @property
+    def pays(self) -> bool:
+        """Whether they are worth a run."""
+        return self.gain >= _LEAST_GAIN
+
+
+def fragments_of(strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload) -> list[Fragments]:
+    """Return what fragments gain in each useful period; nothing for short models, one rank, and if none is averaged.
+
+    Parameters
+    ----------
+    strategies : sequence of AbstractStrategy
+        Fragments are an alternative to `LocalSGD` without a compressor.
+    model : CostModel
+        Knows what epochs take.
+    load : Workload
+        The rows.
+    """
+    ranks, plain = model.calibration.ranks, LocalSGD()
+    averaged = any(isinstance(one, LocalSGD) and one.compressor is None for one in strategies)
+    if ranks == 1 or load.n_params < LONG_MODEL or not averaged:
+        return []
+    found = []
+    for every in useful_periods(-(-load.n_rows // ranks), plain, model, load):
+        whole = model.epoch(load, replace(plain, every=every))
+        options = [StreamingDiLoCo(every // number, number, 1) for number in _NUMBERS if number <= every]
+        gains = [kept_of(one) * whole.seconds / model.epoch(load, one).seconds for one in options]
+        if gains:
+            best = max(range(len(gains)), key=gains.__getitem__)
+            rounds = max(1, whole.rounds)
+            exchange_s = (whole.sync_s + whole.wait_s) / rounds
+            found.append(Fragments(options[best], whole.compute_s / rounds, exchange_s, gains[best]))
+    return found
 
 
 def useful_periods(n_rows: int, strategy: AbstractStrategy[Any], model: CostModel, load: Workload) -> list[int]:
@@ -151,7 +220,12 @@ def strategies_of(names: Sequence[Any], compressors: Sequence[Any]) -> list[Abst
 
 
 def candidates(
-    estimator: Any, strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload, row_norm: float
+    estimator: Any,
+    strategies: Sequence[AbstractStrategy[Any]],
+    model: CostModel,
+    load: Workload,
+    row_norm: float,
+    proposed: Sequence[AbstractStrategy[Any]] = (),
 ) -> list[Candidate]:
     """Return the candidates that are worth a run, the most promising first.
 
@@ -167,6 +241,8 @@ def candidates(
         The rows.
     row_norm : float
         Mean squared length of a row.
+    proposed : sequence of AbstractStrategy, default ()
+        Tried with the period that they have, beside the others.
 
     Raises
     ------
@@ -176,9 +252,9 @@ def candidates(
     ranks = model.calibration.ranks
     ways: list[tuple[float, AbstractStrategy[Any], AbstractRule | None]] = []
     problem: IncompatiblePartsError | None = None
-    for strategy in strategies:
+    for strategy in (*strategies, *proposed):
         policy: Any = strategy
-        name = _period_name(strategy)
+        name = "" if strategy in proposed else _period_name(strategy)
         longest = load.n_rows if name == "batch" else -(-load.n_rows // ranks)
         values = useful_periods(longest, strategy, model, load) if name and ranks > 1 else [None]
         for optimizer in _optimizers(estimator.optimizer, strategy):

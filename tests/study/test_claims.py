@@ -17,6 +17,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.study import DataSource, Study, run_study
 from dsgd.study.claims import MEASURE_OF, MEASURES, Measure, chosen, claims_of, overview_table, run_claims, runner
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
+from dsgd.study.claims.fits import fewest
 from dsgd.study.claims.report import verdict_of
 from dsgd.study.comparison.methods import SEQUENTIAL
 from dsgd.study.comparison.result import Comparison
@@ -26,6 +27,8 @@ from dsgd.sync import adaptive, resolve
 from web_page import check_page
 
 ROOT = Path(__file__).parents[2]
+#: Of an estimator, beside `sync`.
+PARAMETERS = ("optimizer", "sampling", "features", "learning_rate")
 
 
 def test_every_statement_says_who_published_what_where() -> None:
@@ -64,7 +67,7 @@ def test_every_source_names_a_class_and_what_switches_it_on() -> None:
         assert hasattr(importlib.import_module(where), name), source
         if source.switched_on.startswith("sync="):
             resolve(eval(source.switched_on.removeprefix("sync="), names))
-        elif (parameter := source.switched_on.partition("=")[0]) in ("optimizer", "sampling", "features"):
+        elif (parameter := source.switched_on.partition("=")[0]) in PARAMETERS:
             value = eval(source.switched_on.removeprefix(f"{parameter}="), vars(local) | vars(kernel_approximation))
             assert getattr(SGDClassifier(**{parameter: value}), parameter) is value
             assert type(value).__name__ == name
@@ -135,6 +138,14 @@ def test_comparisons_decide_by_what_both_methods_reach() -> None:
     said = [saves.claim(comparison(n_bytes=2, bytes_sent=value)) for value in (1000, 100)]
     assert [(claim.ours, claim.verdict) for claim in said] == [("500x", "holds"), ("50x", "fails")]
     assert said[0].key == "diloco/bytes"
+
+
+def test_what_is_needed_least_is_the_first_count_that_is_enough() -> None:
+    """Counts are tried as they ascend, and none after the first that is enough; infinity where none is."""
+    tried: list[int] = []
+    assert fewest((1, 2, 4, 8), lambda n: bool(tried.append(n)) or n >= 3) == 4.0
+    assert tried == [1, 2, 4]
+    assert fewest((1, 2), lambda n: False) == float("inf")
 
 
 def test_a_method_that_diverges_confirms_nothing() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds
 from dsgd.errors import InvalidParameterError
+from dsgd.study.elimination import PROBLEMS, check_round_claims
+from dsgd.study.elimination.observe import MeasuredRun, RunSettings
 from dsgd.study.elimination.rounds import (
     Observation,
     Place,
@@ -109,3 +111,27 @@ def test_amounts_of_more_samples_are_those_of_their_support_vectors():
     assert found.new_values == pytest.approx(100 * (known.new_values + known.read_values))
     assert found.read_values == 0.0
     assert extrapolate(replace(known, read_values=0.0), known.n) == replace(known, read_values=0.0)
+
+
+def observed(name, seed, ranks, slower=1.0, solver="block"):
+    """Return a run that takes what the model says, or so many times as long."""
+    known, place = amounts(seed), Place(ranks, LINK, 2)
+    phases = {phase: slower * taken.total_s for phase, taken in predict_phases(known, COSTS, place).items()}
+    settings = RunSettings(replace(PROBLEMS["noisy"], name=name), solver=solver)
+    return MeasuredRun(settings, ranks, LINK, sum(phases.values()), known, 1.0, phases)
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "holds"), (0.9, "holds"), (0.5, "fails")])
+def test_the_claim_on_predicted_seconds_is_judged_on_a_set_that_was_not_fitted(slower, verdict):
+    """Costs of other sets predict it as it is; a machine that is twice as fast at that set alone refutes the model."""
+    turns = [
+        [observed(f"set {seed}", 10 * turn + seed, ranks) for seed in range(9) for ranks in (1, 2)]
+        + [observed("left out", 10 * turn + 9, ranks, slower) for ranks in (1, 2)]
+        for turn in range(3)
+    ]
+    pairs = [observed("left out", 10 * turn + 9, 1, solver="pairwise") for turn in range(3)]
+    model, ranks = check_round_claims(turns, pairs, "left out", 2, busy=False)
+    assert (model.key, model.verdict) == ("dsgd/svm-model", verdict)
+    assert model.interval[0] == pytest.approx(1.0 / slower, rel=0.05)
+    assert ranks.key == "dsgd/svm-ranks"
+    assert check_round_claims(turns, pairs, "left out", 2, busy=True)[0].verdict == "undecided"

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ from dsgd.errors import ClusterUnreachableError, IncompatiblePartsError, Invalid
 from dsgd.local import Adam, Momentum
 from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, SavedCosts, SimulatedCluster, Workload
 from dsgd.sim.cost import estimated_costs
-from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD
+from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
 from dsgd.tuning import TuningResult, tune
 from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, seconds_to, slice_s, standing
 from dsgd.tuning.line import call_text, estimator_line, import_lines
 from dsgd.tuning.report import write_tuning_report
 from dsgd.tuning.rows import place_rows
-from dsgd.tuning.space import candidates, strategies_of, useful_periods
+from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of, useful_periods
 from gang_cluster import start_cluster, wait_until
 from web_page import check_page
 
@@ -149,6 +150,24 @@ def test_the_search_has_periods_steps_batches_and_compressors():
         candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
 
 
+def test_fragments_are_tried_where_they_are_predicted_to_gain():
+    """Of long models whose exchange is as long as a round of work; not of short ones, nor where it costs nothing."""
+    load = Workload(n_rows=8192, entries_per_row=4, n_params=20_000)
+    ways = strategies_of(["local"], [None])
+    assert fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
+    assert fragments_of(strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
+    assert not any(one.pays for one in fragments_of(ways, model_of(1e-8, 1e-6), load))
+    # Rounds that take their bytes alone: a millisecond of a whole model, and steps as long in a period of 1,024.
+    model = replace(model_of(0.0, 1e-6), rounds={"LocalSGD": ((0.0, 0.0), (160_000.0, 1.024e-3))})
+    best = max(fragments_of(ways, model, load), key=lambda one: one.gain)
+    assert (best.period, best.pays) == (1024, True)
+    assert best.gain == pytest.approx(2.0 * (1.0 - 1.0 / (2 * best.strategy.fragments)), rel=0.01)
+    assert model.epoch(load, best.strategy).seconds < 0.51 * model.epoch(load, LocalSGD(1024)).seconds
+    found = candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
+    assert best.strategy in [one.sync for one in found]
+    assert {one.sync.every for one in found if isinstance(one.sync, StreamingDiLoCo)} == {best.strategy.every}
+
+
 def test_a_model_of_an_unknown_gang_is_an_estimate():
     """Without a measurement there is still a model, of any number of ranks and the given strategies."""
     model = estimated_costs(4, [MinibatchSGD(), EASGD()])
@@ -219,6 +238,18 @@ def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
     assert "Predicted and measured" in text
     assert result.best.candidate.label in text
     assert "Who stayed" in text
+    assert "<h3>Fragments" not in text
+    assert result.fragments == ()  # of a short model
+
+
+def test_the_report_says_what_is_predicted_of_fragments(result, tmp_path):
+    """A row for each period: what an exchange takes beside the steps, what fragments gain, and which are tried."""
+    tried = [Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
+    longer = replace(result, fragments=tuple(tried))
+    assert [one["tried"] for one in longer.as_mapping()["fragments"]] == [True, False]
+    text = write_tuning_report(longer, tmp_path / "tuning.html", command="dsgd tune").read_text(encoding="utf-8")
+    check_page(text)
+    assert all(words in text for words in ("Fragments", "1.31x", "12.5%", "no: whole models"))
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.6])

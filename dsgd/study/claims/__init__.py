@@ -7,7 +7,8 @@
     claims_page(rows, statements).save("claims/")
 
 Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods
-on simulated clusters, `studies` runs the studies on small grids. `registry` puts them together.
+on simulated clusters at one rate, `fits` those that differ in their rates, `studies` runs the studies on small grids.
+`registry` puts them together.
 """
 
 from dsgd.study.claims.measure import Measure

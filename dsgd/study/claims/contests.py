@@ -14,10 +14,24 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.compress import DGC, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, TopK
+import numpy as np
+
+from dsgd.compress import (
+    DGC,
+    QSGD,
+    AdaptiveThreshold,
+    ErrorFeedback,
+    GTopK,
+    OneBit,
+    PowerSGD,
+    TernGrad,
+    Threshold,
+    TopK,
+)
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
+from dsgd.sim.compute import AbstractStragglers
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.comparison.compare import compare
 from dsgd.study.comparison.result import Comparison
@@ -25,8 +39,9 @@ from dsgd.study.comparison.summary import StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
 from dsgd.study.frame.statement import Statement, as_times
 from dsgd.study.frame.verdict import difference, ratio
-from dsgd.study.published import averaging, compression, gtopk, neighbours
+from dsgd.study.published import averaging, compression, consensus, gtopk, neighbours, outer
 from dsgd.sync import (
+    ADMM,
     ADPSGD,
     ASGD,
     DPSGD,
@@ -34,12 +49,17 @@ from dsgd.sync import (
     SCAFFOLD,
     SGP,
     AnytimeSGD,
+    AsyncADMM,
+    AsyncEASGD,
+    AsyncLeaderSGD,
     AutoSync,
     BackupWorkers,
     ChocoSGD,
+    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     FedProx,
     LeaderSGD,
     LocalSGD,
@@ -47,6 +67,7 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
+    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 
@@ -148,6 +169,19 @@ def _loaded(source: DataSource) -> StudyData:
 
 
 @dataclass(frozen=True)
+class Outages(AbstractStragglers):
+    """One round in so many, a rank is away for the time of some rounds."""
+
+    one_in: int = 32
+    rounds: float = 16.0
+
+    def factor(self, seed: int, rank: int, number: int) -> float:
+        """Return 1, or how much longer a round takes in which the rank is away."""
+        is_away = np.random.default_rng([seed, rank, number]).random() * self.one_in < 1.0
+        return 1.0 + self.rounds * is_away
+
+
+@dataclass(frozen=True)
 class _Contest:
     """A comparison on a simulated cluster, and what it decides; see `dsgd.compare`.
 
@@ -161,7 +195,7 @@ class _Contest:
     source: DataSource = _SPARSE
     ranks: int = 8
     period: int = 1
-    stragglers: str = "none"
+    stragglers: AbstractStragglers | str = "none"
     partition: str = "shuffled"
     eta0: float = 0.5
     epochs: int = 8
@@ -312,8 +346,71 @@ _COMPRESSED: Final = _Contest(
     eta0=4.0,
     epochs=4,
 )
+_THRESHOLDS: Final = _Contest(
+    "thresholds",
+    {
+        "dense": MinibatchSGD(32),
+        "threshold": MinibatchSGD(32, compressor=ErrorFeedback(Threshold(0.01))),
+        "two thresholds": MinibatchSGD(32, compressor=ErrorFeedback(AdaptiveThreshold(0.01))),
+    },
+    (
+        Versus(compression.THRESHOLD_BYTES, _BYTES, "threshold", "dense"),
+        Versus(compression.THRESHOLD_ACCURACY, judge_accuracy, "threshold", "dense"),
+        Versus(compression.TWO_THRESHOLDS, judge_accuracy, "two thresholds", "dense"),
+    ),
+    "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 255 entries:",
+    eta0=4.0,
+    epochs=4,
+)
+_HIDDEN: Final = _Contest(
+    "hidden",
+    {
+        _OFTEN: LocalSGD(1),
+        "DiLoCo": DiLoCo(100),
+        "eager": EagerDiLoCo(100),
+        "streaming, 4 bits": StreamingDiLoCo(25, 4, 1, 0.5, compressor=QSGD(7, 512)),
+    },
+    (
+        Versus(outer.STREAMING_BYTES, _BYTES, "streaming, 4 bits", _OFTEN),
+        Versus(outer.STREAMING_OBJECTIVE, judge_objective, "streaming, 4 bits", _OFTEN),
+        Versus(outer.EAGER_OBJECTIVE, judge_objective, "eager", "DiLoCo"),
+    ),
+    "Outer steps every 100 rows whose exchanges hide behind local steps, in four fragments or whole:",
+    period=100,
+)
+_UNHURRIED: Final = _Contest(
+    "unhurried",
+    {
+        "ADMM": ADMM(64),
+        "asynchronous ADMM": AsyncADMM(64),
+        "asynchronous EASGD": AsyncEASGD(64),
+        "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2),
+    },
+    (
+        Versus(consensus.TIME, _SECONDS, "asynchronous ADMM", "ADMM"),
+        Versus(consensus.OBJECTIVE, judge_objective, "asynchronous ADMM", "ADMM"),
+        Versus(neighbours.ASYNC_LEADER, judge_objective, "asynchronous LSGD", "asynchronous EASGD"),
+    ),
+    "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
+    period=64,
+    stragglers="heavy-tail",
+)
+_AWAY: Final = _Contest(
+    "away",
+    {"DiLoCo": DiLoCo(32), "quorum of 4": DecoupledDiLoCo(32, 4)},
+    (
+        Versus(outer.QUORUM_GOODPUT, _SECONDS, "quorum of 4", "DiLoCo"),
+        Versus(outer.QUORUM_OBJECTIVE, judge_objective, "quorum of 4", "DiLoCo"),
+    ),
+    "One round in 32 a rank is away for 16, outer steps every 32 rows:",
+    period=32,
+    stragglers=Outages(),
+)
 
 #: The measures of this module.
 MEASURES: Final = tuple(
-    contest.measure() for contest in (_AVERAGES, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _STALE, _SKEWED)
-)
+    contest.measure()
+    for contest in (
+        _AVERAGES, _COMPRESSED, _THRESHOLDS, _NEIGHBOURS, _STRAGGLERS, _UNHURRIED, _AWAY, _STALE, _SKEWED, _HIDDEN,
+    )
+)  # fmt: skip

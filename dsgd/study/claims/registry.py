@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.study.claims import codes, contests, studies
+from dsgd.study.claims import codes, contests, fits, studies
 from dsgd.study.frame.statement import Statement
 from dsgd.study.published import STATEMENTS
 
 __all__ = ["MEASURES", "MEASURE_OF", "chosen"]
 
-_ALL: Final = (*codes.MEASURES, *contests.MEASURES, *studies.MEASURES)
+_ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *studies.MEASURES)
 #: All measures by name. Those that time this machine come first: later the load would be that of the others.
 MEASURES: Final = MappingProxyType({measure.name: measure for measure in sorted(_ALL, key=lambda one: not one.timed)})
 #: The measure of each statement, by the key of the statement.

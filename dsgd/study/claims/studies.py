@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.report import Claim
+from dsgd.report import Claim, is_busy, origin
 from dsgd.study import (
     collectives,
     dnn,
@@ -30,6 +30,7 @@ from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.workers import cluster_of
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.runner import run_study
@@ -118,6 +119,9 @@ _PRESETS: Final = elimination.EliminationStudy(
     repeats=4,
 )
 _PAIRWISE_ROWS: Final = 2_000
+#: Sets by name and rows whose rounds are measured; the last is predicted from the others.
+_ROUNDS: Final = (("clean", 6_000), ("checkerboard", 8_000), ("free-svs", 1_500), ("noisy", 8_000))
+_TURNS: Final = 4
 _NETWORKS: Final = dnn.DnnStudy(
     models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
     batch=16,
@@ -159,6 +163,22 @@ def _many_processes(out: Path, say: Say) -> list[Claim]:
     say(f"{_PAIRWISE_ROWS:,} rows by pairs")
     settings = elimination.RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
     return [elimination.check_process_claim(elimination.observe(settings, 1).amounts)]
+
+
+def _rounds(out: Path, say: Say) -> list[Claim]:
+    del out
+    sets = [elimination.RunSettings(replace(PROBLEMS[name], rows=rows), repeats=2) for name, rows in _ROUNDS]
+    pairwise = elimination.RunSettings(
+        replace(PROBLEMS[_ROUNDS[-1][0]], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1
+    )
+    here = origin()
+    turns, pairs = [], []
+    with cluster_of(2) as client:
+        for turn in range(_TURNS):
+            say(f"turn {turn + 1} of {_TURNS}")
+            turns.append([elimination.observe(one, ranks, client) for one in sets for ranks in (1, 2)])
+            pairs.append(elimination.observe(pairwise, 1))
+    return elimination.check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
 def _sums(out: Path, say: Say) -> list[Claim]:
@@ -221,6 +241,14 @@ MEASURES: Final = (
         "The published algorithm on 2,000 generated rows, noisy, and a model of its steps on 4,096 processes and 11 "
         "million rows.",
         _many_processes,
+    ),
+    Measure(
+        "svm-ranks",
+        (library.SVM_MODEL, library.SVM_RANKS),
+        "The rounds of the kernel SVM in one process and in two worker processes, of four generated sets, 4 turns; the "
+        "last set is predicted from the others, and what 4,096 ranks and 11 million rows would take.",
+        _rounds,
+        timed=True,
     ),
     Measure(
         "strategies",

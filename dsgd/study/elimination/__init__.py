@@ -12,7 +12,7 @@ what thousands of ranks would take. `summary`, `claims`, `tables`, `plots` and `
 line and programs call what is exported here; begin with `runner`.
 """
 
-from dsgd.study.elimination.claims import check_elimination_claims, check_process_claim
+from dsgd.study.elimination.claims import check_elimination_claims, check_process_claim, check_round_claims
 from dsgd.study.elimination.grid import (
     CACHES,
     PRESETS,
@@ -45,6 +45,7 @@ __all__ = [
     "SimulatedTime",
     "check_elimination_claims",
     "check_process_claim",
+    "check_round_claims",
     "demo_elimination_study",
     "elimination_data_table",
     "elimination_page",

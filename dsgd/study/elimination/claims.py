@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dsgd.report import Claim
 from dsgd.study.elimination.grid import REFERENCE
-from dsgd.study.elimination.rounds import FABRIC, Place, RoundAmounts, extrapolate, pairwise_seconds
+from dsgd.study.elimination.observe import MeasuredRun
+from dsgd.study.elimination.rounds import (
+    FABRIC,
+    Place,
+    RoundAmounts,
+    extrapolate,
+    fit_costs,
+    pairwise_seconds,
+    predict_phases,
+)
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.frame.report import time_text
 from dsgd.study.frame.statement import Statement
@@ -21,10 +30,10 @@ from dsgd.study.published.elimination import (
     SAVED_ON_RANKS,
     as_whole_percent,
 )
-from dsgd.study.published.library import FEWER_VALUES, NEVER_SLOWER, OPTIMUM
+from dsgd.study.published.library import FEWER_VALUES, NEVER_SLOWER, OPTIMUM, SVM_MODEL, SVM_RANKS
 from dsgd.svm.kernel_solver.direct import LARGEST_DIRECT
 
-__all__ = ["check_elimination_claims", "check_process_claim"]
+__all__ = ["check_elimination_claims", "check_process_claim", "check_round_claims"]
 
 # With so many times fewer values goes so many times less time.
 _AUTO_FASTER: Final = Margin(1.3)
@@ -77,6 +86,59 @@ def check_process_claim(amounts: RoundAmounts) -> Claim:
         f"{1e9 * _VALUE_S:g} ns, as in products of matrices, it is {gain(_VALUE_S):.2f}x: messages take all the time."
     )
     return MANY_PROCESSES.judged("noisy", exact(gain(theirs_s)), note, baseline="1x: no gain")
+
+
+def check_round_claims(
+    turns: Sequence[Sequence[MeasuredRun]], pairs: Sequence[MeasuredRun], left_out: str, cores: int, *, busy: bool
+) -> list[Claim]:
+    """Return the claims on the model of rounds, from runs of the block solver, all of them made several times.
+
+    Parameters
+    ----------
+    turns : sequence of sequence of MeasuredRun
+        For each turn the runs on one rank and on two, of some sets.
+    pairs : sequence of MeasuredRun
+        For each turn a run of the pairwise solver on one rank.
+    left_out : str
+        The name of the set that is predicted; costs are fitted on the others.
+    cores : int
+        Of the machine.
+    busy : bool
+        Whether it had other work.
+    """
+    predicted: dict[int, float] = {}
+    measured: dict[int, float] = {}
+    times: dict[int, float] = {}
+    for turn, (runs, pair) in enumerate(zip(turns, pairs, strict=True)):
+        costs = fit_costs([run.observation(cores) for run in runs if run.settings.problem.name != left_out])
+        alone, two = (
+            next(run for run in runs if (run.settings.problem.name, run.ranks) == (left_out, ranks)) for ranks in (1, 2)
+        )
+        place = Place(2, two.link, cores)
+        predicted[turn] = sum(phase.total_s for phase in predict_phases(alone.amounts, costs, place).values())
+        measured[turn] = two.seconds
+        many, theirs = Place(4096, FABRIC), extrapolate(pair.amounts, _MANY_ROWS)
+        ours = predict_phases(extrapolate(alone.amounts, _MANY_ROWS), costs, many)
+        value_s = pair.seconds / (2.0 * pair.amounts.looked)
+        published = pairwise_seconds(theirs.rounds, theirs.looked, theirs.features, (0.0, value_s), many)
+        times[turn] = published.total_s / sum(phase.total_s for phase in ours.values())
+    fitted = ratio(predicted, measured)
+    faster = ratio(times, dict.fromkeys(times, 1.0))
+    # There are runs, and all of them took time.
+    assert fitted is not None
+    assert faster is not None
+    note = (
+        f"Two worker processes; costs are fitted on other sets, and amounts of work are those of one rank. Measured: "
+        f"{time_text(measured[0])}."
+    )
+    grown = (
+        f"Simulated: {_MANY_ROWS:,} rows, in proportion to those of the runs, {1e6 * FABRIC.latency_s:g} us a message, "
+        "and what kernel values of both solvers cost on this machine. The published one speaks at every step."
+    )
+    return [
+        SVM_MODEL.judged(left_out, fitted, note, busy=busy),
+        SVM_RANKS.judged(left_out, faster, grown, busy=busy, baseline="1x: the published algorithm"),
+    ]
 
 
 def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:

@@ -1,8 +1,8 @@
 """What sources publish of their methods: every statement once, with its figure, its place and its tolerance.
 
 Modules are by subject: `msf`, `scaling`, `gtopk`, `elimination` and `transports` have studies of their own,
-`averaging`, `neighbours` and `compression` are of the methods that have none, and `library` is what this library
-promises of itself.
+`averaging`, `consensus`, `outer`, `rates`, `neighbours` and `compression` are of the methods that have none, and
+`library` is what this library promises of itself.
 The claims of every study, and those of `dsgd.study.claims`, are made of these statements; `registry` has all of them.
 `citing` says what a report cites.
 """

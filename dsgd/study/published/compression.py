@@ -12,6 +12,8 @@ __all__ = [
     "ADACOMP",
     "BLINK",
     "BLINK_RINGS",
+    "DEMO_BYTES",
+    "DEMO_OBJECTIVE",
     "DGC_ACCURACY",
     "DGC_RATIO",
     "ONEBIT_ACCURACY",
@@ -22,6 +24,9 @@ __all__ = [
     "RING",
     "TERNGRAD_ACCURACY",
     "TERNGRAD_BITS",
+    "THRESHOLD_ACCURACY",
+    "THRESHOLD_BYTES",
+    "TWO_THRESHOLDS",
     "VOTE",
 ]
 
@@ -80,6 +85,36 @@ _POWERSGD: Final = Source(
     "dsgd.compress.PowerSGD",
     "sync=MinibatchSGD(compressor=ErrorFeedback(PowerSGD(2)))",
     "A gradient is a matrix of low rank, found by one warm step of power iteration, whose factors can be all-reduced.",
+)
+_THRESHOLD: Final = Source(
+    "threshold",
+    "Threshold",
+    (
+        Publication(
+            ("Strom",),
+            "Scalable distributed DNN training using commodity GPU cloud computing",
+            2015,
+            venue="Interspeech",
+        ),
+    ),
+    "dsgd.compress.Threshold",
+    "sync=MinibatchSGD(compressor=ErrorFeedback(Threshold(0.001)))",
+    "Of every entry that has gathered a threshold one quantum is sent, and the rest waits.",
+)
+_DEMO: Final = Source(
+    "demo",
+    "DeMo",
+    (
+        Publication(
+            ("Peng", "Chen", "Su", "Quesnelle", "Kingma", "Liu"),
+            "DeMo: decoupled momentum optimization",
+            2026,
+            arxiv="2411.19870",
+        ),
+    ),
+    "dsgd.compress.DeMo",
+    "sync=MinibatchSGD(compressor=DeMo())",
+    "Each rank has a momentum of its own, of which the strongest waves are sent and leave it.",
 )
 
 #: Statements.
@@ -277,4 +312,66 @@ BLINK_RINGS: Final = Statement(
     Margin(6.0, most=10.0),
     as_times,
     "A model from nominal rates that is right to within a quarter has explained the figure.",
+)
+THRESHOLD_BYTES: Final = Statement(
+    "threshold/bytes",
+    _THRESHOLD,
+    "Communication falls by three orders of magnitude",
+    "1,000x",
+    "abstract",
+    Margin(1000.0),
+    as_times,
+)
+THRESHOLD_ACCURACY: Final = Statement(
+    "threshold/accuracy",
+    _THRESHOLD,
+    "No accuracy is lost",
+    "no loss",
+    "abstract",
+    Margin(-0.005),
+    as_points,
+    _KEPT,
+)
+TWO_THRESHOLDS: Final = Statement(
+    "adaptive-threshold/accuracy",
+    Source(
+        "adaptive-threshold",
+        "Adaptive threshold",
+        (
+            Publication(
+                ("Dryden", "Moon", "Jacobs", "Van Essen"),
+                "Communication quantization for data-parallel training of deep neural networks",
+                2016,
+                venue="MLHPC",
+            ),
+        ),
+        "dsgd.compress.AdaptiveThreshold",
+        "sync=MinibatchSGD(compressor=ErrorFeedback(AdaptiveThreshold(0.01)))",
+        "A given share of the entries is sent, the largest of either sign, as the mean of their sign.",
+    ),
+    "Accuracy is not sacrificed",
+    "no loss",
+    "abstract",
+    Margin(-0.005),
+    as_points,
+    _KEPT,
+)
+DEMO_BYTES: Final = Statement(
+    "demo/bytes",
+    _DEMO,
+    "A rank sends up to 85 times less than the gradient",
+    "up to 85x",
+    "abstract of the second version",
+    Margin(1.0, 85.0),
+    as_times,
+)
+DEMO_OBJECTIVE: Final = Statement(
+    "demo/objective",
+    _DEMO,
+    "The loss is that of Adam on whole gradients",
+    "comparable",
+    "abstract of the second version",
+    Margin(most=1.05),
+    as_times,
+    "A training objective within 5 % counts as equal; each at the best of four rates.",
 )

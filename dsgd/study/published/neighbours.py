@@ -11,6 +11,7 @@ from dsgd.study.frame.verdict import Margin
 __all__ = [
     "ADPSGD",
     "ANYTIME",
+    "ASYNC_LEADER",
     "BACKUP",
     "CHOCO",
     "DC_ASYNCHRONOUS",
@@ -257,4 +258,29 @@ ANYTIME: Final = Statement(
     "abstract",
     Margin(1.5, 5.0),
     as_times,
+)
+ASYNC_LEADER: Final = Statement(
+    "async-lsgd/easgd",
+    Source(
+        "async-lsgd",
+        "Asynchronous LSGD",
+        (
+            Publication(
+                ("Teng", "others"),
+                "Leader stochastic gradient descent for distributed training of deep learning models",
+                2019,
+                arxiv="1905.10395",
+            ),
+        ),
+        "dsgd.sync.AsyncLeaderSGD",
+        "sync=AsyncLeaderSGD(every=64, n_groups=2)",
+        "The steps of all workers are counted together, and at multiples of a number there are new leaders, of groups"
+        " and of all.",
+    ),
+    "With several leaders the objective is lower than that of asynchronous EASGD after as many steps",
+    "converges faster than EASGD",
+    "abstract, figures of test error",
+    Margin(most=1.0),
+    "{:.3f}x".format,
+    _LOWER,
 )
