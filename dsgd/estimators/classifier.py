@@ -107,8 +107,9 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         Parameters
         ----------
-        y : array-like or dask collection, shape (n_samples,)
-            Labels of any kind; None where blocks or files hold them.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Labels of any kind, or the name of their column in a table or in files of tables; None where blocks or
+            svmlight files hold them.
         """
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()

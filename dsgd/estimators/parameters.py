@@ -13,6 +13,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.estimators.tables import check_encoder
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
@@ -128,6 +129,7 @@ def check_parameters(estimator: Any) -> None:
         objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
+    check_encoder(name, estimator.encoder)
     if estimator.features is not None:
         _check_features(estimator, sampling)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
@@ -137,9 +137,10 @@ class TableFiles:
         kind = kinds.pop() or "parquet"
         pa = pyarrow_for(f"reading {kind} files")
         try:
-            self.names, self.pieces = _surveyed(files, kind)
+            self._schema, self.pieces = _surveyed(files, kind)
         except pa.ArrowInvalid as error:
             raise InvalidDataError(f"{files[0]}: {error}") from error
+        self.names: list[str] = list(self._schema.names)
         if not self.pieces:
             raise InvalidDataError(f"{files[0]}: no rows.")
 
@@ -148,6 +149,17 @@ class TableFiles:
         """How many rows there are; None where only reading says it."""
         counts = [piece.n_rows for piece in self.pieces]
         return None if None in counts else sum(n or 0 for n in counts)
+
+    def empty(self, columns: Sequence[str]) -> ArrowTable:
+        """Return a table without rows, whose columns are of the types of the first file.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Their names.
+        """
+        self.check(columns)
+        return ArrowTable(self._schema.empty_table().select(list(columns)))
 
     def tables(self, columns: Sequence[str]) -> Iterator[ArrowTable]:
         """Yield all rows, piece by piece, with some columns.
@@ -243,34 +255,40 @@ def _csv(file: Any, path: str, columns: list[str] | None, types: dict[str, Any])
     )
 
 
-def _surveyed(files: Sequence[str], kind: str) -> tuple[list[str], list[Piece]]:
-    """Return the columns of the first file, and the pieces of all."""
-    import pyarrow as pa
+def _surveyed(files: Sequence[str], kind: str) -> tuple[Any, list[Piece]]:
+    """Return the schema of the first file, and the pieces of all."""
+    look = {"parquet": _parquet_pieces, "arrow": _arrow_pieces, "csv": _csv_piece}[kind]
+    schema, pieces = look(files[0])
+    for path in files[1:]:
+        # All files of CSV are read with the types of the first.
+        pieces += [replace(pieces[0], path=path)] if kind == "csv" else look(path)[1]
+    return schema, pieces
+
+
+def _parquet_pieces(path: str) -> tuple[Any, list[Piece]]:
     import pyarrow.parquet as pq
 
-    names: list[str] = []
-    pieces: list[Piece] = []
-    types: tuple[tuple[str, Any], ...] = ()
-    for number, path in enumerate(files):
-        if kind == "csv" and number:
-            pieces.append(Piece(path, 0, None, types))
-            continue
-        with _opened(path) as file:
-            if kind == "csv":
-                # What is a whole number in the first rows need not be one in all.
-                schema = _csv(file, path, None, {}).schema
-                types = tuple((f.name, pa.float64() if pa.types.is_integer(f.type) else f.type) for f in schema)
-                types = tuple((name, pa.string() if pa.types.is_null(of) else of) for name, of in types)
-                pieces.append(Piece(path, 0, None, types))
-                names = names or list(schema.names)
-            elif kind == "parquet":
-                found = pq.ParquetFile(file)
-                names = names or list(found.schema_arrow.names)
-                groups = [found.metadata.row_group(k).num_rows for k in range(found.metadata.num_row_groups)]
-                pieces += [Piece(path, k, n) for k, n in enumerate(groups) if n]
-            else:
-                reader = pa.ipc.open_file(file)
-                names = names or list(reader.schema.names)
-                counts = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
-                pieces += [Piece(path, k, n) for k, n in enumerate(counts) if n]
-    return names, pieces
+    with _opened(path) as file:
+        found = pq.ParquetFile(file)
+        groups = [found.metadata.row_group(k).num_rows for k in range(found.metadata.num_row_groups)]
+        return found.schema_arrow, [Piece(path, k, n) for k, n in enumerate(groups) if n]
+
+
+def _arrow_pieces(path: str) -> tuple[Any, list[Piece]]:
+    import pyarrow as pa
+
+    with _opened(path) as file:
+        reader = pa.ipc.open_file(file)
+        counts = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
+        return reader.schema, [Piece(path, k, n) for k, n in enumerate(counts) if n]
+
+
+def _csv_piece(path: str) -> tuple[Any, list[Piece]]:
+    import pyarrow as pa
+
+    with _opened(path) as file:
+        found = _csv(file, path, None, {}).schema
+    # What is a whole number in the first rows need not be one in all, and what is empty there is text elsewhere.
+    wider = [(pa.types.is_integer, pa.float64()), (pa.types.is_null, pa.string())]
+    types = [(f.name, next((wide for test, wide in wider if test(f.type)), f.type)) for f in found]
+    return pa.schema(types), [Piece(path, 0, None, tuple(types))]

@@ -16,10 +16,11 @@ from dsgd.preprocessing.statistics import Role, Statistics
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["ColumnEncoder"]
+__all__ = ["BATCH_ROWS", "ColumnEncoder", "learned"]
 
 _ROLES: Final = tuple(role for role in get_args(Role) if role != "auto")
-_BATCH_ROWS: Final = 65_536
+#: Rows whose columns are looked at together.
+BATCH_ROWS: Final = 65_536
 
 
 class ColumnEncoder(TransformerMixin, BaseEstimator):
@@ -38,8 +39,8 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     columns : mapping or None, default None
-        What becomes of some columns, by name: ``"numeric"``, ``"passthrough"`` (a number as it is), ``"onehot"``,
-        ``"hash"``, ``"text"``, ``"date"`` or ``"drop"``. All others go by their type.
+        What becomes of some columns, by name: ``"numeric"``, ``"passthrough"`` (a number as it is, which may not be
+        missing), ``"onehot"``, ``"hash"``, ``"text"``, ``"date"`` or ``"drop"``. All others go by their type.
     categorical : {"auto", "onehot", "hash"}, default "auto"
         What becomes of columns of categories; "auto" hashes those that have more than `max_categories` in ``fit``.
     max_categories : int, default 10_000
@@ -139,7 +140,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
         del y
         table = as_table(X)
         statistics = self.statistics_of(table)
-        for part in batches(table, _BATCH_ROWS):
+        for part in batches(table, BATCH_ROWS):
             statistics.add(part)
         return self.learn(statistics, are_named=not isinstance(table, ArrayTable))
 
@@ -212,8 +213,11 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
         self.roles_ = roles
         numbers = []
         for name, moments in statistics.moments.items():
-            mean, scale = (0.0, 1.0) if roles[name] == "passthrough" else moments.mean_and_scale()
-            numbers.append(Numbers(name, mean, scale, moments.n_missing > 0, roles[name] == "date"))
+            if roles[name] == "passthrough":
+                numbers.append(Numbers(name, 0.0, 1.0, says_missing=False, is_whole=True))
+                continue
+            mean, scale = moments.mean_and_scale()
+            numbers.append(Numbers(name, mean, scale, moments.n_missing > 0, is_date=roles[name] == "date"))
         self._layout = Layout(
             tuple(numbers),
             tuple(self._one_hot(name, statistics) for name in names if roles[name] == "onehot"),
@@ -369,7 +373,7 @@ def learned(encoder: ColumnEncoder, tables: Iterable[Table]) -> ColumnEncoder:
     statistics: Statistics | None = None
     for table in tables:
         statistics = encoder.statistics_of(table) if statistics is None else statistics
-        for part in batches(table, _BATCH_ROWS):
+        for part in batches(table, BATCH_ROWS):
             statistics.add(part)
     if statistics is None:
         raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")

@@ -7,7 +7,7 @@ hashed categories, which share theirs, and texts, each with its own. Within a gr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.tables import Coded, Table, batches, utf8
 from dsgd.preprocessing.kernels import hash_strings, write_rows
-from dsgd.preprocessing.statistics import days_of
+from dsgd.preprocessing.statistics import days_of, missing_text
 from dsgd.preprocessing.texts import hashed_texts
 from dsgd.types import AnyArray
 
@@ -41,8 +41,10 @@ class Numbers:
         What is subtracted, and what it is then divided by.
     says_missing : bool
         Whether a feature says where it is missing.
-    is_date : bool
+    is_date : bool, default False
         Whether it holds dates: days since 1970, and sines and cosines of the time of day, week and year.
+    is_whole : bool, default False
+        Whether a missing number is an error.
     """
 
     name: Any
@@ -50,6 +52,7 @@ class Numbers:
     scale: float
     says_missing: bool
     is_date: bool = False
+    is_whole: bool = False
 
     def rows(self, table: Table) -> AnyArray:
         """Return the numbers of its features, shape (n_numbers, n)."""
@@ -221,7 +224,18 @@ class RowWriter:
             at += column.width
         self._places, self._scaling = _placed(layout)
 
-    def rows_of(self, tables: Iterable[Table], n_rows: int, empty: Any = np.empty) -> Any:
+    @property
+    def knows_its_size(self) -> bool:
+        """Whether the most entries of a row are known; of texts they are not."""
+        return not self._layout.texts
+
+    def rows_of(
+        self,
+        tables: Iterable[Table],
+        n_rows: int,
+        empty: Callable[[Any, Any], AnyArray] = np.empty,
+        written: Callable[[], object] | None = None,
+    ) -> Any:
         """Return the rows of tables as one matrix.
 
         Parameters
@@ -231,7 +245,9 @@ class RowWriter:
         n_rows : int
             How many rows they have together.
         empty : callable, default numpy.empty
-            Makes the arrays of CSR from a shape and a dtype, such as those of a `dsgd.local.mapped.MappedFile`.
+            Makes the arrays of the result from a shape and a dtype, as those of a `dsgd.local.mapped.MappedFile`.
+        written : callable or None, default None
+            Called whenever some rows were written.
 
         Returns
         -------
@@ -250,6 +266,8 @@ class RowWriter:
             for part in parts:
                 dense[row : row + len(part)] = self._sparse(part).toarray()
                 row += len(part)
+                if written is not None:
+                    written()
             return dense
         most = n_rows * layout.most_entries
         whole = np.int32 if most < 2**31 else np.int64
@@ -258,6 +276,8 @@ class RowWriter:
         for part in parts:
             entry = self._write(part, (row, entry), out)
             row += len(part)
+            if written is not None:
+                written()
         indptr, indices, values = out
         return sp.csr_array((values[:entry], indices[:entry], indptr), shape=(n_rows, layout.width))
 
@@ -291,6 +311,8 @@ class RowWriter:
             rows = number.rows(part)
             if np.isinf(rows).any():
                 raise InvalidDataError(f"column {number.name!r} has infinite values. Replace them, or make them NaN.")
+            if number.is_whole and np.isnan(rows).any():
+                raise InvalidDataError(missing_text(number.name))
             numbers[at : at + len(rows)] = rows
             at += len(rows)
         codes = np.empty((len(layout.onehot), n), np.int32)

@@ -24,7 +24,7 @@ from dsgd.inputs.tables import Table
 from dsgd.preprocessing.kernels import add_moments
 from dsgd.types import FloatVector
 
-__all__ = ["Categories", "Moments", "Role", "Statistics", "days_of"]
+__all__ = ["Categories", "Moments", "Role", "Statistics", "days_of", "missing_text"]
 
 #: What becomes of a column; "auto" is one-hot or hashed, as it has few or many categories.
 Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "text", "date", "drop"]
@@ -144,7 +144,7 @@ class Statistics:
     """
 
     def __init__(self, roles: Mapping[Any, Role], n_most: int) -> None:
-        self.roles = dict(roles)
+        self.roles, self.n_most = dict(roles), n_most
         self.n_rows = 0
         self.moments = {
             name: Moments() for name, role in self.roles.items() if role in {"numeric", "date", "passthrough"}
@@ -154,11 +154,22 @@ class Statistics:
         }
         self.categories = {name: Categories(limit) for name, limit in limits.items()}
 
+    @property
+    def columns(self) -> list[Any]:
+        """Names of the columns that are looked at; of all, one says how many rows there are."""
+        return [*self.moments, *self.categories] or [name for name, role in self.roles.items() if role != "drop"][:1]
+
+    def empty(self) -> Statistics:
+        """Return the statistics of no rows, for the same columns."""
+        return Statistics(self.roles, self.n_most)
+
     def add(self, table: Table) -> Statistics:
         """Add the rows of a table; return these statistics."""
         self.n_rows += len(table)
         for name, moments in self.moments.items():
             moments.add(days_of(table, name) if self.roles[name] == "date" else table.numbers(name), name)
+            if moments.n_missing and self.roles[name] == "passthrough":
+                raise InvalidDataError(missing_text(name))
         for name, categories in self.categories.items():
             categories.add(table, name)
         return self
@@ -171,6 +182,14 @@ class Statistics:
         for name, categories in self.categories.items():
             categories.merge(other.categories[name])
         return self
+
+
+def missing_text(name: object) -> str:
+    """Return what an error says about a missing number that may not be missing."""
+    return (
+        f"column {name!r} has missing values, and is taken as it is ('passthrough'). Standardised ('numeric', or "
+        "encoder='auto' of an estimator) it may miss some."
+    )
 
 
 def days_of(table: Table, name: Any) -> FloatVector:
