@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs.array_api import as_numpy
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
 from dsgd.inputs.named import take_named
@@ -71,7 +72,7 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
     IncompatiblePartsError
         `Rows` are passed beside an encoder.
     """
-    X, y, weights = given
+    X, y, weights = (as_numpy(each, name) for each, name in zip(given, ("X", "y", "sample_weight"), strict=True))
     files = are_table_files(X)
     kept = estimator.encoder_ if goes_on else None
     if estimator.encoder is None and kept is None and not files:
