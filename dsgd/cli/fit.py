@@ -159,29 +159,21 @@ def fit(
     tables = _tables(paths, target)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
-        "alpha": alpha,
-        "l1_ratio": l1_ratio,
-        "max_iter": max_iter,
         "tol": tol or None,
-        "average": average,
         "random_state": seed,
         "n_jobs": None if workers or scheduler else jobs,
         "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
-        "transport": transport,
-        "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
         "out_of_core": out_of_core,
+        **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
+        **_given(transport=transport, on_failure=on_failure),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
+        **_encoding(tables, categorical),
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
-    if tables is not None:
-        from dsgd.preprocessing import ColumnEncoder
-
-        parameters["encoder"] = ColumnEncoder(categorical=categorical)  # type: ignore[arg-type]
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
-        X, y = _rows(client, paths) if tables is None else (tables, target)
-        _train(estimator, X, y, show=not (quiet or as_json))
+        _train(estimator, *_rows(client, paths, tables, target), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
@@ -238,8 +230,19 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _rows(client: Any, paths: list[str]) -> tuple[Any, Any]:
+def _encoding(tables: Any, categorical: str) -> dict[str, Any]:
+    """Return the parameters of an estimator that make rows of numbers of tables."""
+    if tables is None:
+        return {}
+    from dsgd.preprocessing import ColumnEncoder
+
+    return {"encoder": ColumnEncoder(categorical=categorical)}  # type: ignore[arg-type] # fit checks it
+
+
+def _rows(client: Any, paths: list[str], tables: Any, target: str | None) -> tuple[Any, Any]:
     """Return the rows of files, or the files, which workers read by themselves if they can."""
+    if tables is not None:
+        return tables, target
     return (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
 
 
