@@ -46,7 +46,7 @@ class Coded:
         """Return the values as Python objects; whole numbers are integers, however the library had to store them."""
         # Not to_pylist, which takes ten times as long.
         values: list[Any] = self.values if isinstance(self.values, list) else _plain(self.values)
-        if any(isinstance(value, float) for value in values):
+        if float in set(map(type, values)):
             return [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
         return values
 
