@@ -227,7 +227,8 @@ def _opened(path: str) -> Any:
     pa = pyarrow_for("reading tables")
     packed = any(path.lower().endswith(packing) for packing in _PACKINGS)
     if "://" not in path and not packed:
-        return pa.memory_map(path)
+        # Of Arrow a map is the table; of other files its pages would count as memory of the process.
+        return pa.memory_map(path) if _format_of(path) == "arrow" else pa.OSFile(path)
     return fsspec.open(path, "rb", compression="infer" if packed else None).open()
 
 
