@@ -171,7 +171,7 @@ def utf8(values: Any) -> tuple[AnyArray, AnyArray]:
         found = _arrow_utf8(values)
         if found is not None:
             return found
-        values = Coded(np.empty(0, np.int32), values).listed()
+    values = Coded(np.empty(0, np.int32), values).listed()
     encoded = [str(value).encode("utf-8", "surrogatepass") for value in values]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
