@@ -39,6 +39,7 @@ T = TypeVar("T")
 StageName: TypeAlias = Literal[
     "connect",
     "check",
+    "encode",
     "labels",
     "hash",
     "order",

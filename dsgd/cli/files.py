@@ -18,6 +18,7 @@ __all__ = [
     "read_rows",
     "rows_or_dataset",
     "save_model",
+    "tables_in",
 ]
 
 _TABLE_SUFFIXES = (".npz",)
@@ -44,7 +45,11 @@ def check_inputs(paths: Sequence[str]) -> None:
     FileNotFoundError
         Names the file.
     """
+    from dsgd.inputs.table_files import are_table_files
+
     for path in paths:
+        if are_table_files(path):
+            continue  # may be a glob, and is looked at before any process is started
         if "://" not in path and not Path(path).exists():
             raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
 
@@ -62,11 +67,29 @@ def is_svmlight(path: str) -> bool:
     for suffix, reader in _FOREIGN.items():
         if plain.endswith(suffix):
             raise InvalidParameterError(
-                f"--data {path}: {suffix} files are not read here, but svmlight files and .npz archives. In Python: "
-                f"table = {reader}(...), and fit an estimator of dsgd on its columns; numpy.savez('rows.npz', X=..., "
-                "y=...) writes what this command reads."
+                f"--data {path}: {suffix} files are not read here, but svmlight files and .npz archives (dsgd fit, "
+                f"predict and score read .parquet, .csv and .arrow). In Python: table = {reader}(...), and fit an "
+                "estimator of dsgd on it; numpy.savez('rows.npz', X=..., y=...) writes what this command reads."
             )
     return not name.endswith(_TABLE_SUFFIXES)
+
+
+def tables_in(paths: Sequence[str]) -> Any:
+    """Return files of tables for reading, None where these are svmlight files or .npz archives.
+
+    Raises
+    ------
+    FileNotFoundError, InvalidParameterError, InvalidDataError
+        See `dsgd.inputs.table_files.TableFiles`.
+    """
+    from dsgd.inputs.table_files import TableFiles, are_table_files
+
+    found = {are_table_files(path) for path in paths}
+    if found == {True}:
+        return TableFiles(paths)
+    if len(found) > 1:
+        raise InvalidParameterError("--data mixes tables and other files: give files of one format")
+    return None
 
 
 def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
+from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model, tables_in
 from dsgd.cli.parts import (
     COMPRESS_HELP,
     FEATURES_HELP,
@@ -24,6 +24,7 @@ from dsgd.cli.parts import (
     stepping,
 )
 from dsgd.cli.training_options import examples, model_option, place_option
+from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_choice
 
 __all__ = ["EXAMPLES", "fit", "make_estimator"]
@@ -33,6 +34,7 @@ EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.joblib",
     "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.joblib",
     "dsgd fit --data train.svm --features rff:2000,gamma=0.1 --jobs 4 --model model.joblib",
+    "dsgd fit --data 's3://bucket/clicks/*.parquet' --target clicked --loss log_loss --model model.joblib",
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
 )
 
@@ -49,6 +51,13 @@ _Compress: TypeAlias = Annotated[
 _Optimizer: TypeAlias = Annotated[str, _training_option(help=f"How steps are made of gradients: {OPTIMIZER_HELP}.")]
 _Sampling: TypeAlias = Annotated[str, _training_option(help=f"How rows are chosen: {SAMPLING_HELP}.")]
 _Features: TypeAlias = Annotated[str, model_option(help=f"What the model is linear in: {FEATURES_HELP}.")]
+_Target: TypeAlias = Annotated[
+    str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
+]
+_Categorical: TypeAlias = Annotated[
+    str,
+    model_option(help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many."),
+]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
 _Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
@@ -108,12 +117,14 @@ def fit(
     data: _Files,
     model: _Model,
     more: options.More = None,
+    target: _Target = None,
     task: options.Task = "auto",
     loss: options.Loss = None,
     penalty: options.Penalty = "l2",
     alpha: options.Alpha = 1e-4,
     l1_ratio: _L1Ratio = 0.15,
     features: _Features = "none",
+    categorical: _Categorical = "auto",
     sync: _Sync = "1024",
     compress: _Compress = None,
     optimizer: _Optimizer = "none",
@@ -145,26 +156,24 @@ def fit(
     """
     check_model_path(model)
     check_inputs(paths := [*data, *(more or [])])
+    tables = _tables(paths, target)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
-        "alpha": alpha,
-        "l1_ratio": l1_ratio,
-        "max_iter": max_iter,
         "tol": tol or None,
-        "average": average,
         "random_state": seed,
         "n_jobs": None if workers or scheduler else jobs,
         "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
-        "transport": transport,
-        "on_failure": on_failure,
         "timeouts": _timeouts(timeout),
         "out_of_core": out_of_core,
+        **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
+        **_given(transport=transport, on_failure=on_failure),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
+        **_encoding(tables, categorical),
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
-        _train(estimator, *_rows(client, paths), show=not (quiet or as_json))
+        _train(estimator, *_rows(client, paths, tables, target), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
@@ -221,9 +230,34 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _rows(client: Any, paths: list[str]) -> tuple[Any, Any]:
+def _encoding(tables: Any, categorical: str) -> dict[str, Any]:
+    """Return the parameters of an estimator that make rows of numbers of tables."""
+    if tables is None:
+        return {}
+    from dsgd.preprocessing import ColumnEncoder
+
+    return {"encoder": ColumnEncoder(categorical=categorical)}  # type: ignore[arg-type] # fit checks it
+
+
+def _rows(client: Any, paths: list[str], tables: Any, target: str | None) -> tuple[Any, Any]:
     """Return the rows of files, or the files, which workers read by themselves if they can."""
+    if tables is not None:
+        return tables, target
     return (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+
+
+def _tables(paths: list[str], target: str | None) -> Any:
+    """Return files of tables, None if these are others; check that only tables have a target column."""
+    tables = tables_in(paths)
+    if (tables is None) != (target is None):
+        raise InvalidParameterError(
+            f"--target names the column with the targets: files of tables ({tables.names[:9]}) need it"
+            if tables is not None
+            else f"--target {target}: svmlight files and .npz archives hold their targets; leave it out"
+        )
+    if tables is not None and target is not None:
+        tables.check([target])
+    return tables
 
 
 def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:

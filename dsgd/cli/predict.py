@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from dsgd.cli.files import load_model, read_rows
+from dsgd.cli.files import load_model, read_rows, tables_in
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 
@@ -25,10 +25,11 @@ PREDICT_EXAMPLES: Final = examples(
 SCORE_EXAMPLES: Final = examples(
     "dsgd score --model model.joblib --data test.svm",
     "dsgd score --model model.joblib --data test.svm --json",
+    "dsgd score --model model.joblib --data test.parquet --target clicked",
 )
 
 _Model = Annotated[Path, typer.Option("--model", "-m", help="A model of dsgd fit. It is a pickle: use only your own.")]
-_Data = Annotated[list[str], typer.Option("--data", "-d", help="Files, svmlight (plain, .gz, .bz2) or .npz.")]
+_Data = Annotated[list[str], typer.Option("--data", "-d", help="Files: svmlight, .npz, .parquet, .csv or .arrow.")]
 _More = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further files.")]
 
 
@@ -46,7 +47,7 @@ def predict(
             f"--proba: {type(estimator).__name__} with loss={estimator.loss!r} gives no probabilities; "
             "fit with --loss log_loss or modified_huber"
         )
-    X, _ = read_rows([*data, *(more or [])], n_features=estimator.n_features_in_)
+    X, _ = _rows(estimator, [*data, *(more or [])], None)
     predictions = _labels(estimator.predict(X))
     with _opened(out) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -65,17 +66,30 @@ def score(
     model: _Model,
     data: _Data,
     more: _More = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", help="Column of the targets, of tables.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: metric, value, rows.")] = False,
 ) -> None:
     """Print the accuracy of a classifier, or R2 of a regressor, on files."""
     estimator = load_model(model)
-    X, y = read_rows([*data, *(more or [])], n_features=estimator.n_features_in_)
+    X, y = _rows(estimator, [*data, *(more or [])], target)
+    if y is None:
+        raise InvalidParameterError(f"--target names the column with the targets: {', '.join(X.names[:9])}, ...")
     value = float(estimator.score(X, y))
     if as_json:
         metric = "accuracy" if hasattr(estimator, "classes_") else "r2"
-        typer.echo(json.dumps({"metric": metric, "value": value, "rows": int(X.shape[0])}))
+        typer.echo(json.dumps({"metric": metric, "value": value, "rows": len(y)}))
     else:
         typer.echo(f"{value:.6f}")
+
+
+def _rows(estimator: Any, paths: list[str], target: str | None) -> tuple[Any, Any]:
+    """Return rows, or files of tables that the model reads by itself, and their targets."""
+    tables = tables_in(paths)
+    if tables is None:
+        return read_rows(paths, n_features=estimator.n_features_in_)
+    from dsgd.inputs.named import read_columns
+
+    return (tables, None) if target is None else (tables, read_columns(tables, [target])[0])
 
 
 def _labels(values: Any) -> list[Any]:

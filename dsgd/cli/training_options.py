@@ -35,7 +35,9 @@ def place_option(*flags: str, **settings: Any) -> Any:
 
 #: The option that names training files; one command must have them, another takes the name of a set instead.
 DATA: Final = typer.Option(
-    "--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."
+    "--data",
+    "-d",
+    help="Training files: svmlight (plain, .gz, .bz2), .npz (X, y), or with --target .parquet, .csv, .arrow.",
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
 Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]

@@ -18,13 +18,14 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_X_y
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
+from dsgd.estimators.tables import encoded
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
@@ -50,6 +51,7 @@ from dsgd.local import (
     resolve_sampling,
     unpack,
 )
+from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.pools import count_cores
@@ -156,6 +158,10 @@ class AbstractSGD(AbstractLinearEstimator):
         The model is linear in these features of rows, nearly a kernel machine. They are made block by block as rows are
         visited, and no matrix of all rows and features exists; every rank draws the same ones from a seed, that of
         `features` or else of `random_state`. `coef_` has a column for each feature.
+    encoder : `dsgd.preprocessing.ColumnEncoder`, "auto" or None, default None
+        What becomes of the columns of tables and of files of tables: numbers, categories, dates and texts, some of them
+        missing. "auto" is ``ColumnEncoder()``, and None takes numbers as they are. It is fitted with the model, and
+        `coef_` has a column for each of its features.
     client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
@@ -194,8 +200,10 @@ class AbstractSGD(AbstractLinearEstimator):
 
     Attributes
     ----------
+    encoder_ : ColumnEncoder
+        The encoder, fitted; of files without `encoder` one that takes numbers as they are.
     n_features_in_ : int
-        Features seen in ``fit``.
+        Features seen in ``fit``; columns, if there is an encoder.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
     n_iter_ : int
@@ -245,6 +253,7 @@ class AbstractSGD(AbstractLinearEstimator):
     optimizer: AbstractRule | AbstractReduction | None = None
     sampling: str | Importance = "uniform"
     features: RandomFeatures | None = None
+    encoder: ColumnEncoder | str | None = None
     client: Any = None
     transport: TransportName = "auto"
     on_failure: FailurePolicy = "raise"
@@ -274,11 +283,15 @@ class AbstractSGD(AbstractLinearEstimator):
         ----------
         X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
             Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Threads and
-            simulated ranks take a list of such tuples, one for each rank.
+            simulated ranks take a list of such tuples, one for each rank. Parquet, CSV and Arrow files (paths, globs)
+            are read here, or with `client` by the workers, row group by row group.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Targets, or the name of their column in a table or in files of tables; None where blocks or svmlight files
+            hold them.
         coef_init, intercept_init : array or None
             Where to begin.
-        sample_weight : array-like, dask array or None, shape (n_samples,)
-            Weights. A whole number stands for that many copies of the row, zero for none.
+        sample_weight : array-like, dask array, str or None, shape (n_samples,)
+            Weights, or the name of their column. A whole number stands for that many copies of the row, zero for none.
         """
 
     @property
@@ -306,6 +319,8 @@ class AbstractSGD(AbstractLinearEstimator):
         if isinstance(X, Rows):
             refuse_beside(y, sample_weight)
         begin = time.perf_counter()
+        goes_on = not start.is_first or (self.warm_start and hasattr(self, "coef_"))
+        X, y, sample_weight = encoded(self, (X, y, sample_weight), goes_on=goes_on)
         train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
         gang, sparse = train_there(X, y, sample_weight, start)
         self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
@@ -396,7 +411,7 @@ class AbstractSGD(AbstractLinearEstimator):
         with stage("labels"):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
-        sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
+        sparse, d = next(s.sparse for s in summaries if s.rows), self._width
         if storage is not None and sparse:
             refuse_sparse(storage)
         is_single = storage is not None or all(s.dtype == "float32" for s in summaries if s.rows)
@@ -480,13 +495,13 @@ class AbstractSGD(AbstractLinearEstimator):
     def _map_bytes(self) -> int:
         """Return the memory of the frequencies of features, while they are drawn in float64."""
         given = self._random_map
-        return 0 if given is None else 2 * 8 * given.n_components * (int(self.n_features_in_) + 1)
+        return 0 if given is None else 2 * 8 * given.n_components * (self._width + 1)
 
     def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
         result: TrainResult = gang.value
         given = self._random_map
-        d, sparse = (given.n_components, False) if given is not None else (int(self.n_features_in_), sparse)
+        d, sparse = (given.n_components, False) if given is not None else (self._width, sparse)
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._n_averaged, self._left = result.n_averaged, result.left
@@ -572,17 +587,16 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, finite: bool = True) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
-        X, y = validated(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order="C",
-            y_numeric=not self._is_classification,
-            ensure_all_finite=finite,
-            reset=start.is_first,
-        )
+        options: dict[str, Any] = {
+            "accept_sparse": "csr",
+            "dtype": [np.float64, np.float32],
+            "order": "C",
+            "y_numeric": not self._is_classification,
+        }
+        if self.encoder_ is not None:  # it has seen the columns, and has no numbers that are not finite
+            X, y = check_X_y(X, y, ensure_all_finite=False, **options)
+        else:
+            X, y = validated(self, X, y, ensure_all_finite=finite, reset=start.is_first, **options)
         return X, y, check_sample_weight(in_memory(sample_weight), X)
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:

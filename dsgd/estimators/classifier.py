@@ -18,6 +18,7 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.local import LearningRate, Objective
@@ -107,8 +108,9 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         Parameters
         ----------
-        y : array-like or dask collection, shape (n_samples,)
-            Labels of any kind; None where blocks or files hold them.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Labels of any kind, or the name of their column in a table or in files of tables; None where blocks or
+            svmlight files hold them.
         """
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()
@@ -169,6 +171,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         return self
 
     @available_if(_has_probabilities)
+    @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; for ``loss="log_loss"`` and ``"modified_huber"``.
 
@@ -189,6 +192,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         return np.where(totals == 0, 1 / len(self.classes_), positive / np.where(totals == 0, 1, totals))
 
     @available_if(_has_probabilities)
+    @answers_in_kind
     def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithm of `predict_proba`.
 

@@ -13,6 +13,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.estimators.tables import check_encoder
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
@@ -128,13 +129,15 @@ def check_parameters(estimator: Any) -> None:
         objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
-    if estimator.features is not None:
-        _check_features(estimator, sampling)
+    _check_features(estimator, sampling)
 
 
 def _check_features(estimator: Any, sampling: object) -> None:
-    """Check features of rows, and that nothing is asked for that does without rows of features."""
+    """Check what rows become, and that nothing is asked for that does without rows of features."""
     name, features, strategy = type(estimator).__name__, estimator.features, resolve(estimator.sync)
+    check_encoder(name, estimator.encoder)
+    if features is None:
+        return
     if not isinstance(features, RandomFeatures):
         raise InvalidParameterError(
             f"{name}(features=...) must be None or RandomFeatures of dsgd.kernel_approximation. Got {features!r}."

@@ -43,20 +43,24 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
         if hasattr(model, name):
             value = getattr(model, name)
             setattr(estimator, name, value.copy() if isinstance(value, np.ndarray) else value)
-    if model._random_map is None:
+    steps = [] if model.encoder_ is None else [model.encoder_]
+    if model._random_map is not None:
+        steps.append(_sampler(model, model._random_map))
+    if not steps:
         return estimator
-    estimator.n_features_in_ = model._random_map.n_components
+    estimator.n_features_in_ = model._width if model._random_map is None else model._random_map.n_components
     vars(estimator).pop("feature_names_in_", None)
-    return make_pipeline(_sampler(model, model._random_map), estimator)
+    return make_pipeline(*steps, estimator)
 
 
 def _sampler(model: AbstractSGD, given: RandomMap) -> RBFSampler:
     """Return a transformer of scikit-learn that makes the features of a model: its formula is that of every kernel."""
-    drawn = given.drawn(int(model.n_features_in_), model.coef_.dtype)
+    drawn = given.drawn(model._width, model.coef_.dtype)
     sampler = RBFSampler(gamma=given.gamma, n_components=given.n_components, random_state=given.seed)
     sampler.random_weights_, sampler.random_offset_ = drawn.frequencies.copy(), drawn.offsets.copy()
     sampler._n_features_out = given.n_components
-    for name in ("n_features_in_", "feature_names_in_"):
-        if hasattr(model, name):
+    sampler.n_features_in_ = model._width
+    for name in ("feature_names_in_",):
+        if hasattr(model, name) and model.encoder_ is None:
             setattr(sampler, name, getattr(model, name))
     return sampler

@@ -288,6 +288,8 @@ class AbstractClusterEstimator(BaseEstimator):
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
         """Learn the number of features from the blocks, or compare it with that of the first call."""
+        if getattr(self, "encoder_", None) is not None:
+            return  # rows are encoded, and it has compared the columns
         width = max(s.n_features for s in summaries)
         if first:
             self.n_features_in_ = width

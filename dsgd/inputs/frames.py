@@ -15,7 +15,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
 
-__all__ = ["column_values", "in_memory", "is_table", "missing_column", "table_values", "validated"]
+__all__ = ["column_values", "in_memory", "is_table", "missing_column", "number_dtype", "table_values", "validated"]
 
 
 def is_table(X: object) -> bool:
@@ -41,7 +41,7 @@ def table_values(X: Any) -> AnyArray:
     InvalidDataError
         A value is missing; names the column.
     """
-    kinds = [_number_dtype(dtype) for dtype in X.dtypes]
+    kinds = [number_dtype(dtype) for dtype in X.dtypes]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds) or not known:
         return np.asarray(X)
@@ -76,7 +76,7 @@ def column_values(y: Any, name: str) -> AnyArray:
     """
     if is_table(y):
         return np.column_stack([column_values(y.iloc[:, k], name) for k in range(y.shape[1])])
-    kind = _number_dtype(getattr(y, "dtype", None))
+    kind = number_dtype(getattr(y, "dtype", None))
     if kind is None or not hasattr(y, "isna"):
         return np.asarray(y)
     if y.isna().any():
@@ -138,7 +138,7 @@ def _missing(name: object) -> str:
     )
 
 
-def _number_dtype(dtype: Any) -> np.dtype[Any] | None:
+def number_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the numpy dtype of a column of numbers or bools (also of nullable ones such as Int64), else None."""
     kind = getattr(dtype, "numpy_dtype", dtype)
     if isinstance(kind, np.dtype) and kind.kind in "fiub":

@@ -9,11 +9,11 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, make_block
-from dsgd.inputs.frames import is_table
 from dsgd.inputs.sources import to_delayed_blocks
+from dsgd.inputs.tables import is_frame
 from dsgd.types import AnyArray
 
-__all__ = ["accuracy", "apply", "r2"]
+__all__ = ["accuracy", "apply", "r2", "with_targets"]
 
 
 def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
@@ -45,7 +45,9 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
     import dask
 
     width = X.shape[1]
-    if width != model.n_features_in_:
+    # An encoder finds the columns of a frame by their names.
+    finds = getattr(model, "encoder_", None) is not None and hasattr(X, "map_partitions")
+    if width != model.n_features_in_ and not finds:
         raise InvalidDataError(
             f"X has {width} features, but {type(model).__name__} is expecting {model.n_features_in_} features as input."
         )
@@ -101,13 +103,15 @@ def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, samp
     shared = dask.delayed(model, pure=False)
     sums = dask.delayed(sums_of, pure=False)
     # Rows are passed to the model unchanged: it checks the column names of a table.
-    parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight, build=_with_targets)]
+    parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight, build=with_targets)]
     return np.sum(dask.compute(*parts), axis=0)  # type: ignore[no-any-return]
 
 
-def _with_targets(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
+def with_targets(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     """Return a block; rows of a table stay a table."""
-    if is_table(X):
+    if isinstance(X, (tuple, list)) and y is None:
+        X, y, sample_weight = (*X, None)[:3]
+    if is_frame(X):
         return X, *make_block(np.empty((len(X), 0)), y, sample_weight)[1:]
     return make_block(X, y, sample_weight)
 
@@ -138,7 +142,10 @@ def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:
 def _on_frame(part: Any, model: Any, method: str) -> Any:
     import pandas as pd
 
-    values = getattr(model, method)(part) if len(part) else _on_array(np.zeros((0, part.shape[1])), model, method)
+    if len(part) or getattr(model, "encoder_", None) is not None:
+        values = getattr(model, method)(part)
+    else:
+        values = _on_array(np.zeros((0, part.shape[1])), model, method)
     kind = pd.Series if np.ndim(values) == 1 else pd.DataFrame
     return kind(values, index=part.index)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.errors import InvalidDataError
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
+from dsgd.inputs.table_files import TableFiles, are_table_files
+from dsgd.inputs.tables import batches
 from dsgd.local import RandomMap
 from dsgd.local.features import blocks_of, entries_of
 from dsgd.types import AnyArray
 
 __all__ = ["AbstractLinearEstimator"]
+
+#: Rows of a table that are encoded together.
+_BATCH_ROWS: Final = 65_536
 
 
 class AbstractLinearEstimator(AbstractClusterEstimator):
@@ -35,10 +41,41 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
     #: What the model is linear in, if that is not X.
     _random_map: RandomMap | None = None
 
+    #: What makes rows of numbers of columns, fitted, if X is a table of any kind.
+    encoder_: Any = None
+
+    @property
+    def _width(self) -> int:
+        """Columns of the rows that the model is trained on."""
+        return int(self.n_features_in_ if self.encoder_ is None else self.encoder_.n_features_out_)
+
     def _scores(self, X: Any) -> AnyArray:
         """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
         check_is_fitted(self)
-        X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        if self.encoder_ is not None or are_table_files(X):
+            return self._scores_of_tables(X)
+        return self._scores_of_rows(
+            validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        )
+
+    def _scores_of_tables(self, X: Any) -> AnyArray:
+        """Return the same of a table or of files, encoded part by part."""
+        if self.encoder_ is None:
+            raise InvalidDataError(
+                f"this {type(self).__name__} was not fitted on tables in files and has no encoder: load {X!r} first."
+            )
+        if are_table_files(X):
+            files = X if isinstance(X, TableFiles) else TableFiles(X)
+            tables: Any = files.tables(self.encoder_.columns_read_)
+        else:
+            tables = [self.encoder_.checked(X)]
+        parts = (part for table in tables for part in batches(table, _BATCH_ROWS))
+        scores = [self._scores_of_rows(self.encoder_.transform(part)) for part in parts]
+        # Of no rows there are no parts, but columns of scores.
+        return np.concatenate(scores) if scores else np.empty((0, np.size(self.intercept_)), self.coef_.dtype)
+
+    def _scores_of_rows(self, X: Any) -> AnyArray:
+        """Return the same of checked rows."""
         if self._random_map is not None:
             return self._scores_of_features(X, self._random_map)
         coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
@@ -51,7 +88,7 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
 
     def _scores_of_features(self, X: Any, given: RandomMap) -> AnyArray:
         """Return the same for a model that is linear in random features, which are made block by block."""
-        drawn = given.drawn(int(self.n_features_in_), X.dtype)
+        drawn = given.drawn(self._width, X.dtype)
         coef = (self.coef_.toarray() if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)).T
         scores: AnyArray = np.empty((X.shape[0], coef.shape[1]), np.result_type(coef, X))
         for rows in blocks_of(X.shape[0], drawn.n_components * X.dtype.itemsize):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.scoring import AbstractClusterClassifier, AbstractClusterRegressor
@@ -21,6 +22,7 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
 
     classes_: AnyArray
 
+    @answers_in_kind
     def decision_function(self, X: Any) -> Any:
         """Return the signed distances to the hyperplanes, up to scale.
 
@@ -36,6 +38,7 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
         scores = self._scores(X)
         return scores.ravel() if scores.shape[1] == 1 else scores
 
+    @answers_in_kind
     def predict(self, X: Any) -> Any:
         """Return the labels.
 
@@ -56,6 +59,7 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
 class AbstractLinearRegressor(AbstractClusterRegressor, AbstractLinearEstimator):
     """A linear regressor, with one output."""
 
+    @answers_in_kind
     def predict(self, X: Any) -> Any:
         """Return the predicted values."""
         if self._is_lazy(X):

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.inputs import lazy
 from dsgd.inputs.estimator import AbstractClusterEstimator
+from dsgd.inputs.named import take_named
 from dsgd.inputs.rows import unpacked
 
 __all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor"]
@@ -30,7 +31,7 @@ class AbstractClusterClassifier(ClassifierMixin, AbstractClusterEstimator):
         float
             Share of (weighted) rows that are predicted right.
         """
-        X, y, sample_weight = unpacked(X, y, sample_weight)
+        X, y, sample_weight = take_named(*unpacked(X, y, sample_weight))
         if self._is_lazy(X):
             check_is_fitted(self)
             return lazy.accuracy(self._without_client(), X, y, sample_weight)
@@ -53,7 +54,7 @@ class AbstractClusterRegressor(RegressorMixin, AbstractClusterEstimator):
         float
             1 - sum w (y - f)^2 / sum w (y - mean y)^2.
         """
-        X, y, sample_weight = unpacked(X, y, sample_weight)
+        X, y, sample_weight = take_named(*unpacked(X, y, sample_weight))
         if self._is_lazy(X):
             check_is_fitted(self)
             return lazy.r2(self._without_client(), X, y, sample_weight)

@@ -23,6 +23,7 @@ from dsgd.inputs.frames import column_values
 from dsgd.inputs.partition import Partition, partition_rows, side_by_side
 from dsgd.inputs.shared import SharedBlock, neighbours, share_block
 from dsgd.inputs.spool import spool
+from dsgd.inputs.table_files import are_table_files
 from dsgd.local.order import Words
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
@@ -142,6 +143,11 @@ def to_delayed_blocks(
         rows, *others = _cut_alike(X, {"y": y, "sample_weight": sample_weight}, compute)
         return [build(*block) for block in zip(rows, *others, strict=True)]
     if _is_path(X) or _is_path(X[0]):
+        if are_table_files(X):
+            raise InvalidDataError(
+                f"{X!r:.80}: fit of SGDClassifier and SGDRegressor reads tables from files; here pass a dask "
+                "dataframe, as dask.dataframe.read_parquet returns."
+            )
         from dsgd.datasets import read_svmlight
 
         return [build(block) for block in read_svmlight(X)]

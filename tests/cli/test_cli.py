@@ -266,7 +266,9 @@ def test_wrong_parameters_are_named(text: str, told: str) -> None:
         (["fit", "--data", "{train}", "--model", "{nowhere}"], "create it first"),
         (["fit", "--data", "{train}", "--model", "{folder}"], "is a folder: name a file"),
         (["fit", "--data", "{train}", "{npz}", "--model", "{out}"], "files of one format"),
-        (["fit", "--data", "{parquet}", "--model", "{out}"], "pandas.read_parquet(...)"),
+        (["fit", "--data", "{parquet}", "--model", "{out}"], "parquet"),
+        (["tune", "--data", "{parquet}"], "pandas.read_parquet(...)"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--target", "y"], "--target y: svmlight files"),
         (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
         (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),
         (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
@@ -431,3 +433,33 @@ def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) 
     assert "epoch 3/3  loss" in screen.getvalue()
     assert sys.stdout is before
     assert not hasattr(estimator, "_skl_callbacks")
+
+
+def test_tables_are_read_with_their_strings_and_gaps(run: Run, tmp_path: Path) -> None:
+    """``--target`` names a column of Parquet files; ``predict`` and ``score`` find the columns of the model."""
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=300), "city": rng.choice(["Oslo", "Rome", None], 300)})
+    table["clicked"] = np.where(table.a + 2 * (table.city == "Rome") > 0.5, "yes", "no")
+    table.loc[::11, "a"] = np.nan
+    table[:200].to_parquet(tmp_path / "part-1.parquet")
+    table[200:].to_parquet(tmp_path / "part-2.parquet")
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    model, rows = tmp_path / "m.joblib", tmp_path / "*.parquet"
+    fit = ["fit", "--data", rows, "--model", model, "--loss", "log_loss", "--max-iter", 20, "--tol", 0, "--json"]
+    status, out, _ = run(*fit, "--target", "clicked", "--categorical", "onehot")
+    assert status == 0
+    assert json.loads(out)["rows"] == 300
+    assert json.loads(out)["classes"] == ["no", "yes"]
+    for data in (rows, tmp_path / "rows.csv"):
+        status, out, _ = run("score", "--model", model, "--data", data, "--target", "clicked", "--json")
+        assert json.loads(out)["value"] > 0.9
+    status, out, _ = run("predict", "--model", model, "--data", tmp_path / "rows.csv", "--out", "-", "--proba")
+    predicted = list(csv.reader(io.StringIO(out)))
+    assert predicted[0] == ["prediction", "proba_no", "proba_yes"]
+    assert np.mean([row[0] == label for row, label in zip(predicted[1:], table.clicked, strict=True)]) > 0.9
+    for wrong in (fit, ["score", "--model", model, "--data", rows]):
+        status, _, errors = run(*wrong)
+        assert status == 2
+        assert "--target" in errors

@@ -1,0 +1,270 @@
+"""Mixed columns at the entry of a fit: from here on rows are matrices.
+
+Rows of tables become CSR where they are: tables in memory and files here, partitions of dask dataframes and, with a
+client, pieces of files on the workers. Files are read piece by piece, once for what the encoder learns and once for the
+rows. Out of core the rows of this process go to a file as they are made.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from sklearn.base import clone
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs.array_api import as_numpy
+from dsgd.inputs.blocks import Block
+from dsgd.inputs.lazy import with_targets
+from dsgd.inputs.named import take_named
+from dsgd.inputs.rows import Rows
+from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
+from dsgd.inputs.table_files import Piece, TableFiles, are_table_files
+from dsgd.inputs.tables import Table, as_table, batches, column
+from dsgd.local.mapped import MappedFile, mapped_bytes
+from dsgd.preprocessing import ColumnEncoder
+from dsgd.preprocessing.encoder import BATCH_ROWS
+from dsgd.preprocessing.statistics import Statistics
+from dsgd.sim import SimulatedCluster
+from dsgd.stages import stage
+
+__all__ = ["check_encoder", "encoded"]
+
+# Statistics of so many parts are merged by one task.
+_MERGED: Final = 8
+
+
+def check_encoder(name: str, encoder: Any) -> None:
+    """Raise `InvalidParameterError` unless this is None, "auto" or a `ColumnEncoder` with valid parameters."""
+    if isinstance(encoder, ColumnEncoder):
+        encoder.check()
+    elif encoder is not None and not (isinstance(encoder, str) and encoder == "auto"):
+        raise InvalidParameterError(
+            f"{name}(encoder=...) must be None, 'auto' or a ColumnEncoder of dsgd.preprocessing. Got {encoder!r}."
+        )
+
+
+def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tuple[Any, Any, Any]:
+    """Return rows, targets and weights as training takes them; set what the estimator learns of columns.
+
+    Parameters
+    ----------
+    estimator : AbstractSGD
+        Its `encoder` says what becomes of columns. Gets `encoder_`, `n_features_in_` and `feature_names_in_`, if the
+        rows are encoded.
+    given : tuple
+        (X, y, sample_weight), as passed to ``fit``. Targets and weights may be names of columns.
+    goes_on : bool
+        Whether training goes on with a model, whose encoder is kept.
+
+    Returns
+    -------
+    X, y, sample_weight
+        Arrays of this process, or delayed blocks of the cluster, with encoded rows; X itself if nothing is encoded.
+
+    Raises
+    ------
+    InvalidDataError
+        A column is not there, or cannot become what it should.
+    IncompatiblePartsError
+        `Rows` are passed beside an encoder.
+    """
+    X, y, weights = (as_numpy(each, name) for each, name in zip(given, ("X", "y", "sample_weight"), strict=True))
+    files = are_table_files(X)
+    kept = estimator.encoder_ if goes_on else None
+    if estimator.encoder is None and kept is None and not files:
+        vars(estimator).pop("encoder_", None)
+        return take_named(X, y, weights)
+    if isinstance(X, Rows) or holds_blocks(X):
+        raise IncompatiblePartsError(
+            f"{type(estimator).__name__}(encoder=...) takes tables, and X is {X!r:.60}. Encode them before: "
+            "Rows(encoder.fit_transform(table), y)."
+        )
+    encoder = kept
+    fresh = clone(estimator.encoder) if isinstance(estimator.encoder, ColumnEncoder) else ColumnEncoder()
+    on_cluster = estimator.client is not None and not isinstance(estimator.client, SimulatedCluster)
+    found: tuple[Any, Any, Any]
+    if files:
+        X = X if isinstance(X, TableFiles) else TableFiles(X)
+        if encoder is None:
+            columns = [name for name in X.names if name not in _named(y, weights)]
+            head = X.empty(columns)
+            fresh = fresh if estimator.encoder is not None else _as_they_are(head)
+            statistics = fresh.statistics_of(head)
+        read = _read_there if on_cluster else _read_here
+        encoder, found = read(estimator, (X, y, weights), encoder or fresh, None if encoder else statistics)
+    elif is_distributed(X):
+        encoder, found = _encoded_there(estimator, take_named(X, y, weights), encoder or fresh, fits=encoder is None)
+    else:
+        X, y, weights = take_named(X, y, weights)
+        with stage("encode"):
+            encoder = fresh.fit(X) if encoder is None else encoder
+            table = encoder.checked(X)
+            found = _rows(estimator, encoder, [table], len(table)), y, weights
+    estimator.encoder_ = encoder
+    for name in ("n_features_in_", "feature_names_in_"):
+        vars(estimator).pop(name, None)
+        if hasattr(encoder, name):
+            setattr(estimator, name, getattr(encoder, name))
+    return found
+
+
+def _named(*given: Any) -> list[str]:
+    """Return the names among targets and weights."""
+    return list(dict.fromkeys(each for each in given if isinstance(each, str)))
+
+
+def _as_they_are(head: Table) -> ColumnEncoder:
+    """Return what takes columns as they are, where no encoder is asked for; all must be numbers."""
+    for name in head.names:
+        if head.kind(name) != "number":
+            raise InvalidDataError(
+                f"column {name!r} holds no numbers. Pass encoder='auto', or a dsgd.preprocessing.ColumnEncoder that "
+                "says what becomes of it."
+            )
+    return ColumnEncoder(dict.fromkeys(head.names, "passthrough"), dtype=np.float64)
+
+
+def _rows(estimator: Any, encoder: ColumnEncoder, tables: Iterable[Table], n_rows: int) -> Any:
+    """Return encoded rows of this process: in memory, or out of core in a file."""
+    writer = encoder.writer()
+    if not estimator.out_of_core or not writer.knows_its_size:
+        return writer.rows_of(tables, n_rows)
+    mapping = MappedFile(tempfile.gettempdir(), mapped_bytes(*writer.most_bytes(n_rows)))
+    return writer.rows_of(tables, n_rows, mapping.empty, mapping.release)
+
+
+def _read_here(
+    estimator: Any, given: tuple[TableFiles, Any, Any], encoder: ColumnEncoder, statistics: Statistics | None
+) -> tuple[ColumnEncoder, tuple[Any, Any, Any]]:
+    """Return the encoder, fitted, and the rows of files in this process."""
+    files, y, weights = given
+    with stage("encode"):
+        if statistics is not None:
+            encoder.learn(_with_rows(statistics, files.tables(statistics.columns)))
+        names, columns = _named(y, weights), encoder.columns_read_
+        parts: dict[str, list[Any]] = {name: [] for name in names}
+
+        def tables() -> Iterator[Table]:
+            for table in files.tables([*columns, *names]):
+                for name in names:
+                    parts[name].append(column(table, name))
+                yield table
+
+        n_rows = files.n_rows
+        if n_rows is None:
+            n_rows = encoder.n_samples_seen_ if statistics is not None else sum(map(len, files.tables(columns[:1])))
+        X = _rows(estimator, encoder, tables(), n_rows)
+    found = {name: np.concatenate(values) for name, values in parts.items()}
+    return encoder, (X, *(found[each] if isinstance(each, str) else each for each in (y, weights)))
+
+
+def _read_there(
+    estimator: Any, given: tuple[TableFiles, Any, Any], encoder: ColumnEncoder, statistics: Statistics | None
+) -> tuple[ColumnEncoder, tuple[Any, Any, Any]]:
+    """Return the encoder, fitted, and delayed blocks: a piece of the files is read by the worker that has its rows."""
+    import dask
+
+    files, y, weights = given
+    if not isinstance(y, str) or not isinstance(weights, (str, type(None))):
+        raise InvalidDataError(
+            "workers read the rows from files, so y and sample_weight must be names of columns of these files. Got "
+            f"y={type(y).__name__}, sample_weight={type(weights).__name__}."
+        )
+    files.check(_named(y, weights))
+    if statistics is not None:
+        learn = dask.delayed(_learned_from_piece, pure=False)
+        encoder.learn(_merged_there(estimator, [learn(statistics, piece) for piece in files.pieces]))
+    encode, shared = dask.delayed(_encoded_piece, pure=False), dask.delayed(encoder, pure=False)
+    return encoder, ([encode(shared, piece, y, weights) for piece in files.pieces], None, None)
+
+
+def _encoded_there(
+    estimator: Any, given: tuple[Any, Any, Any], encoder: ColumnEncoder, *, fits: bool
+) -> tuple[ColumnEncoder, tuple[Any, Any, Any]]:
+    """Return the encoder, fitted, and delayed blocks of a dask collection or of delayed blocks of tables."""
+    import dask
+
+    parts = to_delayed_blocks(*given, build=with_targets, compute=lambda values: _computed(estimator, values))
+    if fits:
+        learn = dask.delayed(_learned_from_block, pure=False)
+        statistics = encoder.statistics_of(_head(estimator, given[0], parts[0]))
+        encoder.learn(_merged_there(estimator, [learn(statistics, part) for part in parts]))
+    encode, shared = dask.delayed(_encoded_block, pure=False), dask.delayed(encoder, pure=False)
+    return encoder, ([encode(shared, part) for part in parts], None, None)
+
+
+def _head(estimator: Any, X: Any, first: Any) -> Table:
+    """Return a table that says what the columns of a collection hold."""
+    import dask
+
+    if hasattr(X, "chunks"):
+        return as_table(np.empty((0, X.shape[1]), X.dtype))
+    # Types alone do not say what objects are.
+    if is_collection(X) and not any(dtype.hasobject for dtype in X.dtypes if isinstance(dtype, np.dtype)):
+        return as_table(X._meta)
+    (rows,) = _computed(estimator, [dask.delayed(_first_rows, pure=False)(first)])
+    return as_table(rows)
+
+
+def _first_rows(block: Any) -> Any:
+    return block[0][:1000]
+
+
+def _computed(estimator: Any, values: Sequence[Any]) -> list[Any]:
+    """Compute delayed values where the estimator trains."""
+    from dsgd.runtime import client_for
+
+    with client_for(estimator.client) as client, stage("encode"):
+        return list(client.gather(client.compute(list(values))))
+
+
+def _merged_there(estimator: Any, parts: Sequence[Any]) -> Statistics:
+    """Return the statistics of all rows from delayed ones, which the workers merge."""
+    import dask
+
+    merge = dask.delayed(_merged, pure=False)
+    while len(parts) > 1:
+        parts = [merge(list(parts[k : k + _MERGED])) for k in range(0, len(parts), _MERGED)]
+    (statistics,) = _computed(estimator, parts)
+    found: Statistics = statistics
+    return found
+
+
+def _merged(parts: Sequence[Statistics]) -> Statistics:
+    # What a task is given belongs to others, too.
+    total = parts[0].empty()
+    for part in parts:
+        total.merge(part)
+    return total
+
+
+def _with_rows(statistics: Statistics, tables: Iterable[Table]) -> Statistics:
+    for table in tables:
+        for part in batches(table, BATCH_ROWS):
+            statistics.add(part)
+    return statistics
+
+
+def _learned_from_piece(statistics: Statistics, piece: Piece) -> Statistics:
+    return _with_rows(statistics.empty(), piece.tables(statistics.columns))
+
+
+def _learned_from_block(statistics: Statistics, block: Any) -> Statistics:
+    return _with_rows(statistics.empty(), [as_table(block[0])])
+
+
+def _encoded_piece(encoder: ColumnEncoder, piece: Piece, y: str, weights: str | None) -> Block:
+    names = _named(y, weights)
+    tables = list(piece.tables([*encoder.columns_read_, *names]))
+    X = encoder.writer().rows_of(tables, sum(map(len, tables)))
+    found = {name: np.concatenate([column(table, name) for table in tables]) for name in names}
+    return X, found[y], None if weights is None else found[weights]
+
+
+def _encoded_block(encoder: ColumnEncoder, block: Any) -> Block:
+    X, y, weights = block
+    return encoder.transform(X), y, weights

@@ -1,0 +1,452 @@
+"""Tables column by column: numbers, codes of categories, texts and dates, whichever library holds them.
+
+Problem: pandas, Polars, Arrow, DuckDB and others hold mixed columns each in its own way, and numpy holds them as
+objects.
+
+Method: two readers. One reads pandas with pandas. The other reads Arrow memory, which all others hand out without a
+copy through ``__arrow_c_stream__`` (or else the data frame protocol). Neither library is loaded for anybody who has
+none of its objects. Categories are coded by the library's own hash table, and each distinct value becomes a Python
+object once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, final
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError, MissingPackageError
+from dsgd.inputs.frames import is_table, number_dtype
+from dsgd.types import AnyArray, IntVector
+
+__all__ = ["Coded", "Kind", "Table", "as_table", "batches", "column", "is_frame", "pop_column", "pyarrow_for", "utf8"]
+
+#: What a column holds. Strings are categories; whether they are texts is for the user to say.
+Kind: TypeAlias = Literal["number", "category", "date", "unknown"]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column as codes.
+
+    Parameters
+    ----------
+    codes : array of int32, shape (n,)
+        Numbers of values; -1 where one is missing.
+    values : list or pyarrow.Array
+        The distinct values.
+    """
+
+    codes: IntVector
+    values: Any
+
+    def listed(self) -> list[Any]:
+        """Return the values as Python objects; whole numbers are integers, however the library had to store them."""
+        # Not to_pylist, which takes ten times as long.
+        values: list[Any] = self.values if isinstance(self.values, list) else _plain(self.values)
+        if float in set(map(type, values)):
+            return [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        return values
+
+
+class Table(Protocol):
+    """Named columns in memory."""
+
+    @property
+    def names(self) -> list[Any]:
+        """Names of the columns, in order."""
+
+    def __len__(self) -> int: ...
+
+    def kind(self, name: Any) -> Kind:
+        """Return what a column holds."""
+
+    def numbers(self, name: Any) -> AnyArray:
+        """Return a column as float64, NaN where it is missing."""
+
+    def coded(self, name: Any) -> Coded:
+        """Return a column as codes."""
+
+    def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
+        """Return a column of dates as int64 microseconds since 1970, and where it is missing."""
+
+
+def is_frame(X: object) -> bool:
+    """Return whether X is a table in memory: of pandas, Arrow, or anything that hands out Arrow memory."""
+    if is_table(X):
+        return True
+    return hasattr(X, "__arrow_c_stream__") or (hasattr(X, "__dataframe__") and not hasattr(X, "__dask_graph__"))
+
+
+def as_table(X: Any) -> Table:
+    """Return X for reading its columns.
+
+    Parameters
+    ----------
+    X : table, or array of shape (n, d)
+        See `is_frame`. Columns of an array are named by scikit-learn's rule, x0, x1 and so on.
+
+    Raises
+    ------
+    InvalidDataError
+        X is neither.
+    MissingPackageError
+        X needs pyarrow, which is not installed.
+    """
+    if isinstance(X, (PandasTable, ArrowTable, ArrayTable)):
+        return X
+    if is_table(X):
+        return PandasTable(X)
+    if is_frame(X):
+        return ArrowTable(_arrow(X))
+    if hasattr(X, "tocsr"):
+        raise InvalidDataError("X is a sparse matrix: its columns are numbers already, and have no names.")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise InvalidDataError(
+            f"X must be a table, or an array of two dimensions. Got {array.ndim}. Reshape your data."
+        )
+    if array.dtype.kind == "c":
+        raise InvalidDataError(f"Complex data not supported: X has the dtype {array.dtype}.")
+    return ArrayTable(array)
+
+
+def pop_column(X: Any, name: str) -> tuple[Any, Any]:
+    """Return a table of any library without a column, and that column as an array.
+
+    Raises
+    ------
+    InvalidDataError
+        There is no such column, or it has missing values.
+    """
+    table = as_table(X)
+    if name not in table.names:
+        raise InvalidDataError(f"there is no column {name!r}; the table has {', '.join(map(str, table.names))}.")
+    values = column(table, name)
+    if isinstance(table, ArrowTable):
+        return table.without(name), values
+    return X.drop(columns=[name]), values
+
+
+def column(table: Table, name: str) -> AnyArray:
+    """Return a column as an array, of numbers or of whatever its values are.
+
+    Raises
+    ------
+    InvalidDataError
+        A value is missing.
+    """
+    if table.kind(name) == "number":
+        values = table.numbers(name)
+        if np.isnan(values).any():
+            raise InvalidDataError(f"column {name!r} has missing values. Drop the rows that have none.")
+        whole = values.astype(np.int64) if len(values) and (np.abs(values) < 2**53).all() else None
+        # As the labels of a table of integers and of one that had to store them as floats.
+        return whole if whole is not None and (whole == values).all() else values
+    found = table.coded(name)
+    if (found.codes < 0).any():
+        raise InvalidDataError(f"column {name!r} has missing values. Drop the rows that have none.")
+    labels: AnyArray = np.asarray(found.listed())[found.codes] if len(found.codes) else np.empty(0, dtype=object)
+    return labels
+
+
+def utf8(values: Any) -> tuple[AnyArray, AnyArray]:
+    """Return the bytes of strings, and where each begins; other values are written as Python writes them.
+
+    Parameters
+    ----------
+    values : list or pyarrow.Array
+        Without missing ones.
+
+    Returns
+    -------
+    array of uint8
+        UTF-8 of all of them.
+    array of int64, shape (n + 1,)
+        Where they begin.
+    """
+    if not isinstance(values, list):
+        found = _arrow_utf8(values)
+        if found is not None:
+            return found
+    values = Coded(np.empty(0, np.int32), values).listed()
+    encoded = [str(value).encode("utf-8", "surrogatepass") for value in values]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def pyarrow_for(what: str) -> Any:
+    """Return the module pyarrow.
+
+    Raises
+    ------
+    MissingPackageError
+        It is not installed; says that `what` needs it.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingPackageError(f"{what} needs pyarrow: pip install 'dsgd[frames]'") from error
+    return pyarrow
+
+
+@final
+class PandasTable:
+    """A data frame of pandas.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The frame.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self.names: list[Any] = list(frame.columns)
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def kind(self, name: Any) -> Kind:
+        """Return what a column holds; a column of objects is what its values are."""
+        values = self._frame[name]
+        if number_dtype(values.dtype) is not None:
+            return "number"
+        if getattr(values.dtype, "kind", "") == "M":
+            return "date"
+        if values.dtype != object:
+            return "category"
+        import pandas as pd
+
+        found = pd.api.types.infer_dtype(values, skipna=True)
+        if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean"}:
+            return "number"
+        return "date" if found in {"date", "datetime", "datetime64"} else "category"
+
+    def numbers(self, name: Any) -> AnyArray:
+        """Return a column as float64, NaN where it is missing."""
+        values = self._frame[name]
+        if isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub":
+            return np.asarray(values, np.float64)
+        import pandas as pd
+
+        try:
+            if number_dtype(values.dtype) is None:
+                values = pd.to_numeric(values.where(values.notna(), None))
+            return np.asarray(values.to_numpy(np.float64, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            raise _not(name, "numbers", error) from error
+
+    def coded(self, name: Any) -> Coded:
+        """Return a column as codes."""
+        values = self._frame[name]
+        if hasattr(values, "cat"):
+            return Coded(values.cat.codes.to_numpy().astype(np.int32), values.cat.categories.tolist())
+        codes, found = values.factorize()
+        return Coded(codes.astype(np.int32), found.tolist())
+
+    def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
+        """Return a column of dates as microseconds since 1970, and where it is missing."""
+        import pandas as pd
+
+        try:
+            values = pd.to_datetime(self._frame[name], utc=True, format="ISO8601")
+        except (TypeError, ValueError) as error:
+            raise _not(name, "dates", error) from error
+        return values.dt.tz_localize(None).to_numpy("datetime64[us]").astype(np.int64), values.isna().to_numpy()
+
+
+@final
+class ArrowTable:
+    """A table in Arrow memory.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The table.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.names: list[Any] = list(table.column_names)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def without(self, name: str) -> ArrowTable:
+        """Return the table without a column."""
+        return ArrowTable(self._table.drop_columns([name]))
+
+    def kind(self, name: Any) -> Kind:
+        """Return what a column holds."""
+        import pyarrow.types as types
+
+        kind = self._table.schema.field(name).type
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        if any(test(kind) for test in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+            return "number" if kind == self._table.schema.field(name).type else "category"
+        if types.is_date(kind) or types.is_timestamp(kind):
+            return "date"
+        tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_null)
+        return "category" if any(test(kind) for test in tests) else "unknown"
+
+    def numbers(self, name: Any) -> AnyArray:
+        """Return a column as float64, NaN where it is missing."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = self._table.column(name)
+        try:
+            values = pc.cast(values, pa.int8()) if pa.types.is_boolean(values.type) else values
+            return np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy())
+        except pa.ArrowInvalid as error:
+            raise _not(name, "numbers", error) from error
+
+    def coded(self, name: Any) -> Coded:
+        """Return a column as codes."""
+        import pyarrow as pa
+
+        values = self._table.column(name)
+        if pa.types.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        values = values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        if values.num_chunks == 0:
+            return Coded(np.empty(0, np.int32), [])
+        coded = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        codes = coded.indices.cast(pa.int32())
+        codes = codes.fill_null(-1) if codes.null_count else codes
+        return Coded(codes.to_numpy(zero_copy_only=False), coded.dictionary)
+
+    def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
+        """Return a column of dates as microseconds since 1970, and where it is missing."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = self._table.column(name)
+        try:
+            if pa.types.is_dictionary(values.type):
+                values = pc.cast(values, values.type.value_type)
+            if not pa.types.is_timestamp(values.type):
+                values = pc.cast(values, pa.timestamp("us"))
+            elif values.type.unit != "us":
+                values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
+        except pa.ArrowInvalid as error:
+            raise _not(name, "dates", error) from error
+        whole = pc.cast(values, pa.int64()).fill_null(0).to_numpy()
+        return whole, values.is_null().to_numpy()
+
+
+@final
+class ArrayTable:
+    """An array of two dimensions.
+
+    Parameters
+    ----------
+    array : array, shape (n, d)
+        Of numbers, or of objects.
+    names : list or None, default None
+        Names of its columns; x0, x1 and so on by default.
+    """
+
+    def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:
+        self._array = array
+        self.names: list[Any] = [f"x{k}" for k in range(array.shape[1])] if names is None else names
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def kind(self, name: Any) -> Kind:
+        """Return what a column holds."""
+        if self._array.dtype.kind in "fiub":
+            return "number"
+        if self._array.dtype.kind != "O":
+            return "category" if self._array.dtype.kind in "US" else "unknown"
+        values = [v for v in self._column(name) if not _is_missing(v)]
+        return "number" if all(isinstance(v, (int, float, np.number, np.bool_)) for v in values) else "category"
+
+    def numbers(self, name: Any) -> AnyArray:
+        """Return a column as float64, NaN where it is missing."""
+        try:
+            return np.asarray(self._column(name), np.float64)
+        except (TypeError, ValueError) as error:
+            raise _not(name, "numbers", error) from error
+
+    def coded(self, name: Any) -> Coded:
+        """Return a column as codes."""
+        found: dict[Any, int] = {}
+        values = self._column(name).tolist()
+        codes = [-1 if _is_missing(value) else found.setdefault(value, len(found)) for value in values]
+        return Coded(np.array(codes, np.int32), list(found))
+
+    def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
+        """Return a column of dates as microseconds since 1970, and where it is missing."""
+        try:
+            values = self._column(name).astype("datetime64[us]")
+        except (TypeError, ValueError) as error:
+            raise _not(name, "dates", error) from error
+        return values.astype(np.int64), np.isnat(values)
+
+    def named(self, names: list[Any]) -> ArrayTable:
+        """Return the array with other names of its columns."""
+        return ArrayTable(self._array, names)
+
+    def _column(self, name: Any) -> AnyArray:
+        found: AnyArray = self._array[:, self.names.index(name)]
+        return found
+
+
+def batches(table: Table, n_rows: int) -> Iterator[Table]:
+    """Yield a table in parts of at most so many rows; nothing is copied."""
+    for start in range(0, len(table), n_rows):
+        stop = min(start + n_rows, len(table))
+        if isinstance(table, PandasTable):
+            yield PandasTable(table._frame.iloc[start:stop])
+        elif isinstance(table, ArrowTable):
+            yield ArrowTable(table._table.slice(start, stop - start))
+        elif isinstance(table, ArrayTable):
+            yield ArrayTable(table._array[start:stop], table.names)
+
+
+def _arrow(X: Any) -> Any:
+    """Return the Arrow table of an object that hands one out."""
+    what = f"a table of {type(X).__module__.partition('.')[0]}"
+    pa = pyarrow_for(what)
+    if isinstance(X, pa.Table):
+        return X
+    if isinstance(X, pa.RecordBatch):
+        return pa.Table.from_batches([X])
+    if hasattr(X, "__arrow_c_stream__"):
+        return pa.table(X)
+    import pyarrow.interchange
+
+    return pyarrow.interchange.from_dataframe(X)
+
+
+def _arrow_utf8(values: Any) -> tuple[AnyArray, AnyArray] | None:
+    """Return the buffers of an array of strings, as `utf8` does; None if it holds something else."""
+    import pyarrow as pa
+
+    wide = pa.types.is_large_string(values.type)
+    if not wide and not pa.types.is_string(values.type):
+        return None
+    _, starts, data = values.buffers()
+    offsets = np.frombuffer(starts, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
+    return np.frombuffer(data if data is not None else b"", np.uint8), offsets.astype(np.int64)
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return an Arrow array as a list."""
+    plain: list[Any] = values.to_numpy(zero_copy_only=False).tolist()
+    return plain
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _not(name: object, what: str, error: Exception) -> InvalidDataError:
+    return InvalidDataError(f"column {name!r} was taken for {what}, and some of its values are none ({error}).")

@@ -1,0 +1,380 @@
+"""Mixed columns as rows of numbers: a transformer of scikit-learn that never makes a dense matrix of categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, Self, get_args
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs.tables import ArrayTable, Table, as_table, batches
+from dsgd.preprocessing.layout import Layout, Numbers, OneHot, RowWriter
+from dsgd.preprocessing.statistics import Role, Statistics
+from dsgd.types import AnyArray
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["BATCH_ROWS", "ColumnEncoder", "learned"]
+
+_ROLES: Final = tuple(role for role in get_args(Role) if role != "auto")
+#: Rows whose columns are looked at together.
+BATCH_ROWS: Final = 65_536
+
+
+class ColumnEncoder(TransformerMixin, BaseEstimator):
+    """Columns of numbers, categories, dates and texts as rows of a CSR matrix.
+
+    - Numbers are standardised: (x - mean) / standard deviation, over all rows that have one. A missing number becomes
+      the mean, and a further feature says that it was missing, if any was in ``fit``.
+    - Categories (strings, and categorical types) are one-hot, or hashed to a feature and a sign where there are many. A
+      missing one is a category. An unknown one has no feature.
+    - Dates become a standardised time, and sine and cosine of the time of day, week and year.
+    - Texts are hashed n-grams of words, of Euclidean norm one, as of scikit-learn's `HashingVectorizer`.
+
+    The features are in this order: numbers and dates, one-hot columns, hashed categories, texts. Of numbers and dates
+    alone the result is a dense array.
+
+    Parameters
+    ----------
+    columns : mapping or None, default None
+        What becomes of some columns, by name: ``"numeric"``, ``"passthrough"`` (a number as it is, which may not be
+        missing), ``"onehot"``, ``"hash"``, ``"text"``, ``"date"`` or ``"drop"``. All others go by their type.
+    categorical : {"auto", "onehot", "hash"}, default "auto"
+        What becomes of columns of categories; "auto" hashes those that have more than `max_categories` in ``fit``.
+    max_categories : int, default 10_000
+        See `categorical`.
+    min_frequency : int, default 1
+        One-hot categories that come less often in ``fit`` share one feature, as do unknown ones then.
+    n_hashed : int, default 2**18
+        Features of all hashed columns together, and of each text.
+    ngram_range : tuple of int, default (1, 1)
+        The least and the largest number of words of the n-grams of texts.
+    handle_unknown : {"ignore", "error"}, default "ignore"
+        Whether a category that ``fit`` has not seen has no feature, or is an error; of one-hot columns.
+    dtype : dtype, default numpy.float32
+        Of the result, float32 or float64.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Columns of the table.
+    feature_names_in_ : array of str, shape (n_features_in_,)
+        Their names, if they are strings. A table to transform needs these, in any order; others in it are left out.
+    n_features_out_ : int
+        Features of the result.
+    roles_ : dict
+        What became of each column.
+    n_samples_seen_ : int
+        Rows of ``fit``.
+
+    Notes
+    -----
+    Mean and variance are those of all rows to the last bit however the rows are cut, so the encoder is the same from
+    one table, from the partitions of a dask dataframe, and from files that the ranks of a fit read; see
+    `dsgd.preprocessing.statistics`.
+
+    Sources: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009, for hashing with signs.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from dsgd.preprocessing import ColumnEncoder
+    >>> table = pd.DataFrame({"price": [1.0, None, 3.0], "city": ["Oslo", "Rome", None]})
+    >>> encoder = ColumnEncoder().fit(table)
+    >>> encoder.get_feature_names_out().tolist()
+    ['price', 'price_missing', 'city_Oslo', 'city_Rome', 'city_missing']
+    >>> encoder.transform(table).toarray().tolist()
+    [[-1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0, 1.0]]
+    """
+
+    n_features_in_: int
+    feature_names_in_: AnyArray
+    n_features_out_: int
+    n_samples_seen_: int
+    roles_: dict[Any, Role]
+
+    def __init__(
+        self,
+        columns: Mapping[Any, str] | None = None,
+        *,
+        categorical: Literal["auto", "onehot", "hash"] = "auto",
+        max_categories: int = 10_000,
+        min_frequency: int = 1,
+        n_hashed: int = 2**18,
+        ngram_range: tuple[int, int] = (1, 1),
+        handle_unknown: Literal["ignore", "error"] = "ignore",
+        dtype: Any = np.float32,
+    ) -> None:
+        self.columns = columns
+        self.categorical = categorical
+        self.max_categories = max_categories
+        self.min_frequency = min_frequency
+        self.n_hashed = n_hashed
+        self.ngram_range = ngram_range
+        self.handle_unknown = handle_unknown
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn means, deviations and categories of the columns of a table.
+
+        Parameters
+        ----------
+        X : DataFrame, Arrow table, anything with ``__arrow_c_stream__``, or array, shape (n, n_columns)
+            The rows.
+        y : object, default None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            A column cannot become what it is to.
+        InvalidParameterError
+            A parameter is outside its domain.
+        """
+        del y
+        table = as_table(X)
+        statistics = self.statistics_of(table)
+        for part in batches(table, BATCH_ROWS):
+            statistics.add(part)
+        return self.learn(statistics, are_named=not isinstance(table, ArrayTable))
+
+    def statistics_of(self, table: Table) -> Statistics:
+        """Return empty statistics for the columns of a table, to which rows can be added.
+
+        Parameters
+        ----------
+        table : Table
+            Its columns say what becomes of them.
+
+        Raises
+        ------
+        InvalidDataError, InvalidParameterError
+            As `fit`.
+        """
+        self.check()
+        if not table.names:
+            raise InvalidDataError(
+                f"Found array with 0 feature(s) (shape=({len(table)}, 0)) while a minimum of 1 is required."
+            )
+        if len(set(table.names)) < len(table.names):
+            twice = sorted({str(name) for name in table.names if table.names.count(name) > 1})
+            raise InvalidDataError(f"X has several columns of one name: {', '.join(twice)}. Rename them.")
+        given = dict(self.columns or {})
+        unknown = [name for name in given if name not in table.names]
+        if unknown:
+            raise InvalidDataError(
+                f"{type(self).__name__}(columns=...) names columns that X does not have: {unknown!r}. It has "
+                f"{', '.join(map(str, table.names))}."
+            )
+        roles: dict[Any, Role] = {}
+        of_kind: dict[str, Any] = {"number": "numeric", "date": "date", "category": self.categorical}
+        for name in table.names:
+            kind = table.kind(name)
+            if name not in given and kind == "unknown":
+                raise InvalidDataError(
+                    f"column {name!r} holds neither numbers nor strings nor dates. Leave it out, with "
+                    f"columns={{{name!r}: 'drop'}}."
+                )
+            roles[name] = given.get(name) or of_kind[kind]
+        return Statistics(roles, int(self.max_categories))
+
+    def learn(self, statistics: Statistics, *, are_named: bool = True) -> Self:
+        """Take in the statistics of all rows.
+
+        Parameters
+        ----------
+        statistics : Statistics
+            From `statistics_of`, of all rows.
+        are_named : bool, default True
+            Whether the columns have names of their own.
+
+        Returns
+        -------
+        self
+        """
+        if not statistics.n_rows:
+            raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        names = list(statistics.roles)
+        self.n_features_in_, self.n_samples_seen_ = len(names), statistics.n_rows
+        vars(self).pop("feature_names_in_", None)
+        if are_named and all(isinstance(name, str) for name in names):
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        self._columns = names
+        roles: dict[Any, Any] = dict(statistics.roles)
+        for name, found in statistics.categories.items():
+            if roles[name] == "auto":
+                roles[name] = "hash" if found.counts is None else "onehot"
+        self.roles_ = roles
+        numbers = []
+        for name, moments in statistics.moments.items():
+            if roles[name] == "passthrough":
+                numbers.append(Numbers(name, 0.0, 1.0, says_missing=False, is_whole=True))
+                continue
+            mean, scale = moments.mean_and_scale()
+            numbers.append(Numbers(name, mean, scale, moments.n_missing > 0, is_date=roles[name] == "date"))
+        self._layout = Layout(
+            tuple(numbers),
+            tuple(self._one_hot(name, statistics) for name in names if roles[name] == "onehot"),
+            tuple(name for name in names if roles[name] == "hash"),
+            tuple(name for name in names if roles[name] == "text"),
+            int(self.n_hashed),
+            (int(self.ngram_range[0]), int(self.ngram_range[1])),
+        )
+        self.n_features_out_ = self._layout.width
+        if not self.n_features_out_:
+            raise InvalidDataError(f"{type(self).__name__}(columns=...) drops all columns of X.")
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the features of rows.
+
+        Parameters
+        ----------
+        X : DataFrame, Arrow table, anything with ``__arrow_c_stream__``, or array, shape (n, n_columns)
+            The rows; columns are found by their names, of an array by their places.
+
+        Returns
+        -------
+        CSR or array, shape (n, n_features_out_)
+            Dense if all columns are numbers and dates.
+
+        Raises
+        ------
+        InvalidDataError
+            A column is missing, or has values that it cannot have.
+        """
+        check_is_fitted(self)
+        table = self.checked(X)
+        return self.writer().rows_of([table], len(table))
+
+    def writer(self) -> RowWriter:
+        """Return what writes rows of several tables into one matrix."""
+        return RowWriter(self._layout, self.dtype)
+
+    def checked(self, X: Any) -> Table:
+        """Return X for reading its columns, which are there.
+
+        Raises
+        ------
+        InvalidDataError
+            One is missing.
+        """
+        table = as_table(X)
+        if isinstance(table, ArrayTable):
+            if len(table.names) != self.n_features_in_:
+                raise InvalidDataError(
+                    f"X has {len(table.names)} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            return table.named(self._columns)
+        gone = [name for name in self._columns if name not in table.names and self.roles_[name] != "drop"]
+        if gone:
+            raise InvalidDataError(
+                f"X has no column {', '.join(map(repr, gone))}, which {type(self).__name__} was fitted with. It has "
+                f"{', '.join(map(str, table.names))}."
+            )
+        return table
+
+    @property
+    def columns_read_(self) -> list[Any]:
+        """Names of the columns that `transform` reads."""
+        check_is_fitted(self)
+        return [name for name in self._columns if self.roles_[name] != "drop"]
+
+    def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
+        """Return the names of the features.
+
+        Parameters
+        ----------
+        input_features : array of str or None, default None
+            Ignored: the names are made of those of the columns.
+
+        Returns
+        -------
+        array of str, shape (n_features_out_,)
+            The name of a column, and ``_`` and a category, ``missing``, ``infrequent``, or the part of a date or text.
+        """
+        check_is_fitted(self)
+        del input_features
+        return np.asarray(self._layout.names(), dtype=object)
+
+    def check(self) -> None:
+        """Raise if a parameter is outside its domain.
+
+        Raises
+        ------
+        InvalidParameterError
+            Names it.
+        """
+        name = type(self).__name__
+        if self.columns is not None and not isinstance(self.columns, Mapping):
+            raise InvalidParameterError(f"{name}(columns=...) must be a mapping or None. Got {self.columns!r}.")
+        for column, role in (self.columns or {}).items():
+            check_choice(f"{name}(columns=...) of {column!r}", role, _ROLES)
+        check_choice(f"{name}(categorical=...)", self.categorical, ("auto", "onehot", "hash"))
+        check_choice(f"{name}(handle_unknown=...)", self.handle_unknown, ("ignore", "error"))
+        for parameter in ("max_categories", "min_frequency", "n_hashed"):
+            check_number(f"{name}({parameter}=...)", getattr(self, parameter), low=1, integer=True)
+        if self.n_hashed > 2**31 - 1:
+            raise InvalidParameterError(f"{name}(n_hashed=...) must be below 2**31. Got {self.n_hashed!r}.")
+        try:
+            low, high = self.ngram_range
+        except (TypeError, ValueError):
+            low = high = 0
+        if not 1 <= low <= high:
+            raise InvalidParameterError(
+                f"{name}(ngram_range=...) must be two numbers from 1 up, such as (1, 2). Got {self.ngram_range!r}."
+            )
+        if np.dtype(self.dtype) not in (np.float32, np.float64):
+            raise InvalidParameterError(f"{name}(dtype=...) must be float32 or float64. Got {self.dtype!r}.")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _one_hot(self, name: Any, statistics: Statistics) -> OneHot:
+        found = statistics.categories[name]
+        counts = found.counts or {}
+        rare = frozenset(value for value, n in counts.items() if n < self.min_frequency)
+        try:
+            kept = sorted(value for value in counts if value not in rare)
+        except TypeError as error:
+            raise InvalidDataError(
+                f"column {name!r} mixes categories that cannot be sorted ({error}). Use one type, such as strings."
+            ) from error
+        return OneHot(name, kept, rare, found.n_missing > 0, self.handle_unknown == "error")
+
+
+def learned(encoder: ColumnEncoder, tables: Iterable[Table]) -> ColumnEncoder:
+    """Fit an encoder to the rows of several tables, which are read once.
+
+    Parameters
+    ----------
+    encoder : ColumnEncoder
+        Is fitted.
+    tables : iterable of Table
+        The rows; the first one says what the columns hold.
+
+    Returns
+    -------
+    ColumnEncoder
+        The encoder.
+    """
+    statistics: Statistics | None = None
+    for table in tables:
+        statistics = encoder.statistics_of(table) if statistics is None else statistics
+        for part in batches(table, BATCH_ROWS):
+            statistics.add(part)
+    if statistics is None:
+        raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")
+    return encoder.learn(statistics)

@@ -1,0 +1,198 @@
+"""What an encoder has to know of all rows: moments of numbers, and how often each category comes.
+
+Problem: rows come in parts, on one machine or on many, and the encoder must be the same however they are cut.
+
+Method: statistics of parts are merged. Sums of numbers and of their squares are kept in twice the precision, and mean
+and variance follow from them in exact rational arithmetic: but for rare ties of rounding, they are those of all rows to
+the last bit. Categories are counted until there are more than a limit; a column that exceeds it in all rows is the same
+one however they are cut.
+
+Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.inputs.tables import Table
+from dsgd.preprocessing.kernels import add_moments
+from dsgd.types import FloatVector
+
+__all__ = ["Categories", "Moments", "Role", "Statistics", "days_of", "missing_text"]
+
+#: What becomes of a column; "auto" is one-hot or hashed, as it has few or many categories.
+Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "text", "date", "drop"]
+
+_US_PER_DAY = 86_400_000_000
+
+
+@dataclass
+class Moments:
+    """Moments of a column of numbers.
+
+    Parameters
+    ----------
+    n, n_missing : int
+        Numbers, and rows without one.
+    sums : array of float64, shape (4,)
+        See `dsgd.preprocessing.kernels.add_moments`.
+    """
+
+    n: int = 0
+    n_missing: int = 0
+    sums: FloatVector = field(default_factory=lambda: np.zeros(4))
+
+    def add(self, values: FloatVector, name: object) -> None:
+        """Add numbers; NaN is missing.
+
+        Raises
+        ------
+        InvalidDataError
+            One is infinite; names the column.
+        """
+        n, n_infinite = add_moments(values, self.sums)
+        if n_infinite:
+            raise InvalidDataError(f"column {name!r} has infinite values. Replace them, or make them missing (NaN).")
+        self.n, self.n_missing = self.n + n, self.n_missing + len(values) - n
+
+    def merge(self, other: Moments) -> None:
+        """Add those of other rows."""
+        self.n, self.n_missing = self.n + other.n, self.n_missing + other.n_missing
+        for k in (0, 2):
+            total = Fraction(self.sums[k]) + Fraction(self.sums[k + 1])
+            total += Fraction(other.sums[k]) + Fraction(other.sums[k + 1])
+            self.sums[k] = float(total)
+            self.sums[k + 1] = float(total - Fraction(self.sums[k]))
+
+    def mean_and_scale(self) -> tuple[float, float]:
+        """Return the mean and the standard deviation, 1 in place of 0, as `StandardScaler` does."""
+        if not self.n:
+            return 0.0, 1.0
+        total, squares = (Fraction(self.sums[k]) + Fraction(self.sums[k + 1]) for k in (0, 2))
+        mean = total / self.n
+        variance = float(max(squares / self.n - mean * mean, Fraction(0)))
+        # What rounding leaves of equal numbers is no variance.
+        floor = (self.n * np.finfo(np.float64).eps ** 2) * float(mean) ** 2
+        return float(mean), float(np.sqrt(variance)) if variance > floor else 1.0
+
+
+@dataclass
+class Categories:
+    """Distinct values of a column.
+
+    Parameters
+    ----------
+    n_most : int or None
+        The most that are kept; None keeps all.
+    counts : dict or None
+        Rows of each value; None once there were more than `n_most`.
+    n_missing : int
+        Rows without a value.
+    """
+
+    n_most: int | None
+    counts: dict[Any, int] | None = field(default_factory=dict)
+    n_missing: int = 0
+
+    def add(self, table: Table, name: Any) -> None:
+        """Add the values of a column."""
+        coded = table.coded(name)
+        counts = np.bincount(coded.codes + 1, minlength=1)
+        self.n_missing += int(counts[0])
+        if self.counts is None:
+            return
+        if self._are_too_many(np.count_nonzero(counts[1:])):
+            self.counts = None
+            return
+        mine = self.counts
+        for value, n in zip(coded.listed(), counts[1:].tolist(), strict=False):
+            if n:
+                mine[value] = mine.get(value, 0) + n
+        if self._are_too_many(len(mine)):
+            self.counts = None
+
+    def merge(self, other: Categories) -> None:
+        """Add those of other rows."""
+        self.n_missing += other.n_missing
+        if self.counts is None or other.counts is None:
+            self.counts = None
+            return
+        for value, n in other.counts.items():
+            self.counts[value] = self.counts.get(value, 0) + n
+        if self._are_too_many(len(self.counts)):
+            self.counts = None
+
+    def _are_too_many(self, n: int) -> bool:
+        return self.n_most is not None and n > self.n_most
+
+
+class Statistics:
+    """Statistics of the columns of some rows.
+
+    Parameters
+    ----------
+    roles : mapping
+        What becomes of each column, in order.
+    n_most : int
+        The most categories of a column that is one-hot where it has few of them.
+    """
+
+    def __init__(self, roles: Mapping[Any, Role], n_most: int) -> None:
+        self.roles, self.n_most = dict(roles), n_most
+        self.n_rows = 0
+        self.moments = {
+            name: Moments() for name, role in self.roles.items() if role in {"numeric", "date", "passthrough"}
+        }
+        limits = {
+            name: n_most if role == "auto" else None for name, role in self.roles.items() if role in {"auto", "onehot"}
+        }
+        self.categories = {name: Categories(limit) for name, limit in limits.items()}
+
+    @property
+    def columns(self) -> list[Any]:
+        """Names of the columns that are looked at; of all, one says how many rows there are."""
+        return [*self.moments, *self.categories] or [name for name, role in self.roles.items() if role != "drop"][:1]
+
+    def empty(self) -> Statistics:
+        """Return the statistics of no rows, for the same columns."""
+        return Statistics(self.roles, self.n_most)
+
+    def add(self, table: Table) -> Statistics:
+        """Add the rows of a table; return these statistics."""
+        self.n_rows += len(table)
+        for name, moments in self.moments.items():
+            moments.add(days_of(table, name) if self.roles[name] == "date" else table.numbers(name), name)
+            if moments.n_missing and self.roles[name] == "passthrough":
+                raise InvalidDataError(missing_text(name))
+        for name, categories in self.categories.items():
+            categories.add(table, name)
+        return self
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Add those of other rows; return these statistics."""
+        self.n_rows += other.n_rows
+        for name, moments in self.moments.items():
+            moments.merge(other.moments[name])
+        for name, categories in self.categories.items():
+            categories.merge(other.categories[name])
+        return self
+
+
+def missing_text(name: object) -> str:
+    """Return what an error says about a missing number that may not be missing."""
+    return (
+        f"column {name!r} has missing values, and is taken as it is ('passthrough'). Standardised ('numeric', or "
+        "encoder='auto' of an estimator) it may miss some."
+    )
+
+
+def days_of(table: Table, name: Any) -> FloatVector:
+    """Return a column of dates as days since 1970, NaN where one is missing."""
+    us, missing = table.microseconds(name)
+    return np.where(missing, np.nan, us / _US_PER_DAY)

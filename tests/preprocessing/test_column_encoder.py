@@ -1,0 +1,269 @@
+"""`ColumnEncoder` beside scikit-learn's transformers, and what it promises by itself."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils import murmurhash3_32
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs.tables import as_table, batches
+from dsgd.preprocessing import ColumnEncoder
+from dsgd.preprocessing.encoder import learned
+from dsgd.preprocessing.statistics import Moments
+
+pd = pytest.importorskip("pandas")
+
+N = 400
+
+
+def table(n: int = N, seed: int = 0) -> Any:
+    """Return two columns of numbers and three of categories, none missing."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "price": rng.normal(50, 20, n),
+            "count": rng.integers(0, 9, n),
+            "city": rng.choice(["Oslo", "Rome", "Zürich", ""], n),
+            "kind": pd.Categorical(rng.choice(["a", "b", "c"], n)),
+            "zip": rng.integers(100, 110, n),
+        }
+    )
+
+
+@parametrize_with_checks([ColumnEncoder()])
+def test_scikit_learns_checks_pass(estimator: Any, check: Any) -> None:
+    """It is a transformer by scikit-learn's own tests."""
+    check(estimator)
+
+
+def test_numbers_and_categories_are_those_of_a_column_transformer() -> None:
+    """Standardised numbers and one-hot categories are scikit-learn's, unknown categories included."""
+    theirs = ColumnTransformer(
+        [
+            ("numbers", StandardScaler(), ["price", "count"]),
+            ("categories", OneHotEncoder(handle_unknown="ignore"), ["city", "kind", "zip"]),
+        ],
+        sparse_threshold=1.0,
+    )
+    ours = ColumnEncoder({"zip": "onehot"}, dtype=np.float64)
+    seen, unseen = table(), table(seed=1)
+    unseen.loc[:9, "city"] = "Lima"
+    np.testing.assert_allclose(
+        ours.fit_transform(seen).toarray(), theirs.fit_transform(seen).toarray(), rtol=1e-13, atol=1e-13
+    )
+    np.testing.assert_allclose(
+        ours.transform(unseen).toarray(), theirs.transform(unseen).toarray(), rtol=1e-13, atol=1e-13
+    )
+    assert [name.partition("__")[2] for name in theirs.get_feature_names_out()] == list(ours.get_feature_names_out())
+
+
+def test_hashed_categories_are_those_of_a_feature_hasher() -> None:
+    """Hashed columns share the features that `FeatureHasher` gives name=value, with its signs."""
+    rows = table()[["city", "kind", "zip"]].astype({"kind": str})
+    ours = ColumnEncoder({"zip": "hash"}, categorical="hash", n_hashed=13, dtype=np.float64).fit_transform(rows)
+    told = rows.astype(str).to_dict("records")
+    theirs = FeatureHasher(13).transform(told)
+    assert abs(ours - theirs).max() == 0
+    # In a row no feature comes twice.
+    starts = np.zeros(ours.nnz, bool)
+    starts[ours.indptr[:-1]] = True
+    assert (np.diff(ours.indices)[~starts[1:]] > 0).all()
+    assert ours.nnz < 3 * N
+
+
+def test_texts_are_those_of_a_hashing_vectorizer() -> None:
+    """N-grams of texts are counted, signed and divided as there, letters beyond ASCII included."""
+    texts = ["Hello big, big world", "the été — is Hot", "a b cc dd_1 dd", "", "Straße straße İx", "!?", "no 10 12.5"]
+    ours = ColumnEncoder({"text": "text"}, n_hashed=31, ngram_range=(1, 3), dtype=np.float64)
+    theirs = HashingVectorizer(n_features=31, ngram_range=(1, 3))
+    assert abs(ours.fit_transform(pd.DataFrame({"text": texts})) - theirs.transform(texts)).max() < 1e-15
+    with_none = ours.transform(pd.DataFrame({"text": [None, texts[0], None]})).toarray()
+    assert not with_none[[0, 2]].any()
+    assert with_none[1].any()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.text(max_size=9), min_size=1, max_size=5))
+def test_hashes_are_murmurhash(values: list[str]) -> None:
+    """The compiled hash of name=value is MurmurHash3 of its UTF-8, for strings of any length and letters."""
+    values = [value.replace("\0", "") for value in values]
+    encoder = ColumnEncoder({"c": "hash"}, n_hashed=97, dtype=np.float64)
+    found = encoder.fit_transform(pd.DataFrame({"c": pd.Series(values, dtype=object)})).toarray()
+    for value, row in zip(values, found, strict=True):
+        code = murmurhash3_32(f"c={value}".encode(), seed=0)
+        wanted = np.zeros(97)
+        wanted[abs(code) % 97] = 1.0 if code >= 0 else -1.0
+        np.testing.assert_array_equal(row, wanted)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30),
+    st.lists(st.integers(0, 30), max_size=4),
+)
+def test_moments_are_those_of_all_rows_however_they_are_cut(values: list[float], cuts: list[int]) -> None:
+    """Mean and variance of parts, merged, are the exact ones of the whole, rounded."""
+    from fractions import Fraction
+
+    merged = Moments()
+    for part in np.split(np.array(values), sorted(cuts)):
+        one = Moments()
+        one.add(np.append(part, np.nan), "c")
+        merged.merge(one)
+    mean, scale = merged.mean_and_scale()
+    exact = [Fraction(v) for v in values]
+    center = sum(exact, Fraction(0)) / len(exact)
+    variance = sum(((v - center) ** 2 for v in exact), Fraction(0)) / len(exact)
+    assert mean == float(center)
+    assert scale == 1.0 or scale == pytest.approx(math.sqrt(float(variance)), rel=1e-9)
+    assert merged.n_missing == len(cuts) + 1
+
+
+def test_the_encoder_is_the_same_however_the_rows_are_cut() -> None:
+    """An encoder learned from parts has the means, categories and features of one learned from the whole table."""
+    whole = table(1000)
+    whole.loc[::7, "price"] = np.nan
+    for options in ({"categorical": "onehot"}, {"max_categories": 3, "n_hashed": 16}, {"min_frequency": 260}):
+        encoder = ColumnEncoder(dtype=np.float64, **options)
+        at_once = clone(encoder).fit(whole)
+        in_parts = learned(clone(encoder), batches(as_table(whole), 77))
+        assert at_once._layout == in_parts._layout
+        assert abs(at_once.transform(whole) - in_parts.transform(whole)).max() == 0
+
+
+def test_missing_values_and_unknown_categories_have_a_place() -> None:
+    """A missing number is the mean, with a mark; a missing category is one; an unknown one has no feature."""
+    seen = pd.DataFrame({"a": [1.0, np.nan, 5.0], "c": ["x", None, "y"], "w": [1.0, 2.0, 3.0]})
+    encoder = ColumnEncoder(dtype=np.float64).fit(seen)
+    assert list(encoder.get_feature_names_out()) == ["a", "a_missing", "w", "c_x", "c_y", "c_missing"]
+    found = encoder.transform(pd.DataFrame({"w": [2.0, np.nan], "c": ["z", None], "a": [None, 3.0], "more": [0, 0]}))
+    np.testing.assert_array_equal(found.toarray(), [[0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]])
+    with pytest.raises(InvalidDataError, match="'c' has the unknown category 'z'"):
+        ColumnEncoder(handle_unknown="error").fit(seen).transform(seen.assign(c="z"))
+    with pytest.raises(InvalidDataError, match="no column 'a', 'c'"):
+        encoder.transform(seen[["w"]])
+
+
+def test_rare_categories_share_a_feature_with_unknown_ones() -> None:
+    """``min_frequency`` is that of `OneHotEncoder`."""
+    seen = pd.DataFrame({"c": list("aaabbbcd")})
+    other = pd.DataFrame({"c": list("abcdz")})
+    ours = ColumnEncoder(min_frequency=2, dtype=np.float64).fit(seen)
+    theirs = OneHotEncoder(min_frequency=2, handle_unknown="infrequent_if_exist").fit(seen)
+    np.testing.assert_array_equal(ours.transform(other).toarray(), theirs.transform(other).toarray())
+    assert list(ours.get_feature_names_out()) == ["c_a", "c_b", "c_infrequent"]
+
+
+def test_dates_have_a_time_and_cycles() -> None:
+    """A date is a standardised time, and a place on the circles of day, week and year."""
+    dates = pd.to_datetime(["2024-01-01 06:00", "2024-01-08 06:00", None])
+    found = ColumnEncoder(dtype=np.float64).fit_transform(pd.DataFrame({"t": dates}))
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found[:, 0], [-1, 1, 0])
+    np.testing.assert_allclose(found[:2, 1:3], [[1, 0], [1, 0]], atol=1e-9)
+    # Both are Mondays, six o'clock: a quarter of a day of seven.
+    np.testing.assert_allclose(found[:2, 3], np.sin(2 * np.pi * 0.25 / 7), atol=1e-9)
+    np.testing.assert_allclose(found[1, 5], np.sin(2 * np.pi * 7.25 / 365.2425), atol=1e-9)
+    np.testing.assert_array_equal(found[2], [0] * 7 + [1])
+
+
+def test_tables_of_all_libraries_are_encoded_alike() -> None:
+    """pandas, Polars, Arrow and what hands out Arrow memory give the same rows, to the bit."""
+    pa = pytest.importorskip("pyarrow")
+    rows = table()
+    rows["flag"] = np.arange(N) % 3 == 0
+    rows["maybe"] = pd.array([True, None] * (N // 2), dtype="boolean")
+    rows["when"] = pd.date_range("2020-02-29", periods=N, freq="31h")
+    rows.loc[::5, ["price", "city"]] = None
+    encoder = ColumnEncoder({"zip": "hash"}, dtype=np.float64)
+    wanted = clone(encoder).fit_transform(rows)
+
+    class Streams:
+        """Hands out Arrow memory, and is nothing else."""
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            return arrow.__arrow_c_stream__(requested_schema)
+
+    arrow = pa.Table.from_pandas(rows)
+    others = [arrow, arrow.to_batches()[0], Streams(), arrow.to_pandas(types_mapper=pd.ArrowDtype)]
+    try:
+        import polars as pl
+    except ImportError:
+        pass
+    else:
+        others += [pl.from_pandas(rows), pl.from_pandas(rows).with_columns(pl.col("city").cast(pl.Categorical))]
+    for other in others:
+        found = clone(encoder).fit(other)
+        assert abs(found.transform(other) - wanted).max() == 0, type(other)
+        assert abs(found.transform(rows) - wanted).max() == 0, type(other)
+
+
+def test_whole_numbers_are_categories_however_they_are_stored() -> None:
+    """Integers that a library has to store as floats, as some are missing, are the same categories as integers."""
+    whole = pd.DataFrame({"zip": [10, 20, 10, 30]})
+    gaps = pd.DataFrame({"zip": [10.0, None, 20.0]})
+    for role in ("onehot", "hash"):
+        encoder = ColumnEncoder({"zip": role}, n_hashed=64).fit(whole)
+        found = encoder.transform(gaps).toarray()
+        np.testing.assert_array_equal(found[[0, 2]], encoder.transform(whole).toarray()[[0, 1]])
+
+
+def test_it_is_a_transformer_that_can_be_pickled() -> None:
+    """A pickle transforms as the original, and arrays of numbers and objects are tables with columns x0, x1."""
+    rows = table()
+    encoder = ColumnEncoder().fit(rows)
+    found = encoder.transform(rows)
+    assert sp.issparse(found)
+    assert found.dtype == np.float32
+    assert found.shape == (N, encoder.n_features_out_)
+    assert abs(pickle.loads(pickle.dumps(encoder)).transform(rows) - found).max() == 0
+    named = ColumnEncoder().fit(np.array([[1.0, "x"], [2.0, None]], dtype=object))
+    assert list(named.get_feature_names_out()) == ["x0", "x1_x", "x1_missing"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"columns": {"price": "one-hot"}}, "columns"),
+        ({"categorical": "label"}, "categorical"),
+        ({"n_hashed": 0}, "n_hashed"),
+        ({"ngram_range": (2, 1)}, "ngram_range"),
+        ({"dtype": "int32"}, "dtype"),
+        ({"handle_unknown": "infrequent"}, "handle_unknown"),
+    ],
+)
+def test_wrong_parameters_are_refused(options: dict[str, Any], text: str) -> None:
+    """The error names the parameter."""
+    with pytest.raises(InvalidParameterError, match=text):
+        ColumnEncoder(**options).fit(table())
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        ({"a": [1.0, np.inf]}, {}, "'a' has infinite"),
+        ({"a": ["x", "1"]}, {"columns": {"a": "numeric"}}, "'a' was taken for numbers"),
+        ({"a": ["x", "1"]}, {"columns": {"a": "date"}}, "'a' was taken for dates"),
+        ({"a": ["x", 1]}, {}, "'a' mixes categories"),
+        ({"a": [1.0]}, {"columns": {"b": "drop"}}, "'b'"),
+        ({"a": [1.0]}, {"columns": {"a": "drop"}}, "drops all"),
+    ],
+)
+def test_columns_that_cannot_become_what_they_should_are_named(rows: Any, options: Any, text: str) -> None:
+    """The error names the column."""
+    with pytest.raises(InvalidDataError, match=text):
+        ColumnEncoder(**options).fit(pd.DataFrame(rows))
