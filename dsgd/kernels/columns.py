@@ -92,9 +92,9 @@ def _predict_dense(
     j = _ZERO
     while j + _FOUR <= d:
         w = j * _W
-        r = _ZERO
-        while r + _TWO <= n:
-            x, y, s = rows[r] * d + j, rows[r + _ONE] * d + j, r * _W
+        q = _ZERO
+        while q + _TWO <= n:
+            x, y, s = rows[q] * d + j, rows[q + _ONE] * d + j, q * _W
             x0, x1, x2, x3 = values[x], values[x + _ONE], values[x + _TWO], values[x + _THREE]
             y0, y1, y2, y3 = values[y], values[y + _ONE], values[y + _TWO], values[y + _THREE]
             for c in range(width):
@@ -102,12 +102,12 @@ def _predict_dense(
                 w2, w3 = weights[w + _TWO * _W + c], weights[w + _THREE * _W + c]
                 scratch[s + c] = (((scratch[s + c] + x0 * w0) + x1 * w1) + x2 * w2) + x3 * w3
                 scratch[s + _W + c] = (((scratch[s + _W + c] + y0 * w0) + y1 * w1) + y2 * w2) + y3 * w3
-            r += _TWO
-        if r < n:
-            x = rows[r] * d + j
+            q += _TWO
+        if q < n:
+            x = rows[q] * d + j
             x0, x1, x2, x3 = values[x], values[x + _ONE], values[x + _TWO], values[x + _THREE]
             for c in range(width):
-                scratch[r * _W + c] += (x0 * weights[w + c] + x1 * weights[w + _W + c]) + (
+                scratch[q * _W + c] += (x0 * weights[w + c] + x1 * weights[w + _W + c]) + (
                     x2 * weights[w + _TWO * _W + c] + x3 * weights[w + _THREE * _W + c]
                 )
         j += _FOUR
@@ -159,10 +159,10 @@ def _add_dense(
         r += _FOUR
     while r < n:
         x0, s = rows[r] * d, _STEPS + r * _W
-        for j in range(d):
-            v0 = values[x0 + j]
+        for k in range(d):
+            v0 = values[x0 + k]
             for c in range(width):
-                weights[j * _W + c] += v0 * scratch[s + c]
+                weights[k * _W + c] += v0 * scratch[s + c]
         r += _ONE
 
 

@@ -77,6 +77,8 @@ def score_models(
 
 def fitted(candidate: AbstractSGD, model: Model, n_features: int) -> AbstractSGD:
     """Return an estimator with the weights of a model."""
+    assert model.coef is not None
+    assert model.intercept is not None
     candidate.coef_, candidate.intercept_ = candidate._shape_model(model.coef, model.intercept)
     candidate.n_features_in_, candidate.n_iter_ = n_features, model.n_iter
     return candidate
@@ -119,7 +121,7 @@ def _counted(
     if name == "accuracy":
         is_binary = decisions.shape[1] == 1
         codes = (decisions[:, 0] > 0).astype(np.intp) if is_binary else decisions.argmax(axis=1)
-        hits = candidate._classes()[codes] == targets
+        hits = np.asarray(candidate._classes())[codes] == targets
         return float(np.average(hits, weights=weights))
     errors = np.square(targets - decisions[:, 0].astype(np.float64))
     spreads = np.square(targets - np.average(targets.astype(np.float64), weights=weights))
@@ -139,4 +141,4 @@ def _know(model: AbstractSGD, decisions: FloatMatrix) -> None:
 
     # scikit-learn asks a method for its name.
     answer.__name__ = name
-    vars(model)[name] = answer
+    setattr(model, name, answer)

@@ -282,7 +282,7 @@ class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
         packed = pack_rows(probe, rows, packer, splits)
         if probe._is_classification:
             for each in candidates:
-                each.classes_ = probe.classes_  # type: ignore[attr-defined]
+                each.classes_ = probe.classes_
         models = make_models(candidates, summary, rows.block[1], splits)
         if packed.shard.is_sparse and any(model.optimizer.schedule == "per_epoch" for model in models):
             raise InvalidParameterError(
@@ -485,7 +485,7 @@ def clone_fitted(candidate: AbstractSGD) -> AbstractSGD:
     """Return an estimator with the parameters and the labels of another."""
     made: AbstractSGD = clone(candidate)
     if candidate._is_classification:
-        made.classes_ = candidate.classes_  # type: ignore[attr-defined]
+        made.classes_ = candidate.classes_
     return made
 
 

@@ -65,16 +65,16 @@ class Model:
     tol: float | None
     n_iter_no_change: int
     max_iter: int
-    n_iter: int = 0
-    seconds: float = 0.0
-    converged: bool = False
-    problem: str = ""
-    coef: FloatMatrix | None = None
-    intercept: FloatVector | None = None
+    n_iter: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    converged: bool = field(default=False, init=False)
+    problem: str = field(default="", init=False)
+    coef: FloatMatrix | None = field(default=None, init=False)
+    intercept: FloatVector | None = field(default=None, init=False)
     # What the stopping rule reads of a job and of a state.
-    early_stopping: bool = False
-    eta_scale: float = 1.0
-    rule: StopRule = field(default_factory=StopRule)
+    early_stopping: bool = field(default=False, init=False)
+    eta_scale: float = field(default=1.0, init=False)
+    rule: StopRule = field(init=False)
 
     def __post_init__(self) -> None:
         n = self.optimizer.n_outputs
