@@ -18,6 +18,8 @@ import dsgd
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES
+from dsgd.kernels.columns import _log_loss
+from dsgd.kernels.losses import loss_and_slope
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.columns import Column, make_panels, regroup
 from dsgd.local.order import epoch_order
@@ -280,3 +282,11 @@ def test_a_fold_without_a_class_is_refused():
     """An error names the split and the class."""
     with pytest.raises(InvalidDataError, match="split 0 of cv trains on no row of"):
         SGDSearchCV(SGDClassifier(), {"alpha": [1]}, cv=[(np.flatnonzero(Y == "no"), np.arange(N))]).fit(X, Y)
+
+
+def test_the_log_loss_of_columns_is_the_log_loss():
+    """Without calls of exp and log1p, loss and slope are theirs to 1e-15, and beyond any margin they are finite."""
+    margins = np.r_[np.linspace(-70, 70, 4001), -1e6, 1e6]
+    found = np.array([_log_loss.py_func(1.0, margin) for margin in margins])
+    expected = np.array([loss_and_slope.py_func(LOSSES["log_loss"].code, 1.0, margin, 0.0) for margin in margins])
+    np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-27)
