@@ -95,6 +95,8 @@ class ShardBuilder:
         self._windows: Windows | None = None
         self._gathers = False  # whether one piece has all rows, narrow ones: they are copied in walking order
         self._first = 0  # row that is placed next
+        #: The row of each visit of the shard, once rows have been placed; None if it is the visit's own number.
+        self.walk: IntVector | None = None
 
     def look(
         self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None, prints: Words | None = None
@@ -181,6 +183,7 @@ class ShardBuilder:
             self._source = weighted[0]
         walk = self._order if self._source is None or self._order is None else self._source[self._order]
         walk = self._source if walk is None else walk
+        self.walk = walk
         if walk is not None:
             targets, lengths = targets[walk], lengths[walk] if self.sparse else lengths
         weights = np.ones(targets.shape[0], self.dtype)

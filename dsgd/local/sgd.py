@@ -142,20 +142,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         k, d = objective.n_outputs, self.width(shard)
         is_sparse = shard.is_sparse and self.features is None
         share, strength = objective.l1_share, objective.strength
-        # The length of a step of a reduction has the intercept in it.
-        intercept_rate = SPARSE_INTERCEPT_DECAY if is_sparse and self.reduction is None else 1.0
-        constants = np.zeros(kernels.CONSTANTS)
-        constants[kernels.ALPHA] = objective.alpha
-        constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
-        constants[kernels.L1_RATE] = share * strength
-        constants[kernels.EPSILON] = objective.epsilon
-        constants[kernels.ETA0] = self.eta0
-        constants[kernels.POWER_T] = self.power_t
-        constants[kernels.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
-        if (cycle := cycle_of(self.schedule)) is not None:
-            places = [kernels.PEAK, kernels.HALF_CYCLE, kernels.DECAY]
-            constants[places] = cycle.peak, cycle.half_cycle, cycle.third
-        constants[kernels.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
+        constants = self.constants(sparse=is_sparse)
         codes = np.zeros(kernels.CODES, np.int64)
         codes[kernels.LOSS] = LOSSES[objective.loss].code
         codes[kernels.SCHEDULE] = schedule_of(self.schedule).code
@@ -184,6 +171,25 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             if self.features is None
             else FeatureBlocks(self.features.drawn(shard.n_features, shard.dtype)),
         )
+
+    def constants(self, *, sparse: bool) -> FloatVector:
+        """Return the parameters as kernels read them, shape (CONSTANTS,), for sparse rows or dense ones."""
+        objective, constants = self.objective, np.zeros(kernels.CONSTANTS)
+        share, strength = objective.l1_share, objective.strength
+        # The length of a step of a reduction has the intercept in it.
+        intercept_rate = SPARSE_INTERCEPT_DECAY if sparse and self.reduction is None else 1.0
+        constants[kernels.ALPHA] = objective.alpha
+        constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
+        constants[kernels.L1_RATE] = share * strength
+        constants[kernels.EPSILON] = objective.epsilon
+        constants[kernels.ETA0] = self.eta0
+        constants[kernels.POWER_T] = self.power_t
+        constants[kernels.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
+        if (cycle := cycle_of(self.schedule)) is not None:
+            places = [kernels.PEAK, kernels.HALF_CYCLE, kernels.DECAY]
+            constants[places] = cycle.peak, cycle.half_cycle, cycle.third
+        constants[kernels.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
+        return constants
 
     def width(self, shard: Shard) -> int:
         """Return how many weights an output has: a column's each, or a feature's."""

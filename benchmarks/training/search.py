@@ -1,0 +1,109 @@
+"""A search in one pass beside GridSearchCV with our estimator and with scikit-learn's.
+
+64 candidates (16 strengths, two losses, with and without balanced classes) on five folds, and the last fit of the best:
+`SGDSearchCV`, the same with successive halving, and `GridSearchCV`, which fits 320 models one by one. Of these a sample
+is run, every eighth candidate on one fold, and multiplied up; ``--whole`` runs them all, which takes most of an hour.
+Every way has as many threads or processes as there are cores, and peers in the sample run one by one: their seconds are
+divided by the cores, as if processes did not hinder each other.
+
+Memory is the peak above what the process had before, over that of one fit of our estimator.
+
+    python -m benchmarks run search --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.linear_model import SGDClassifier as Peer
+from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
+
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import timed
+from benchmarks.training.whole_fit import forget_peak, memory
+from dsgd import SGDClassifier
+from dsgd.model_selection import SGDSearchCV
+
+PAGE = "model-selection"
+QUICK_S = 40
+QUICK = "20,000 rows"
+GRID = {"alpha": np.logspace(-5, -1, 16), "loss": ["hinge", "log_loss"], "class_weight": [None, "balanced"]}
+N_FOLDS, EVERY = 5, 8
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what this benchmark asks."""
+    parser.add_argument("--rows", type=int, help="rows; by default 500,000, with --quick 20,000")
+    parser.add_argument("--features", type=int, default=100, help="features (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="of the rows")
+    parser.add_argument("--whole", action="store_true", help="run all fits of the peers, and no sample")
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    """Measure all ways, one after the other."""
+    warnings.simplefilter("ignore")
+    n, d = options.rows or (20_000 if options.quick else 500_000), options.features
+    X, y = make_data(n, d, options.dtype)
+    cores = os.cpu_count() or 1
+    model = SGDClassifier(random_state=0)
+    # Kernels are compiled, or loaded, before.
+    SGDSearchCV(model, GRID, cv=2, n_jobs=2).fit(X[:500], y[:500])
+    one = peak_of(clone(model), X, y)
+    ways = {
+        "SGDSearchCV": SGDSearchCV(model, GRID, cv=N_FOLDS, n_jobs=cores),
+        "SGDSearchCV, factor=3": SGDSearchCV(model, GRID, cv=N_FOLDS, n_jobs=cores, factor=3),
+    }
+    found: list[dict[str, Any]] = []
+    for name, search in ways.items():
+        before = forget_peak()
+        taken = timed(search.fit, X, y)
+        peak = max(0, memory()["VmHWM"] - before)
+        found.append({"way": name, "seconds": taken.seconds, "memory": peak / one, **best_of(search)})
+    for name, estimator in {"GridSearchCV, dsgd": model, "GridSearchCV, scikit-learn": Peer(random_state=0)}.items():
+        if options.whole:
+            search = GridSearchCV(estimator, GRID, cv=N_FOLDS, n_jobs=cores)
+            found.append({"way": name, "seconds": timed(search.fit, X, y).seconds, "memory": None, **best_of(search)})
+        else:
+            seconds = sampled_s(estimator, X, y) / cores
+            found.append({"way": name, "seconds": seconds, "memory": None, "score": None, "best": "sample"})
+    with table(f"{n} x {d}, {options.dtype}", "way", "s:.1f", "times:.1f", "memory:.2f", "score:.4f", "best") as line:
+        for row in found:
+            times = row["seconds"] / found[0]["seconds"]
+            line(row["way"], row["seconds"], times, row["memory"], row["score"], row["best"])
+            rows.add(rows=n, features=d, dtype=options.dtype, whole=options.whole, times=times, **row)
+
+
+def make_data(n: int, d: int, dtype: str) -> tuple[Any, Any]:
+    """Return rows of two classes that overlap, a fifth of them in the smaller one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d), dtype=dtype)  # type: ignore[call-overload]
+    scores = X @ rng.standard_normal(d) + 5 * rng.standard_normal(n)
+    return X, (scores > np.quantile(scores, 0.8)).astype(int)
+
+
+def peak_of(model: Any, X: Any, y: Any) -> int:
+    """Return the bytes that a fit adds to the memory of this process at its peak."""
+    before = forget_peak()
+    model.fit(X, y)
+    return max(1, memory()["VmHWM"] - before)
+
+
+def best_of(search: Any) -> dict[str, Any]:
+    """Return the best score and the best candidate, as a row has them."""
+    best = ", ".join(f"{name}={value}" for name, value in search.best_params_.items())
+    return {"score": search.best_score_, "best": best}
+
+
+def sampled_s(estimator: Any, X: Any, y: Any) -> float:
+    """Return the seconds of all fits one after the other, from those of every eighth candidate on one fold."""
+    split = [next(StratifiedKFold(N_FOLDS).split(X, y))]
+    sample = list(ParameterGrid(GRID))[EVERY // 2 :: EVERY]
+    listed = [{name: [value] for name, value in each.items()} for each in sample]
+    search = GridSearchCV(estimator, listed, cv=split, refit=False)
+    return timed(search.fit, X, y).seconds * EVERY * N_FOLDS

@@ -1,0 +1,481 @@
+"""SGD on many models in one pass over the rows: a panel of columns, each with an objective and rates of its own.
+
+The problem: minimise, for every column c, the objective of `dsgd.kernels.sgd` with penalty, rates, threshold and class
+weights of c, on the rows that its fold trains on. One at a time, models read all rows each, and a step waits for the
+one before it: for its inner product, the loss, and the sum into the weights. Columns do not wait for each other.
+
+Update: that of `dsgd.kernels.sgd`, of up to 32 columns at once. The weights are (n_features, WIDTH), so that an entry
+of a row meets those of all columns in a vector of the processor. Dense rows without an L1 penalty are taken eight at a
+time::
+
+    u = X w,   for r = 1..8:  u_r += sum_{q<r} <x_r, x_q> s_q,  s_r = step(u_r),   then  w += X' s
+
+with the steps s in units of the stored weights. This is the same sequence of steps, as ``<x_r, w + sum_q s_q x_q> =
+u_r``: only sums are taken in another order. Every weight is read and written once for eight rows, and what is left
+between two steps is a few operations on a vector.
+
+Columns of a panel have one fold, one loss and one schedule, so they all have taken as many steps, and no operation
+depends on the column. Those that are not used have rates of zero.
+
+Cost: for each row and column, twice the entries of the row, and (ROWS - 1) / 2 / WIDTH times the entries for inner
+products of rows. Memory: ``(n_features + 60) * WIDTH`` numbers.
+
+Source: delayed updates by the Gram matrix of a block of samples are Block Kaczmarz / s-step SGD (Devarakonda et al.
+2016, "Avoiding communication in primal and dual block coordinate descent methods", there to save messages).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
+from dsgd.kernels.epoch_order import block_at, rows_ahead
+from dsgd.kernels.jit import leaf_kernel, scalar
+from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
+from dsgd.kernels.penalties import truncate
+from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
+from dsgd.kernels.sgd import MIN_SCALE, MIN_SHRINK, row_bounds
+from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+
+__all__ = ["CLOCK", "PANEL_CODES", "ROWS", "SCRATCH", "TABLE", "WIDTH", "run_panel"]
+
+#: Columns of a panel, and rows of a block.
+WIDTH = 32
+ROWS = 8
+
+# Rows of `table`, (TABLE, WIDTH): what a column is given, what changes, and scratch.
+ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, T0, INTERCEPT_RATE, POSITIVE, NEGATIVE, OUTPUT = range(10)
+INTERCEPT, SCALE, L1_TOTAL, LOSS_SUM = range(10, 14)
+RATE, SHRINK, BEFORE, TARGET = range(14, 18)
+TABLE = 18
+# Places in `clock` (float64), which all columns share: what changes, and the constants of the schedule.
+T, EPOCH, N_SEEN, POWER_T, PEAK, HALF_CYCLE, DECAY = range(7)
+CLOCK = 7
+# Places in `codes` (int64).
+LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, HAS_L1, N_COLUMNS = range(6)
+PANEL_CODES = 6
+#: Numbers of `scratch`: predictions and steps of a block, and inner products of its rows.
+SCRATCH = 2 * ROWS * WIDTH + ROWS * ROWS
+
+_W = np.uint64(WIDTH)
+_ROWS = np.uint64(ROWS)
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_THREE = np.uint64(3)
+_FOUR = np.uint64(4)
+_STEPS = np.uint64(ROWS * WIDTH)
+_GRAM = np.uint64(2 * ROWS * WIDTH)
+
+# Sums in the order written, so that a column has the same bits in any panel and at any place in it.
+_in_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"contract"})
+_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+
+
+# 2^-k for the exponential of a negative number. Margins beyond the largest have a slope of zero here and not of 1e-28,
+# which in float32 would soon be steps that the processor takes a hundred times as long for.
+_POWERS = 0.5 ** np.arange(94.0)
+_MOST_MARGIN = 64.0
+_LOG2_E = 1.4426950408889634
+# ln 2 in two parts, of which the first has few enough digits that k times it is exact (Cody and Waite 1980).
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+
+
+@_in_order
+def _log_loss(y: float, p: float) -> tuple[float, float]:
+    """Return log loss and slope as `loss_and_slope` does, to three units in the last place, but without a call.
+
+    A call of exp and one of log1p for every column take longer than the inner products of a short row. Here the
+    exponential is 2^-k times its Taylor series on [-ln 2 / 2, ln 2 / 2], and log1p(x) is 2 artanh(x / (2 + x)).
+    """
+    z = p * y
+    a = min(abs(z), _MOST_MARGIN)
+    k = math.floor(a * _LOG2_E + 0.5)
+    r = (k * _LN2_HIGH - a) + k * _LN2_LOW
+    series = 1.0 / 479001600.0
+    series = series * r + 1.0 / 39916800.0
+    series = series * r + 1.0 / 3628800.0
+    series = series * r + 1.0 / 362880.0
+    series = series * r + 1.0 / 40320.0
+    series = series * r + 1.0 / 5040.0
+    series = series * r + 1.0 / 720.0
+    series = series * r + 1.0 / 120.0
+    series = series * r + 1.0 / 24.0
+    series = series * r + 1.0 / 6.0
+    series = series * r + 0.5
+    series = series * r + 1.0
+    series = series * r + 1.0
+    decay = series * (_POWERS[np.uint64(k)] if a < _MOST_MARGIN else 0.0)
+    s = decay / (2.0 + decay)
+    q = s * s
+    artanh = 1.0 / 33.0
+    artanh = artanh * q + 1.0 / 31.0
+    artanh = artanh * q + 1.0 / 29.0
+    artanh = artanh * q + 1.0 / 27.0
+    artanh = artanh * q + 1.0 / 25.0
+    artanh = artanh * q + 1.0 / 23.0
+    artanh = artanh * q + 1.0 / 21.0
+    artanh = artanh * q + 1.0 / 19.0
+    artanh = artanh * q + 1.0 / 17.0
+    artanh = artanh * q + 1.0 / 15.0
+    artanh = artanh * q + 1.0 / 13.0
+    artanh = artanh * q + 1.0 / 11.0
+    artanh = artanh * q + 1.0 / 9.0
+    artanh = artanh * q + 1.0 / 7.0
+    artanh = artanh * q + 1.0 / 5.0
+    artanh = artanh * q + 1.0 / 3.0
+    artanh = artanh * q + 1.0
+    return 2.0 * s * artanh + max(-z, 0.0), -y * (decay if z > 0.0 else 1.0) / (1.0 + decay)
+
+
+@_in_order
+def _predict_dense(
+    values: FloatVector,
+    rows: PointerVector,
+    n: np.uint64,
+    d: np.uint64,
+    weights: FloatVector,
+    scratch: FloatVector,
+    width: np.uint64,
+) -> None:
+    """Write the inner products of n dense rows with all columns to the front of `scratch`."""
+    for r in range(n):
+        for c in range(width):
+            scratch[r * _W + c] = 0.0
+    j = _ZERO
+    while j + _FOUR <= d:
+        w = j * _W
+        q = _ZERO
+        while q + _TWO <= n:
+            x, y, s = rows[q] * d + j, rows[q + _ONE] * d + j, q * _W
+            x0, x1, x2, x3 = values[x], values[x + _ONE], values[x + _TWO], values[x + _THREE]
+            y0, y1, y2, y3 = values[y], values[y + _ONE], values[y + _TWO], values[y + _THREE]
+            for c in range(width):
+                w0, w1 = weights[w + c], weights[w + _W + c]
+                w2, w3 = weights[w + _TWO * _W + c], weights[w + _THREE * _W + c]
+                scratch[s + c] = (((scratch[s + c] + x0 * w0) + x1 * w1) + x2 * w2) + x3 * w3
+                scratch[s + _W + c] = (((scratch[s + _W + c] + y0 * w0) + y1 * w1) + y2 * w2) + y3 * w3
+            q += _TWO
+        if q < n:
+            x = rows[q] * d + j
+            x0, x1, x2, x3 = values[x], values[x + _ONE], values[x + _TWO], values[x + _THREE]
+            for c in range(width):
+                scratch[q * _W + c] += (x0 * weights[w + c] + x1 * weights[w + _W + c]) + (
+                    x2 * weights[w + _TWO * _W + c] + x3 * weights[w + _THREE * _W + c]
+                )
+        j += _FOUR
+    while j < d:
+        for r in range(n):
+            x0 = values[rows[r] * d + j]
+            for c in range(width):
+                scratch[r * _W + c] += x0 * weights[j * _W + c]
+        j += _ONE
+
+
+@_in_order
+def _add_dense(
+    values: FloatVector,
+    rows: PointerVector,
+    n: np.uint64,
+    d: np.uint64,
+    weights: FloatVector,
+    scratch: FloatVector,
+    width: np.uint64,
+) -> None:
+    """Add n dense rows, times the steps of each column, to the weights."""
+    r = _ZERO
+    while r + _FOUR <= n:
+        x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
+        s = _STEPS + r * _W
+        j = _ZERO
+        while j + _TWO <= d:
+            w = j * _W
+            v0, v1, v2, v3 = values[x0 + j], values[x1 + j], values[x2 + j], values[x3 + j]
+            u0, u1, u2, u3 = (
+                values[x0 + j + _ONE],
+                values[x1 + j + _ONE],
+                values[x2 + j + _ONE],
+                values[x3 + j + _ONE],
+            )
+            for c in range(width):
+                s0, s1 = scratch[s + c], scratch[s + _W + c]
+                s2, s3 = scratch[s + _TWO * _W + c], scratch[s + _THREE * _W + c]
+                weights[w + c] = (((weights[w + c] + v0 * s0) + v1 * s1) + v2 * s2) + v3 * s3
+                weights[w + _W + c] = (((weights[w + _W + c] + u0 * s0) + u1 * s1) + u2 * s2) + u3 * s3
+            j += _TWO
+        if j < d:
+            v0, v1, v2, v3 = values[x0 + j], values[x1 + j], values[x2 + j], values[x3 + j]
+            for c in range(width):
+                weights[j * _W + c] += (v0 * scratch[s + c] + v1 * scratch[s + _W + c]) + (
+                    v2 * scratch[s + _TWO * _W + c] + v3 * scratch[s + _THREE * _W + c]
+                )
+        r += _FOUR
+    while r < n:
+        x0, s = rows[r] * d, _STEPS + r * _W
+        for k in range(d):
+            v0 = values[x0 + k]
+            for c in range(width):
+                weights[k * _W + c] += v0 * scratch[s + c]
+        r += _ONE
+
+
+@_any_order
+def _multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
+    """Write the inner products of each of n dense rows with those before it."""
+    for r in range(_ONE, n):
+        for q in range(r):
+            total = values.dtype.type(0)
+            for j in range(d):
+                total += values[rows[r] * d + j] * values[rows[q] * d + j]
+            scratch[_GRAM + r * _ROWS + q] = total
+
+
+@_in_order
+def _predict_sparse(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    scratch: FloatVector,
+    width: np.uint64,
+) -> None:
+    """Write the inner products of a sparse row with all columns to the front of `scratch`."""
+    for c in range(width):
+        scratch[c] = 0.0
+    for j in range(first, last):
+        w, v = np.uint64(indices[j]) * _W, values[j]
+        for c in range(width):
+            scratch[c] += v * weights[w + c]
+
+
+@_in_order
+def _add_sparse(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    scratch: FloatVector,
+    width: np.uint64,
+) -> None:
+    """Add a sparse row, times the step of each column, to the weights."""
+    for j in range(first, last):
+        w, v = np.uint64(indices[j]) * _W, values[j]
+        for c in range(width):
+            weights[w + c] += v * scratch[_STEPS + c]
+
+
+@_in_order
+def _add_earlier(scratch: FloatVector, r: np.uint64, width: np.uint64) -> None:
+    """Add to the predictions for row r of a block what the steps on the rows before it change."""
+    for q in range(r):
+        g = scratch[_GRAM + r * _ROWS + q]
+        for c in range(width):
+            scratch[r * _W + c] += g * scratch[_STEPS + q * _W + c]
+
+
+@_in_order
+def _set_rates(table: FloatVector, clock: FloatVector, schedule: int, width: np.uint64) -> float:
+    """Write rates, shrinking factors and scales of all columns; return how many columns need their weights folded."""
+    t = clock[T]
+    if schedule == OPTIMAL:
+        for c in range(width):
+            table[RATE * _W + c] = 1.0 / (table[ALPHA * _W + c] * (table[T0 * _W + c] + t - 1.0))
+    elif schedule in (PEGASOS, PER_EPOCH):
+        t = t if schedule == PEGASOS else max(clock[EPOCH], 1.0)
+        for c in range(width):
+            table[RATE * _W + c] = 1.0 / (table[ALPHA * _W + c] * t)
+    else:
+        factor = 1.0
+        if schedule == INVSCALING:
+            factor = math.pow(t, clock[POWER_T])
+        elif schedule >= FIRST_CYCLE:
+            factor = 1.0 / cycle_factor(schedule, t, clock[PEAK], clock[HALF_CYCLE], clock[DECAY])
+        for c in range(width):
+            table[RATE * _W + c] = table[ETA0 * _W + c] / factor
+    n_low = 0.0
+    for c in range(width):
+        scale = table[SCALE * _W + c]
+        shrink = 1.0 - table[SHRINK_RATE * _W + c] * table[RATE * _W + c]
+        table[BEFORE * _W + c] = scale
+        table[SHRINK * _W + c] = shrink
+        table[SCALE * _W + c] = scale * shrink
+        n_low += 1.0 if scale * shrink < MIN_SCALE or shrink < MIN_SHRINK else 0.0
+    return n_low
+
+
+@scalar
+def _fold(
+    weights: FloatVector,
+    table: FloatVector,
+    scratch: FloatVector,
+    r: np.uint64,
+    n: np.uint64,
+    d: np.uint64,
+    width: np.uint64,
+) -> None:
+    """Fold the scale into the weights of the columns where it is too small, in the middle of a block.
+
+    Predictions for later rows and the steps on earlier ones, which are not in the weights yet, are in their units.
+    """
+    dtype = weights.dtype.type
+    for c in range(width):
+        scale = table[SCALE * _W + c]
+        is_wiped = table[SHRINK * _W + c] < MIN_SHRINK
+        if is_wiped or scale < MIN_SCALE:
+            factor = dtype(0.0 if is_wiped else scale)
+            for j in range(d):
+                weights[j * _W + c] *= factor
+            for q in range(r):
+                scratch[_STEPS + q * _W + c] *= factor
+            for q in range(r + _ONE, n):
+                scratch[q * _W + c] *= factor
+            table[SCALE * _W + c] = 1.0
+
+
+@_in_order
+def _set_steps(
+    loss_code: int, table: FloatVector, scratch: FloatVector, r: np.uint64, row_weight: float, width: np.uint64
+) -> None:
+    """Write the steps of all columns on row r of a block, and take those of the intercepts."""
+    dtype = scratch.dtype.type
+    for c in range(width):
+        y = table[TARGET * _W + c]
+        p = table[BEFORE * _W + c] * scratch[r * _W + c] + table[INTERCEPT * _W + c]
+        loss, slope = (
+            _log_loss(y, p) if loss_code == LOG_LOSS else loss_and_slope(loss_code, y, p, table[EPSILON * _W + c])
+        )
+        class_weight = table[POSITIVE * _W + c] if y > 0.0 else table[NEGATIVE * _W + c]
+        gain = table[RATE * _W + c] * row_weight * class_weight
+        table[LOSS_SUM * _W + c] += loss
+        table[INTERCEPT * _W + c] -= table[INTERCEPT_RATE * _W + c] * gain * slope
+        scratch[_STEPS + r * _W + c] = dtype(-slope * (gain / table[SCALE * _W + c]))
+
+
+@scalar
+def _truncate(
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    received: FloatVector,
+    table: FloatVector,
+    width: np.uint64,
+) -> None:
+    """Apply the L1 penalty still owed to the weights of the entries of a row, of all columns."""
+    dtype = weights.dtype.type
+    for c in range(width):
+        table[L1_TOTAL * _W + c] += table[L1_RATE * _W + c] * table[RATE * _W + c]
+    for j in range(last - first):
+        w = (j if indices is None else np.uint64(indices[first + j])) * _W
+        for c in range(width):
+            scale = table[SCALE * _W + c]
+            before = scale * weights[w + c]
+            after = truncate(before, table[L1_TOTAL * _W + c], received[w + c])
+            if after != before:
+                received[w + c] += dtype(after - before)
+                weights[w + c] = dtype(after / scale)
+
+
+@leaf_kernel
+def run_panel(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    kept: AnyArray,
+    weights: FloatVector,
+    received: FloatVector,
+    table: FloatVector,
+    scratch: FloatVector,
+    rows: PointerVector,
+    clock: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step of every column on each of the kept rows at the places start..stop, in order.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, order, start, stop
+        As in `dsgd.kernels.sgd.run_rows`; rows are not in 16 bits.
+    kept : array of uint8, shape (n_rows,)
+        Which rows these columns train on: not 0.
+    weights : array, shape (n_features * WIDTH,)
+        Those of a feature side by side; updated in place.
+    received : array, shape (n_features * WIDTH,) or (0,)
+        L1 penalty each weight has received; unused without L1.
+    table : array of float64, shape (TABLE * WIDTH,)
+        What the columns have of their own; its rows are `ALPHA` to `TARGET`. Updated in place.
+    scratch : array, shape (SCRATCH,)
+        Of the dtype of the weights.
+    rows : array of uint64, shape (ROWS,)
+        Scratch.
+    clock : array of float64, shape (CLOCK,)
+        What they share; updated in place.
+    codes : array of int64, shape (PANEL_CODES,)
+        Codes and sizes, as in `dsgd.kernels.sgd`, and whether there is an L1 penalty.
+    """
+    d, loss_code = np.uint64(codes[N_FEATURES]), codes[LOSS]
+    width = np.uint64(codes[N_COLUMNS])
+    most = _ROWS if indices is None and codes[HAS_L1] == 0 else _ONE
+    at, block = start, block_at(order, start)
+    while at < stop:
+        i, end_row, at, block = rows_ahead(order, block, at, stop)
+        while i < end_row:
+            n = _ZERO
+            while i < end_row and n < most:
+                if kept[i] != 0:
+                    rows[n] = i
+                    n += _ONE
+                i += _ONE
+            if n == _ZERO:
+                break
+            first, last = row_bounds(indptr, rows[_ZERO], d)
+            if indices is None:
+                _predict_dense(values, rows, n, d, weights, scratch, width)
+                _multiply_rows(values, rows, n, d, scratch)
+            else:
+                _predict_sparse(values, indices, first, last, weights, scratch, width)
+            for r in range(n):
+                target = float(targets[rows[r]])
+                row_weight = float(row_weights[rows[r]])
+                _add_earlier(scratch, r, width)
+                if _set_rates(table, clock, codes[SCHEDULE], width) > 0.0:
+                    _fold(weights, table, scratch, r, n, d, width)
+                if codes[N_OUTPUTS] > 1:
+                    for c in range(width):
+                        table[TARGET * _W + c] = 1.0 if table[OUTPUT * _W + c] == target else -1.0
+                else:
+                    for c in range(width):
+                        table[TARGET * _W + c] = target
+                # Losses that are known when this is compiled have no branches.
+                if loss_code == HINGE:
+                    _set_steps(HINGE, table, scratch, r, row_weight, width)
+                elif loss_code == LOG_LOSS:
+                    _set_steps(LOG_LOSS, table, scratch, r, row_weight, width)
+                elif loss_code == SQUARED_ERROR:
+                    _set_steps(SQUARED_ERROR, table, scratch, r, row_weight, width)
+                else:
+                    _set_steps(loss_code, table, scratch, r, row_weight, width)
+                clock[T] += 1.0
+                clock[N_SEEN] += 1.0
+            if indices is None:
+                _add_dense(values, rows, n, d, weights, scratch, width)
+            else:
+                _add_sparse(values, indices, first, last, weights, scratch, width)
+            if codes[HAS_L1] != 0:
+                _truncate(indices, first, last, weights, received, table, width)
+    dtype = weights.dtype.type
+    for j in range(d):
+        for c in range(width):
+            weights[j * _W + c] *= dtype(table[SCALE * _W + c])
+    for c in range(width):
+        table[SCALE * _W + c] = 1.0

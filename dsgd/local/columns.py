@@ -1,0 +1,258 @@
+"""Panels: the columns of many models, side by side, that take their steps on the same rows in one pass.
+
+A column is one output of one model. Columns that have a fold, a loss and a schedule in common may stand in one panel
+(`dsgd.kernels.columns`), of up to `WIDTH` columns; which ones do changes no bit of any of them. Panels do not wait for
+each other, so each may run in a thread of its own. `Panel.models` and `regroup` let models leave between epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.kernels import columns as kernels
+from dsgd.kernels import sgd as sgd_kernels
+from dsgd.kernels.columns import WIDTH
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.penalties import add_penalties
+from dsgd.kernels.schedules import INVSCALING
+from dsgd.local.cycles import schedule_of
+from dsgd.local.sgd import SGD
+from dsgd.local.shard import Shard
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector, PointerVector
+
+__all__ = ["Column", "Panel", "make_panels", "regroup"]
+
+# Rows of the table of the kernel, and the constants of SGD that they are.
+_GIVEN: Final = {
+    kernels.ALPHA: sgd_kernels.ALPHA,
+    kernels.SHRINK_RATE: sgd_kernels.SHRINK_RATE,
+    kernels.L1_RATE: sgd_kernels.L1_RATE,
+    kernels.EPSILON: sgd_kernels.EPSILON,
+    kernels.ETA0: sgd_kernels.ETA0,
+    kernels.T0: sgd_kernels.T0,
+    kernels.INTERCEPT_RATE: sgd_kernels.INTERCEPT_RATE,
+}
+# The same of the places of the clock.
+_SHARED: Final = {
+    kernels.POWER_T: sgd_kernels.POWER_T,
+    kernels.PEAK: sgd_kernels.PEAK,
+    kernels.HALF_CYCLE: sgd_kernels.HALF_CYCLE,
+    kernels.DECAY: sgd_kernels.DECAY,
+}
+# Columns are visited in vectors of the processor; fewer than so many in a panel leave them half empty.
+_LANES: Final = 4
+_LEAST: Final = 8
+# An array that begins within a cache line would have every other vector lie across two.
+_LINE_BYTES: Final = 64
+
+
+@dataclass(frozen=True)
+class Column:
+    """One output of one model.
+
+    Parameters
+    ----------
+    model : int
+        Number of the model.
+    output : int
+        Which of its outputs.
+    split : int
+        Number of the rows that it trains on, among masks.
+    optimizer : SGD
+        Its objective and its rates; plain steps, without an average.
+    """
+
+    model: int
+    output: int
+    split: int
+    optimizer: SGD
+
+    @property
+    def key(self) -> Hashable:
+        """What the columns of a panel have in common."""
+        sgd, row = self.optimizer, schedule_of(self.optimizer.schedule)
+        has_l1 = sgd.objective.l1_share * sgd.objective.strength > 0.0
+        power_t = sgd.power_t if row.code == INVSCALING else 0.0
+        return self.split, sgd.objective.loss, has_l1, sgd.schedule, power_t
+
+
+class Panel:
+    """Columns with a fold, a loss and a schedule in common, and their state.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The columns, with equal keys; `WIDTH` at most.
+    shard : Shard
+        Rows like those to train on.
+    """
+
+    def __init__(self, columns: Sequence[Column], shard: Shard) -> None:
+        self.columns = tuple(columns)
+        first, n, d = columns[0], len(columns), shard.n_features
+        objective = first.optimizer.objective
+        has_l1 = objective.l1_share * objective.strength > 0.0
+        self.weights = _aligned(d * WIDTH, shard.dtype)
+        self.received = _aligned(d * WIDTH if has_l1 else 0, shard.dtype)
+        self.table = _aligned(kernels.TABLE * WIDTH, np.dtype(np.float64))
+        table = self._table
+        # Those behind the last column take steps of length zero.
+        table[[kernels.ALPHA, kernels.T0, kernels.SCALE]] = 1.0
+        for c, column in enumerate(columns):
+            own, constants = column.optimizer.objective, column.optimizer.constants(sparse=shard.is_sparse)
+            for row, place in _GIVEN.items():
+                table[row, c] = constants[place]
+            table[kernels.POSITIVE, c] = own.positive_weights[column.output]
+            table[kernels.NEGATIVE, c] = own.negative_weights[column.output]
+            table[kernels.OUTPUT, c] = column.output
+        self.clock = np.zeros(kernels.CLOCK)
+        self.clock[kernels.T] = 1.0
+        constants = first.optimizer.constants(sparse=shard.is_sparse)
+        for place, given in _SHARED.items():
+            self.clock[place] = constants[given]
+        codes = np.zeros(kernels.PANEL_CODES, np.int64)
+        codes[kernels.LOSS] = LOSSES[objective.loss].code
+        codes[kernels.SCHEDULE] = schedule_of(first.optimizer.schedule).code
+        codes[kernels.N_OUTPUTS], codes[kernels.N_FEATURES] = objective.n_outputs, d
+        codes[kernels.HAS_L1], codes[kernels.N_COLUMNS] = has_l1, -(-n // _LANES) * _LANES
+        self.codes: IntVector = codes
+        self._scratch = _aligned(kernels.SCRATCH, shard.dtype)
+        self._rows: PointerVector = np.zeros(kernels.ROWS, np.uint64)
+
+    @property
+    def models(self) -> set[int]:
+        """The models that have columns here."""
+        return {column.model for column in self.columns}
+
+    @property
+    def t(self) -> float:
+        """Step counter of all columns, from 1."""
+        return float(self.clock[kernels.T])
+
+    @property
+    def n_seen(self) -> float:
+        """Rows seen in this epoch."""
+        return float(self.clock[kernels.N_SEEN])
+
+    def start_epoch(self, eta_scales: Sequence[float]) -> None:
+        """Begin the next epoch: sums start from zero, and rates are cut by a factor for each column."""
+        self.clock[kernels.EPOCH] += 1.0
+        self.clock[kernels.N_SEEN] = 0.0
+        self._table[kernels.LOSS_SUM] = 0.0
+        for c, (column, eta_scale) in enumerate(zip(self.columns, eta_scales, strict=True)):
+            self._table[kernels.ETA0, c] = column.optimizer.eta0 * eta_scale
+
+    def run(self, shard: Shard, kept: AnyArray, order: IntMatrix, start: int, stop: int) -> None:
+        """Take a step of every column on each of the kept rows at the places start..stop of a walk.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows; not in 16 bits.
+        kept : array of uint8, shape (n_rows,)
+            Which rows these columns train on.
+        order : array of int64, shape (2, n_blocks + 1)
+            The walk, see `dsgd.local.order`.
+        start, stop : int
+            Places.
+        """
+        kernels.run_panel(
+            shard.values.reshape(-1),
+            shard.indices,
+            shard.indptr,
+            shard.targets,
+            shard.weights,
+            kept,
+            self.weights,
+            self.received,
+            self.table,
+            self._scratch,
+            self._rows,
+            self.clock,
+            self.codes,
+            order,
+            start,
+            stop,
+        )
+
+    def objectives(self) -> FloatVector:
+        """Return of each column the mean loss in this epoch and the penalty at its end; see `SGD.objective_sums`."""
+        n, n_seen = len(self.columns), max(1.0, self.n_seen)
+        sums: FloatVector = self._table[kernels.LOSS_SUM, :n] / n_seen
+        for c, column in enumerate(self.columns):
+            objective = column.optimizer.objective
+            if objective.strength > 0.0:
+                weights = np.ascontiguousarray(self._weights[:, c])
+                add_penalties(
+                    sums[c : c + 1], weights, len(weights), objective.l1_share, objective.strength, by_column=False
+                )
+        return sums
+
+    def model(self, c: int) -> tuple[FloatVector, float]:
+        """Return the weights, shape (n_features,), and the intercept of column c."""
+        return self._weights[:, c].copy(), float(self._table[kernels.INTERCEPT, c])
+
+    @property
+    def _table(self) -> FloatMatrix:
+        return self.table.reshape(kernels.TABLE, WIDTH)
+
+    @property
+    def _weights(self) -> FloatMatrix:
+        return self.weights.reshape(-1, WIDTH)
+
+    def _copy(self, c: int, other: Panel, k: int) -> None:
+        """Make column c what column k of another panel is."""
+        self._table[:, c] = other._table[:, k]
+        self._weights[:, c] = other._weights[:, k]
+        if self.received.size:
+            self.received.reshape(-1, WIDTH)[:, c] = other.received.reshape(-1, WIDTH)[:, k]
+
+
+def make_panels(columns: Iterable[Column], shard: Shard, n_threads: int = 1) -> list[Panel]:
+    """Return panels of all columns, enough of them for the threads if there are columns for that.
+
+    Parameters
+    ----------
+    columns : iterable of Column
+        The columns.
+    shard : Shard
+        Rows like those to train on.
+    n_threads : int, default 1
+        How many threads are to share the panels.
+    """
+    groups: dict[Hashable, list[Column]] = {}
+    for column in columns:
+        groups.setdefault(column.key, []).append(column)
+    total = sum(map(len, groups.values()))
+    width = min(WIDTH, max(_LEAST, -(-total // (2 * n_threads)))) if n_threads > 1 else WIDTH
+    panels = []
+    for group in groups.values():
+        n_panels = math.ceil(len(group) / width)
+        cuts = [len(group) * k // n_panels for k in range(n_panels + 1)]
+        panels += [Panel(group[low:high], shard) for low, high in pairwise(cuts)]
+    return panels
+
+
+def regroup(panels: Sequence[Panel], models: Collection[int], shard: Shard, n_threads: int = 1) -> list[Panel]:
+    """Return panels with the columns of some models only, where these left off."""
+    found = {column: (panel, k) for panel in panels for k, column in enumerate(panel.columns)}
+    made = make_panels((column for column in found if column.model in models), shard, n_threads)
+    for panel in made:
+        for c, column in enumerate(panel.columns):
+            before, k = found[column]
+            panel._copy(c, before, k)
+            panel.clock[:] = before.clock
+    return made
+
+
+def _aligned(n: int, dtype: np.dtype[Any]) -> AnyArray:
+    """Return n zeros that begin with a cache line."""
+    memory = np.zeros(n * dtype.itemsize + _LINE_BYTES, np.uint8)
+    first = -memory.ctypes.data % _LINE_BYTES
+    return memory[first : first + n * dtype.itemsize].view(dtype)

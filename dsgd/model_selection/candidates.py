@@ -1,0 +1,203 @@
+"""Candidates: which parameters may differ between columns, and the models that they make on each split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from sklearn.base import clone
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.packing import Packer
+from dsgd.estimators.parameters import check_parameters
+from dsgd.inputs import BlockSummary, is_distributed
+from dsgd.inputs.rows import LocalRows
+from dsgd.inputs.spool import scratch_folder
+from dsgd.local import Shard, ShardBuilder
+from dsgd.model_selection.training import Model
+from dsgd.types import AnyArray
+
+__all__ = ["OF_COLUMNS", "PackedRows", "check_base", "check_candidates", "make_models", "pack_rows"]
+
+#: The parameters that a column has of its own, or that say when it stops.
+OF_COLUMNS: Final = frozenset(
+    {
+        "alpha",
+        "class_weight",
+        "epsilon",
+        "eta0",
+        "fit_intercept",
+        "l1_ratio",
+        "learning_rate",
+        "loss",
+        "max_iter",
+        "n_iter_no_change",
+        "penalty",
+        "power_t",
+        "tol",
+    }
+)
+# What columns do without, and its value then.
+_WITHOUT: Final[Mapping[str, Any]] = {
+    "average": False,
+    "checkpoint": None,
+    "client": None,
+    "early_stopping": False,
+    "features": None,
+    "optimizer": None,
+    "resume_from": None,
+    "sampling": "uniform",
+    "storage": None,
+}
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """All rows in the order of training, and which of them each split trains on.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rows; a row of weight zero is not there, one of weight two is there twice.
+    kept : array of uint8, shape (n_splits, n_visits)
+        Not 0 where a split trains on the row.
+    """
+
+    shard: Shard
+    kept: AnyArray
+
+
+def check_base(estimator: Any, X: Any) -> None:
+    """Raise where columns cannot be what an estimator trains.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is no `SGDClassifier` or `SGDRegressor` of dsgd.
+    IncompatiblePartsError
+        It has a parameter, or there are rows, that columns do without.
+    """
+    if not isinstance(estimator, AbstractSGD):
+        raise InvalidParameterError(
+            "SGDSearchCV(estimator=...) must be an SGDClassifier or SGDRegressor of dsgd: columns of one weight matrix "
+            f"are models that are linear in the same rows. Got {estimator!r}. Use GridSearchCV for pipelines, or "
+            "transform the rows before."
+        )
+    for name, value in _WITHOUT.items():
+        given = getattr(estimator, name)
+        if given is not value and given != value:
+            raise IncompatiblePartsError(
+                f"SGDSearchCV takes plain steps by row: {type(estimator).__name__}({name}={given!r}) does not go with "
+                "it. Leave it out, set it on best_estimator_ afterwards, or use GridSearchCV."
+            )
+    if is_distributed(X):
+        raise InvalidDataError(
+            f"SGDSearchCV searches on arrays of this process, X is a {type(X).__name__}: load it, or use GridSearchCV."
+        )
+
+
+def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, Any]]) -> list[AbstractSGD]:
+    """Return an estimator for each candidate, each with good parameters.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no candidate, or one has a value that it cannot have.
+    IncompatiblePartsError
+        Candidates differ in what columns have in common.
+    """
+    if not candidates:
+        raise InvalidParameterError("SGDSearchCV(param_grid=...) has no candidate.")
+    strange = sorted({name for candidate in candidates for name in candidate} - OF_COLUMNS)
+    if strange:
+        raise IncompatiblePartsError(
+            f"SGDSearchCV(param_grid=...) has {', '.join(strange)}: candidates may differ in "
+            f"{', '.join(sorted(OF_COLUMNS))}. Set others on the estimator, or use GridSearchCV."
+        )
+    made = [clone(estimator).set_params(**candidate) for candidate in candidates]
+    for each in made:
+        check_parameters(each)
+    return made
+
+
+def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: Sequence[tuple[Any, Any]]) -> PackedRows:
+    """Return the rows in the order in which a fit of the estimator on all of them walks them.
+
+    Raises
+    ------
+    InvalidDataError
+        A split trains on a row twice, or on none.
+    """
+    X, y, weights = rows.block
+    known = rows.known() if packer.shuffle else None
+    builder = ShardBuilder(
+        n_features=packer.n_features,
+        dtype=packer.dtype,
+        sparse=packer.sparse,
+        shuffle=packer.shuffle,
+        seed=packer.seed,
+        folder=scratch_folder() if packer.out_of_core else None,
+    )
+    block = X if known is None else known.selected(None)
+    builder.look(block, packer.targets(y), weights)
+    builder.place(block)
+    walk = builder.walk
+    shard = replace(builder.finish(), seed=packer.seed if packer.shuffle else None)
+    kept = np.zeros((len(splits), shard.n_rows), np.uint8)
+    for number, (train, _) in enumerate(splits):
+        flags = np.zeros(rows.n_rows, np.uint8)
+        flags[train] = 1
+        if len(train) != int(flags.sum()):
+            raise InvalidDataError(f"split {number} of cv trains on a row more than once; SGDSearchCV masks rows.")
+        kept[number] = flags if walk is None else flags[walk]
+        if not kept[number].any():
+            raise InvalidDataError(f"split {number} of cv has no rows to train on, or none with a weight.")
+    return PackedRows(shard, kept)
+
+
+def make_models(
+    candidates: Sequence[AbstractSGD], summary: BlockSummary, y: AnyArray, splits: Sequence[tuple[Any, Any]]
+) -> list[Model]:
+    """Return the models of all candidates on all splits, candidate by candidate.
+
+    Parameters
+    ----------
+    candidates : sequence of AbstractSGD
+        With `classes_`, if they classify.
+    summary : BlockSummary
+        Of all rows.
+    y : array, shape (n_rows,)
+        Their targets.
+    splits : sequence of (train, test)
+        Row numbers.
+
+    Raises
+    ------
+    InvalidDataError
+        A split has no row of a class to train on.
+    """
+    summaries = [_of_split(summary, y, train, number) for number, (train, _) in enumerate(splits)]
+    models = []
+    for number, candidate in enumerate(candidates):
+        for split, each in enumerate(summaries):
+            optimizer = candidate._optimizer(candidate._objective([each]), 0)
+            models.append(
+                Model(number, split, optimizer, candidate.tol, candidate.n_iter_no_change, candidate.max_iter)
+            )
+    return models
+
+
+def _of_split(summary: BlockSummary, y: AnyArray, train: AnyArray, number: int) -> BlockSummary:
+    """Return a summary with the class counts of the rows that a split trains on."""
+    if summary.classes is None:
+        return summary
+    counts = np.bincount(np.searchsorted(summary.classes, y[train]), minlength=len(summary.classes))
+    if not counts.all():
+        missing = summary.classes[counts == 0]
+        raise InvalidDataError(
+            f"split {number} of cv trains on no row of {missing!r}. Take a splitter that stratifies, or fewer folds."
+        )
+    return replace(summary, counts=counts)

@@ -1,0 +1,144 @@
+"""Scores of many models on the rows that their splits hold out.
+
+The decisions of all models of a split are one product of the rows with a matrix, made in parts. Accuracy and R2 are
+counted from them; any other scorer of scikit-learn gets an estimator that has its decisions already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from sklearn.metrics import get_scorer
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import has_fit_parameter
+
+from dsgd.estimators.base import AbstractSGD
+from dsgd.model_selection.training import Model
+from dsgd.types import AnyArray, FloatMatrix
+
+__all__ = ["fitted", "score_models"]
+
+# Of the rows that are copied at a time, and of decisions that are kept at a time.
+_PART_BYTES: Final = 1 << 23
+_DECISIONS_BYTES: Final = 1 << 26
+
+
+def score_models(
+    models: Sequence[Model],
+    candidates: Sequence[AbstractSGD],
+    data: tuple[Any, AnyArray, AnyArray | None],
+    rows: AnyArray,
+    scorers: Mapping[str, Any],
+) -> tuple[list[dict[str, float]], float]:
+    """Return the scores of models on some rows, by the names of the scorers, and the seconds of each model.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Settled, and sound.
+    candidates : sequence of AbstractSGD
+        The estimators that they are models of, in the same order, with `classes_`.
+    data : tuple
+        (X, y, sample_weight) of all rows.
+    rows : array of int64, shape (n,)
+        The numbers of the rows to score on.
+    scorers : mapping
+        By name; "accuracy" or "r2" in place of a scorer is counted here.
+    """
+    begin = time.perf_counter()
+    X, y, weights = data
+    is_counted = all(isinstance(scorer, str) for scorer in scorers.values())
+    found: list[dict[str, float]] = []
+    n_most = max(1, _DECISIONS_BYTES // max(1, 8 * len(rows) * models[0].optimizer.n_outputs))
+    targets, taken = y[rows], None if is_counted else X[rows]
+    weights = None if weights is None else weights[rows]
+    more = {
+        name: {} if weights is None or not _weighs(each) else {"sample_weight": weights}
+        for name, each in scorers.items()
+    }
+    for first in range(0, len(models), n_most):
+        part = list(range(first, min(len(models), first + n_most)))
+        decisions = _decisions([models[k] for k in part], X, rows)
+        for place, k in enumerate(part):
+            own = decisions[:, place]
+            if is_counted:
+                found.append({name: _counted(s, candidates[k], own, targets, weights) for name, s in scorers.items()})
+            else:
+                model = fitted(candidates[k], models[k], X.shape[1])
+                _know(model, own)
+                found.append(
+                    {name: float(_scorer_of(s)(model, taken, targets, **more[name])) for name, s in scorers.items()}
+                )
+    return found, (time.perf_counter() - begin) / len(models)
+
+
+def fitted(candidate: AbstractSGD, model: Model, n_features: int) -> AbstractSGD:
+    """Return an estimator with the weights of a model."""
+    assert model.coef is not None
+    assert model.intercept is not None
+    candidate.coef_, candidate.intercept_ = candidate._shape_model(model.coef, model.intercept)
+    candidate.n_features_in_, candidate.n_iter_ = n_features, model.n_iter
+    return candidate
+
+
+def _decisions(models: Sequence[Model], X: Any, rows: AnyArray) -> FloatMatrix:
+    """Return X coef' + intercept of some rows, shape (n_rows, n_models, n_outputs)."""
+    coef = np.concatenate([model.coef for model in models if model.coef is not None])
+    intercept = np.concatenate([model.intercept for model in models if model.intercept is not None])
+    found: FloatMatrix = np.empty((len(rows), len(coef)), coef.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for low, high in _parts(len(rows), X):
+            found[low:high] = safe_sparse_dot(X[rows[low:high]], coef.T, dense_output=True)
+        found += intercept
+    return found.reshape(len(rows), len(models), -1)
+
+
+def _parts(n: int, X: Any) -> Iterator[tuple[int, int]]:
+    """Yield the beginnings and ends of parts of n rows that are copied at a time."""
+    nbytes = X.data.nbytes if hasattr(X, "indptr") else X.nbytes
+    step = max(1, _PART_BYTES * X.shape[0] // max(1, nbytes))
+    for low in range(0, n, step):
+        yield low, min(n, low + step)
+
+
+def _weighs(scorer: Any) -> bool:
+    """Return whether a scorer takes sample weights."""
+    return isinstance(scorer, str) or has_fit_parameter(getattr(scorer, "_score_func", scorer), "sample_weight")
+
+
+def _scorer_of(scorer: Any) -> Any:
+    """Return the scorer of a name that is counted here where all scores are."""
+    return get_scorer(scorer) if isinstance(scorer, str) else scorer
+
+
+def _counted(
+    name: str, candidate: AbstractSGD, decisions: FloatMatrix, targets: AnyArray, weights: AnyArray | None
+) -> float:
+    """Return the accuracy or R2 of decisions, shape (n, n_outputs)."""
+    if name == "accuracy":
+        is_binary = decisions.shape[1] == 1
+        codes = (decisions[:, 0] > 0).astype(np.intp) if is_binary else decisions.argmax(axis=1)
+        hits = np.asarray(candidate._classes())[codes] == targets
+        return float(np.average(hits, weights=weights))
+    errors = np.square(targets - decisions[:, 0].astype(np.float64))
+    spreads = np.square(targets - np.average(targets.astype(np.float64), weights=weights))
+    left, spread = (np.sum(each if weights is None else each * weights) for each in (errors, spreads))
+    if spread == 0.0:  # as scikit-learn has it
+        return 1.0 if left == 0.0 else 0.0
+    return float(1.0 - left / spread)
+
+
+def _know(model: AbstractSGD, decisions: FloatMatrix) -> None:
+    """Let an estimator answer with decisions that are there, whatever rows it is asked about."""
+    known = decisions[:, 0] if decisions.shape[1] == 1 else decisions
+    name = "decision_function" if model._is_classification else "predict"
+
+    def answer(X: Any) -> AnyArray:
+        return known
+
+    # scikit-learn asks a method for its name.
+    answer.__name__ = name
+    setattr(model, name, answer)

@@ -1,0 +1,203 @@
+"""Training of many models in one pass over the rows of an epoch, in threads.
+
+Each thread has some of the panels and takes them all over a stretch of rows that a cache holds before it goes on to
+the next, so rows are read from memory once an epoch, or once a thread, however many models there are. Between epochs
+models stop by the rule of `fit` (`dsgd.runtime.train.stop_rule`), and their columns leave.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.local import SGD, Residency, Shard
+from dsgd.local.columns import Column, Panel, make_panels, regroup
+from dsgd.local.order import arrange, epoch_order
+from dsgd.runtime.train.stop_rule import StopRule
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
+
+__all__ = ["Model", "Training"]
+
+#: Rows that all panels of a thread visit before the next ones are read: what a core's own cache holds.
+_STRETCH_BYTES: Final = 1 << 20
+# A call of a kernel visits every weight once: it must be long beside that.
+_ROWS_PER_WEIGHT: Final = 8
+
+
+@dataclass
+class Model:
+    """One candidate on the training rows of one split: what is trained, when it stops, and where it is.
+
+    Parameters
+    ----------
+    candidate, split : int
+        Their numbers.
+    optimizer : SGD
+        Objective and rates.
+    tol, n_iter_no_change, max_iter
+        As those of the estimator.
+
+    Attributes
+    ----------
+    n_iter : int
+        Epochs so far.
+    seconds : float
+        Its share of the seconds of these.
+    converged : bool
+        Whether the stopping rule has ended training.
+    problem : str
+        Why it cannot go on; empty if it can.
+    coef : array, shape (n_outputs, n_features)
+        Its weights, once it has left.
+    intercept : array, shape (n_outputs,)
+        Its intercepts.
+    """
+
+    candidate: int
+    split: int
+    optimizer: SGD
+    tol: float | None
+    n_iter_no_change: int
+    max_iter: int
+    n_iter: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    converged: bool = field(default=False, init=False)
+    problem: str = field(default="", init=False)
+    coef: FloatMatrix | None = field(default=None, init=False)
+    intercept: FloatVector | None = field(default=None, init=False)
+    # What the stopping rule reads of a job and of a state.
+    early_stopping: bool = field(default=False, init=False)
+    eta_scale: float = field(default=1.0, init=False)
+    rule: StopRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = self.optimizer.n_outputs
+        self.rule = StopRule([math.inf] * n, [0] * n)
+
+    def end_epoch(self, objectives: FloatVector, seconds: float) -> bool:
+        """Take in an epoch; return whether training ends."""
+        self.n_iter += 1
+        self.seconds += seconds
+        if not np.isfinite(objectives).all():
+            self.problem = (
+                f"Floating-point under-/overflow occurred at epoch #{self.n_iter}. Scaling input data with "
+                "StandardScaler or MinMaxScaler might help; so might a smaller eta0."
+            )
+            return True
+        terms: Any = self
+        self.converged = self.rule.update(objectives, math.nan, terms, terms)
+        return self.converged or self.n_iter >= self.max_iter
+
+
+class Training:
+    """Trains models, epoch by epoch, until each has stopped.
+
+    Parameters
+    ----------
+    shard : Shard
+        All rows, in the order of training.
+    kept : array of uint8, shape (n_splits, n_rows)
+        Which rows the models of each split train on.
+    models : sequence of Model
+        The models.
+    n_threads : int, default 1
+        Threads.
+    """
+
+    def __init__(self, shard: Shard, kept: AnyArray, models: Sequence[Model], n_threads: int = 1) -> None:
+        self.models, self._shard, self._kept, self._n_threads = list(models), shard, kept, n_threads
+        columns = [
+            Column(number, output, model.split, model.optimizer)
+            for number, model in enumerate(models)
+            for output in range(model.optimizer.n_outputs)
+        ]
+        self._panels = make_panels(columns, shard, n_threads)
+        self._order: IntMatrix = epoch_order(shard.n_rows, None, 0)
+        self.n_epochs = 0
+        entries = max(1, shard.entries(0, shard.n_rows) // max(1, shard.n_rows))
+        stretch = _STRETCH_BYTES * shard.n_rows // max(1, shard.nbytes)
+        self._stretch = max(64, stretch, _ROWS_PER_WEIGHT * shard.n_features // entries)
+
+    @property
+    def running(self) -> set[int]:
+        """The numbers of the models that have not stopped."""
+        return {number for panel in self._panels for number in panel.models}
+
+    def run(self, n_epochs: float = math.inf) -> None:
+        """Train until so many epochs are over, counted from the first, or no model is left."""
+        with ThreadPoolExecutor(self._n_threads) as threads:
+            while self._panels and self.n_epochs < n_epochs:
+                self._epoch(threads)
+
+    def stop(self, numbers: Collection[int]) -> None:
+        """Take models out of training as they are."""
+        leaving = self.running.intersection(numbers)
+        if leaving:
+            self.settle(leaving)
+            self._panels = regroup(self._panels, self.running - leaving, self._shard, self._n_threads)
+
+    def settle(self, numbers: Collection[int]) -> None:
+        """Write the present weights of models that are in training into their records."""
+        for panel in self._panels:
+            for c, column in enumerate(panel.columns):
+                if column.model in numbers:
+                    model = self.models[column.model]
+                    if model.coef is None or model.intercept is None:
+                        k = model.optimizer.n_outputs
+                        model.coef = np.zeros((k, self._shard.n_features), self._shard.dtype)
+                        model.intercept = np.zeros(k, self._shard.dtype)
+                    model.coef[column.output], model.intercept[column.output] = panel.model(c)
+
+    def _epoch(self, threads: ThreadPoolExecutor) -> None:
+        begin = time.perf_counter()
+        shard, panels = self._shard, self._panels
+        self.n_epochs += 1
+        arrange(self._order, shard.n_rows, shard.seed, self.n_epochs)
+        for panel in panels:
+            panel.start_epoch([self.models[column.model].eta_scale for column in panel.columns])
+        shares = self._dealt()
+        residency = Residency(shard, order=self._order)
+        step = max(1, shard.n_rows if shard.mapping is None else residency.stride)
+        for low in range(0, shard.n_rows, step):
+            high = min(shard.n_rows, low + step)
+            begun = [threads.submit(self._walk, share, low, high) for share in shares]
+            for each in begun:
+                each.result()
+            residency.at(high)
+        self._end_epoch((time.perf_counter() - begin) / sum(len(panel.columns) for panel in panels))
+
+    def _walk(self, panels: Sequence[Panel], start: int, stop: int) -> None:
+        """Take panels over the rows start..stop, all of them over one stretch before the next."""
+        for low in range(start, stop, self._stretch):
+            for panel in panels:
+                kept = self._kept[panel.columns[0].split]
+                panel.run(self._shard, kept, self._order, low, min(stop, low + self._stretch))
+
+    def _dealt(self) -> list[list[Panel]]:
+        """Return the panels of each thread: the widest first, each to the thread that has least."""
+        shares: list[list[Panel]] = [[] for _ in range(self._n_threads)]
+        loads = [0] * self._n_threads
+        for panel in sorted(self._panels, key=lambda panel: -len(panel.columns)):
+            least = loads.index(min(loads))
+            shares[least].append(panel)
+            loads[least] += len(panel.columns)
+        return [share for share in shares if share]
+
+    def _end_epoch(self, seconds: float) -> None:
+        """Let the stopping rule of each model look at its objectives; `seconds` are those of a column."""
+        objectives = {number: np.zeros(self.models[number].optimizer.n_outputs) for number in self.running}
+        for panel in self._panels:
+            for column, value in zip(panel.columns, panel.objectives().tolist(), strict=True):
+                objectives[column.model][column.output] = value
+        ended = [
+            number
+            for number, values in objectives.items()
+            if self.models[number].end_epoch(values, seconds * len(values))
+        ]
+        self.stop(ended)
