@@ -191,7 +191,7 @@ def _where(between: tuple[float, float] | None) -> str:
     if between is None:
         return "No compute time puts the gain into the range."
     least, most = (figure_text(1e3 * end) for end in between)
-    return f"The gain is in the range for {least} to {most} ms."
+    return f"The gain is in the range for {least if between[0] else 0} to {most} ms."
 
 
 def _why(step: Scaling, way: str, size: int) -> str:

@@ -52,9 +52,7 @@ class Task:
 
 
 #: What is trained.
-TASKS: Final[Mapping[str, Task]] = MappingProxyType(
-    {"cnn": Task("CNN, digits", 8, 0.05), "lstm": Task("LSTM, characters", 32, 0.5)}
-)
+TASKS: Final[Mapping[str, Task]] = MappingProxyType({"cnn": Task("CNN", 8, 0.05), "lstm": Task("LSTM", 32, 0.5)})
 #: How gradients are summed, by name: a function of the density, the first densities and the steps of an epoch.
 WAYS: Final[Mapping[str, Callable[[float, Sequence[float], int], Any]]] = MappingProxyType(
     {

@@ -23,6 +23,7 @@ from dsgd.study.frame.measure import majority_accuracy
 from dsgd.study.frame.missing import MissingData, sizes_of
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record
+from dsgd.study.frame.workers import place_name
 from dsgd.study.gtopk.grid import TASKS, ComputeRun, CourseRun, GTopKStudy
 from dsgd.study.gtopk.text import InventedText
 from dsgd.study.gtopk.timing import time_network
@@ -153,6 +154,7 @@ def train(run: CourseRun, lessons: Lessons) -> Row:
         "train_loss": curve[-1]["train_loss"],
         "bytes_sent": int(totals["bytes_sent"]),
         "network": _NETWORK,
+        "cluster": place_name(None, _NETWORK),
         "n_params": curve[-1].pop("n_params"),
         "curve": curve,
     }

@@ -58,7 +58,7 @@ class Lesson:
     def name(self) -> str:
         """What it is called in tables and figures."""
         row = self.dense.rows[0]
-        return f"{TASKS[self.task].title} ({self.dataset}), {row['ranks']} ranks"
+        return f"{TASKS[self.task].title} on {self.dataset}, {row['ranks']} ranks"
 
     def gap(self, cell: CourseCell, column: str = "test_accuracy") -> str:
         """Return how far a way ends from dense sums, with its interval over the seeds."""
