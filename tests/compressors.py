@@ -57,6 +57,7 @@ FAMILY: list[tuple[Compressor, int | None]] = [
     # Two of each of fifteen chunks and of one of 40: 5 low bits of a place, and 32 + 31 + 1 of high parts.
     (DeMo(2, magnitude=None), 64 + 32 * 32 + 192 + 64),
     (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
+    (GTopK(0.01, warm_up=(0.1,), warm_up_rounds=2), None),
     (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(Sign()), 64 + 1024),
     (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),

@@ -32,7 +32,7 @@ PAGES: Final = {
     "strategies": ("study", "strategies", "--demo"),
     "collectives": ("study", "collectives", "--demo"),
     "elimination": ("study", "elimination", "--demo"),
-    "gtopk": ("study", "gtopk"),
+    "gtopk": ("study", "gtopk", "--demo"),
     "tuning": ("study", "tuning", "--demo"),
     "scaling": ("study", "scaling"),
     "dnn": ("study", "dnn", "--demo"),

@@ -98,6 +98,8 @@ _ABOUT: Final[Mapping[str, Sequence[str]]] = {
     "auto": ["dsgd/sync/adaptive/communication.py"],
     "collectives": ["dsgd/collectives/model.py"],
     "elimination": ["svm/kernel_solver/elimination.py"],
+    "sparse-sums": ["dsgd/study/gtopk/model.py", "dsgd/study/gtopk/timing.py", "dsgd/study/gtopk/networks.py"],
+    "thousandths": ["dsgd/study/gtopk/runner.py", "dsgd/study/gtopk/text.py"],
     "speedups": ["dsgd/sim/scaling/*.py"],
     "parts": [
         "dsgd/collectives/algorithms/concurrent.py",
@@ -188,6 +190,11 @@ FIGURES: Final = (
           "dsgd study features --out study/ && python docs/figures/studies.py features study/rows.jsonl",
           _one("dsgd/study/features/agents.py", "dsgd/study/features/grid.py", "dsgd/study/features/machines.py",
                "dsgd/local/features.py")),
+    Drawn("studies/gtopk", ["_static/gtopk.png"],
+          "dsgd study gtopk -s gtop-k --epochs 16 --no-timing --out study/ && "
+          "python docs/figures/studies.py gtopk study/rows.jsonl",
+          _one("dsgd/study/gtopk/grid.py", "dsgd/study/gtopk/runner.py", "dsgd/study/gtopk/text.py",
+               "dsgd/compress/gtopk.py", "dsgd/compress/dgc.py")),
     Drawn("studies/msf", ["_static/msf.png"], "dsgd study msf --demo --dataset ijcnn1 --out study/ && "
           "python docs/figures/studies.py msf study/rows.jsonl",
           _one("dsgd/sync/local_sgd.py", "dsgd/comm/sockets/link.py")),

@@ -16,10 +16,11 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, features, scaling, speedup, strategies, transports, tuning, variance
+from dsgd.study import collectives, dnn, features, gtopk, scaling, speedup, strategies, transports, tuning, variance
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
+from dsgd.study.gtopk.report import courses_figure
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import summarise
 from dsgd.study.published.scaling import PUBLISHED
@@ -61,6 +62,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     ),
     "dnn": (lambda rows: [pareto_figure(dnn.summarise_dnn(rows))], {"pareto": "dnn"}),
     "features": (_features, {f"features_{name}": f"features-{name}" for name in ("steps", "speedup", "machines")}),
+    "gtopk": (lambda rows: [courses_figure(gtopk.summarise_courses(rows))], {"courses": "gtopk"}),
     "msf": (lambda rows: study_figures(summarise(rows)), {"msf": "msf"}),
     "scaling": (
         lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,

@@ -8,7 +8,7 @@ from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory
 from dsgd.compress.demo import DeMo, DeMoMemory
 from dsgd.compress.dgc import DGC, DGCMemory
 from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
-from dsgd.compress.gtopk import GTopK
+from dsgd.compress.gtopk import GTopK, GTopKMemory
 from dsgd.compress.half import Half
 from dsgd.compress.identity import Identity
 from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
@@ -37,6 +37,7 @@ __all__ = [
     "ErrorFeedback",
     "FeedbackMemory",
     "GTopK",
+    "GTopKMemory",
     "Half",
     "Identity",
     "Layerwise",

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.compress.base import AbstractMemory
-from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes
+from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes, staged
 from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
@@ -110,8 +110,7 @@ class DGC(AbstractSparse[DGCMemory]):
 
     def density_at(self, n_seen: int) -> float:
         """Return the density for the vector that comes after so many."""
-        stage = n_seen // int(self.warm_up_rounds)
-        return self.warm_up[stage] if stage < len(self.warm_up) else self.density
+        return staged(self.density, self.warm_up, self.warm_up_rounds, n_seen)
 
     def encode(self, vector: FloatVector, memory: DGCMemory) -> ByteVector:
         """Return the payload of the largest entries gathered; see `AbstractCompressor.encode`."""

@@ -11,31 +11,51 @@ steps all ranks have the same k entries, which are the sum. Entries that a merge
 - ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that
   was dropped in one branch of the tree and came in by another is then neither applied nor kept.
 
+Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch.
+
 Cost per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
 number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.compressed.gtopk`.
 
 Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
-formula.
+formula. Momentum is that of the step after the sum, as in their code, where momentum of each rank (that of `DGC`) is
+switched off.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from dsgd.compress.adacomp import ResidualMemory
-from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes
+from dsgd.compress.base import AbstractMemory
+from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes, staged
+from dsgd.handover import ALIKE, SUMMED
 from dsgd.kernels import bits as kernels
-from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_choice
+from dsgd.types import ByteVector, FloatVector, IntVector
+from dsgd.validation import check_choice, check_numbers
 
-__all__ = ["GTopK"]
+__all__ = ["GTopK", "GTopKMemory"]
+
+
+@dataclass
+class GTopKMemory(AbstractMemory):
+    """The state of `GTopK`.
+
+    Parameters
+    ----------
+    residual : array, shape (n,)
+        What has not been sent, in the unit of the vectors.
+    n_seen : array of int64, shape (1,)
+        Vectors so far, for the warm-up.
+    """
+
+    residual: FloatVector = field(metadata=SUMMED)
+    n_seen: IntVector = field(metadata=ALIKE)
 
 
 @dataclass(frozen=True)
-class GTopK(AbstractSparse[ResidualMemory]):
+class GTopK(AbstractSparse[GTopKMemory]):
     """Sum only the k entries that are largest over all ranks.
 
     Parameters
@@ -46,37 +66,54 @@ class GTopK(AbstractSparse[ResidualMemory]):
         What becomes of entries that a merge drops.
     route : {"butterfly", "tree"}, default "butterfly"
         How ranks are paired in merges.
+    warm_up : tuple of float, default ()
+        Densities to begin with, as (0.25, 0.0625, 0.015625, 0.004), each for `warm_up_rounds` vectors.
+    warm_up_rounds : int, default 1000
+        See `warm_up`; as published, the vectors of an epoch.
 
     Raises
     ------
     InvalidParameterError
-        `density` is not in (0, 1], or there is no such choice.
+        A density is not in (0, 1], `warm_up_rounds` is not a positive integer, or there is no such choice.
     """
 
     density: float = 0.001
     dropped: Literal["conserving", "put-back"] = "conserving"
     route: Literal["butterfly", "tree"] = "butterfly"
+    warm_up: tuple[float, ...] = ()
+    warm_up_rounds: int = 1000
     remembers = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""
-        check_density("GTopK(density=...)", self.density)
+        for density in (self.density, *self.warm_up):
+            check_density("GTopK(density=...), GTopK(warm_up=...)", density)
+        check_numbers(self, "warm_up_rounds", low=1, integer=True)
         check_choice("GTopK(dropped=...)", self.dropped, ("conserving", "put-back"))
         check_choice("GTopK(route=...)", self.route, ("butterfly", "tree"))
 
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> ResidualMemory:
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> GTopKMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""
-        return ResidualMemory(np.zeros(n, dtype))
+        return GTopKMemory(np.zeros(n, dtype), np.zeros(1, np.int64))
 
-    def encode(self, vector: FloatVector, memory: ResidualMemory) -> ByteVector:
+    def density_at(self, n_seen: int) -> float:
+        """Return the density for the vector that comes after so many."""
+        return staged(self.density, self.warm_up, self.warm_up_rounds, n_seen)
+
+    def encode(self, vector: FloatVector, memory: GTopKMemory) -> ByteVector:
         """Return the payload of the largest entries, and keep the rest; see `AbstractCompressor.encode`."""
         memory.residual += vector
-        k = n_entries(vector.shape[0], self.density)
+        k = n_entries(vector.shape[0], self.density_at(int(memory.n_seen[0])))
+        memory.n_seen += 1
         places = largest(memory.residual, k, k, 0, memory.scratch)
         payload = encode_at(memory.residual, places, memory.scratch)
         kernels.put_at(memory.residual, places, 0.0)
         return payload
 
-    def payload_bytes(self, n: int, itemsize: int) -> int:
-        """Return the bytes of k entries; see `AbstractCompressor.payload_bytes`."""
+    def payload_bytes(self, n: int, itemsize: int) -> int | None:
+        """Return the bytes of k entries, None with a warm-up; see `AbstractCompressor.payload_bytes`."""
+        return None if self.warm_up else self.frame_bytes(n, itemsize)
+
+    def frame_bytes(self, n: int, itemsize: int) -> int:
+        """Return the bytes of k of n entries of `itemsize` bytes, after the warm-up."""
         return sparse_bytes(n_entries(n, self.density), n, itemsize)

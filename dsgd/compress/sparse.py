@@ -8,6 +8,7 @@ numbers below n, of which each keeps ``l = floor(log2(n / k))`` low bits and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "n_entries",
     "place_words",
     "sparse_bytes",
+    "staged",
     "unpack_places",
 ]
 
@@ -46,6 +48,15 @@ def n_entries(n: int, density: float) -> int:
     """Return how many of n entries a density means: ``ceil(density n)``."""
     # A product that rounding has lifted above a whole number means that number.
     return min(n, int(np.ceil(density * n * (1.0 - 1e-12))))
+
+
+def staged(density: float, warm_up: Sequence[float], rounds: int, n_seen: int) -> float:
+    """Return the density after so many vectors: each of `warm_up` holds for `rounds` of them, and `density` from then.
+
+    Source: Lin et al. 2018, which begin with dense gradients and send fewer entries from epoch to epoch.
+    """
+    stage = n_seen // int(rounds)
+    return warm_up[stage] if stage < len(warm_up) else density
 
 
 def place_words(k: int, n: int) -> tuple[int, int, int]:

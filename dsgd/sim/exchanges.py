@@ -202,7 +202,7 @@ class Exchanges:
             left, right = (self.sum_of(int(inner.rank) * side) for side in inner.shape(n))
             return passes + left + right
         if isinstance(inner, GTopK):
-            return passes + self._merged(inner.payload_bytes(n, self.itemsize), inner)
+            return passes + self._merged(inner.frame_bytes(n, self.itemsize), inner)
         if outweighs(self.size, n, self.itemsize, inner):
             return passes + self.sum_of(n)
         if isinstance(inner, _IN_PARTS):
@@ -215,7 +215,7 @@ class Exchanges:
         if not 1 < self.size <= MOST_PLAYED or self.in_levels:
             return None
         if isinstance(inner, GTopK):
-            return self._schedule_of_merges(inner.payload_bytes(n, self.itemsize), inner)
+            return self._schedule_of_merges(inner.frame_bytes(n, self.itemsize), inner)
         if isinstance(inner, RandomK):
             n = n_entries(n, inner.density)
         elif not (inner is None or isinstance(inner, Identity)) and not outweighs(self.size, n, self.itemsize, inner):

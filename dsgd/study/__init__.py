@@ -6,8 +6,9 @@
     runs = list(run_study(study, "study/"))
     study_page(study, [run.row for run in runs]).save("study/")
 
-That study is in `dsgd.study.msf`; each of the others has a folder beside it, and none imports from another. What they
-share is in `dsgd.study.frame`. Both the command line and programs call them.
+That study is in `dsgd.study.msf`; each of the others has a folder beside it, and none imports from another, but that of
+gTop-k, which trains a network of `dsgd.study.dnn`. What they share is in `dsgd.study.frame`. Both the command line and
+programs call them.
 
 The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
 """

@@ -77,9 +77,10 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{strategy!r} has a batch of its own, so {steps.name} must leave its batch at None: ranks exchange the "
             "gradient of every batch."
         )
-    if isinstance(strategy.compressor, (DGC, DeMo)) and steps.remembers:
+    sends = strategy.compressor
+    if (isinstance(sends, DeMo) or (isinstance(sends, DGC) and sends.momentum > 0.0)) and steps.remembers:
         raise IncompatiblePartsError(
-            f"{strategy.compressor!r} already applies momentum to what it sends, so it needs an optimizer without "
+            f"{sends!r} already applies momentum to what it sends, so it needs an optimizer without "
             f"momentum. Got {steps.name}."
         )
     if isinstance(strategy, AnytimeSGD) and not steps.by_row:

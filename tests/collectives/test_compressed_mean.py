@@ -108,7 +108,9 @@ def test_a_compressor_never_sends_more_than_the_vector(compressor: Compressor) -
     """Payloads of short vectors of many ranks are no longer than these, but where a sum of payloads is the point."""
     if isinstance(compressor, (MajorityVote, PowerSGD, GTopK, Half)):
         small = 1000  # from where on these pay
-        assert compressed_cost(0, 8, small, 8, compressor).n_bytes < allreduce_cost(0, 8, small, 8).n_bytes  # type: ignore[union-attr]
+        cost = compressed_cost(0, 8, small, 8, compressor)
+        # Bytes that change during a warm-up are not known before.
+        assert cost is None or cost.n_bytes < allreduce_cost(0, 8, small, 8).n_bytes
         return
     for size in (2, 3, 8, 64):
         for n in (1, 23, 300, 5000):
@@ -177,13 +179,18 @@ def test_nothing_is_lost_between_ranks(size: int, seed: int, n: int, compressor:
     density=st.sampled_from([0.01, 0.1, 0.5]),
     dropped=st.sampled_from(["conserving", "put-back"]),
     route=st.sampled_from(["butterfly", "tree"]),
+    first=st.sampled_from([None, 0.25, 1.0]),
 )
-def test_gtopk_equals_its_twin(size: int, n: int, density: float, dropped: Any, route: Any) -> None:
-    """Two rounds give what dense merges of the same pairs give, on all ranks, and k entries at most."""
-    compressor = GTopK(density, dropped, route)
+def test_gtopk_equals_its_twin(
+    size: int, n: int, density: float, dropped: Any, route: Any, first: float | None
+) -> None:
+    """Two rounds, the first of which may warm up, give what dense merges of the same pairs give, on all ranks."""
+    warm_up = () if first is None else (first,)
+    compressor = GTopK(density, dropped, route, warm_up, warm_up_rounds=1)
     found = run_gang("inproc", size, partial(means, compressor=compressor, n=n, seed=1))
-    k, kept = int(np.ceil(density * n)), [np.zeros(n) for _ in range(size)]
+    kept = [np.zeros(n) for _ in range(size)]
     for number in range(2):
+        k = int(np.ceil((*warm_up, density, density)[number] * n))
         came_in = [old + new for old, new in zip(kept, weighted(size, n, 1, number), strict=True)]
         total, kept = reference.gtopk(came_in, k, dropped, route)
         np.testing.assert_allclose(found[0][0][number], total, rtol=1e-12, atol=1e-12)

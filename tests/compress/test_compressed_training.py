@@ -162,6 +162,19 @@ def test_deep_compression_of_one_rank_has_its_momentum(compressor: DGC) -> None:
         np.testing.assert_allclose(found, twin(row), rtol=1e-12, atol=1e-14)
 
 
+def test_without_a_momentum_of_its_own_deep_compression_is_top_k() -> None:
+    """Then the step may have momentum, and the model is that of the k largest entries with feedback."""
+    X, y = sparse_rows(300, 200)
+    models = [
+        fitted(
+            MinibatchSGD(10, compressor=compressor), X, y, optimizer=Momentum(0.9), learning_rate="constant", eta0=0.1
+        )
+        for compressor in (DGC(0.05, momentum=0.0), ErrorFeedback(TopK(0.05)))
+    ]
+    assert np.count_nonzero(models[0].coef_) > 0
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("make", [LocalSGD, SlowMo, DiLoCo])
 def test_one_rank_moves_what_is_sent(make: Any) -> None:
     """Its model after rounds of local steps has at most as many entries as its compressor let through in each."""

@@ -34,7 +34,12 @@ from gangs import run_gang
 N, N_ROUNDS = 40, 150
 SHARES = {1: [1.0], 3: [0.2, 0.7, 0.1], 4: [0.25, 0.5, 0.0, 0.25]}
 BIASED: list[Any] = [TopK(0.1), RandomK(0.2), OneBit(16), Sign(), PowerSGD(1), Half(), Half("bfloat16")]
-KEEPING: list[Any] = [AdaComp(7), GTopK(0.1), GTopK(0.1, route="tree"), *map(ErrorFeedback, BIASED)]
+KEEPING: list[Any] = [
+    AdaComp(7),
+    GTopK(0.1),
+    GTopK(0.1, route="tree", warm_up=(0.5, 0.2), warm_up_rounds=40),
+    *map(ErrorFeedback, BIASED),
+]
 #: On differences of models what needs a memory has one, whether the user says so or not.
 ON_MODELS: list[Any] = ["auto", Identity(), *BIASED, *KEEPING, Layerwise({"*": Half()})]
 ON_GRADIENTS: list[Any] = ["auto", Identity(), NonZero(), DGC(0.1, momentum=0.0), *KEEPING]

@@ -24,10 +24,9 @@ from dsgd.collectives.compressed.encoding import encoding
 from dsgd.collectives.cost import Cost, allreduce_cost, broadcast_cost, fold_of
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
-from dsgd.compress.adacomp import ResidualMemory
 from dsgd.compress.base import Scratch
-from dsgd.compress.gtopk import GTopK
-from dsgd.compress.sparse import decode_sparse, encode_sparse, largest
+from dsgd.compress.gtopk import GTopK, GTopKMemory
+from dsgd.compress.sparse import decode_sparse, encode_sparse, largest, sparse_bytes
 from dsgd.kernels.bits import add_at
 from dsgd.kernels.select import merge_ascending
 from dsgd.types import ByteVector, FloatVector, IndexVector
@@ -106,7 +105,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
     return held[0], dropped
 
 
-def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: ResidualMemory) -> None:
+def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: GTopKMemory) -> None:
     """Replace `vector` by the k entries of the sum over ranks that the merges leave; see `GTopK`.
 
     Parameters
@@ -127,7 +126,7 @@ def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: Resi
         return Entries(places, values.copy())
 
     own = encoding(group, n, choose)
-    merging = _Merging(group, n, compressor, memory)
+    merging = _Merging(group, n, compressor, memory, own.places.shape[0])
     if group.transport.processes:
         total = merging.replayed(own)
     elif compressor.route == "butterfly":
@@ -148,12 +147,12 @@ def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: Resi
 class _Merging:
     """The merges of one rank, with their buffers."""
 
-    def __init__(self, group: Group, n: int, compressor: GTopK, memory: ResidualMemory) -> None:
+    def __init__(self, group: Group, n: int, compressor: GTopK, memory: GTopKMemory, k: int) -> None:
         self._group, self._n, self._compressor, self._memory = group, n, compressor, memory
         self._scratch = memory.scratch
         dtype = memory.residual.dtype
-        n_bytes = compressor.payload_bytes(n, dtype.itemsize)
-        self._incoming = memory.scratch.take("incoming", n_bytes, np.uint8)
+        # All ranks are at the same vector, so that in a warm-up they send as many entries too.
+        self._incoming = memory.scratch.take("incoming", sparse_bytes(k, n, dtype.itemsize), np.uint8)
         self._dtype = dtype
 
     def by_butterfly(self, own: Entries) -> Entries:
@@ -234,13 +233,15 @@ class _Merging:
         return Entries(places, values.copy())
 
 
-def gtopk_cost(rank: int, size: int, n: int, itemsize: int, compressor: GTopK) -> Cost:
-    """Return what `rank` sends in `gtopk_sum` of n elements of `itemsize` bytes.
+def gtopk_cost(rank: int, size: int, n: int, itemsize: int, compressor: GTopK) -> Cost | None:
+    """Return what `rank` sends in `gtopk_sum` of n elements of `itemsize` bytes; None with a warm-up.
 
     A butterfly takes ``log2 P`` frames of k entries from each rank (one more from the partner of a rank that is folded,
     one in all from that). A tree takes one up from each rank but the first, and those of a broadcast.
     """
     frame = compressor.payload_bytes(n, itemsize)
+    if frame is None:
+        return None
     if compressor.route == "butterfly":
         # Frames go to whom recursive doubling sends vectors.
         return allreduce_cost(rank, size, frame, 1, "recursive_doubling")

@@ -15,18 +15,19 @@ parameter, 8 bytes an entry that is sent::
 and ``efficiency = compute / (compute + communication)`` of one step, nothing overlapped. With places packed
 (`dsgd.compress.sparse`) an entry takes less than 8 bytes; that is a line of its own.
 
-Compute times are assumed, not measured: the operations of the model, forward and twice as many backward, for a batch of
-32, over the operations per second of a GPU of the time. For each claim the study therefore also says for which compute
+Compute times are those that the authors measured, those of one thread here (`dsgd.study.gtopk.timing`), or assumed from
+the operations of the model, forward and twice as many backward. For each claim the study also says for which compute
 times it would hold.
 
-Source: Shi et al. 2019 (claims, alpha and beta); the operation counts are those of the models' authors.
+Source: Shi et al. 2019 (claims, alpha and beta), and the scripts beside their code (speeds); the operation counts are
+those of the models' authors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -35,22 +36,18 @@ from dsgd.collectives.compressed.gtopk import Entries, merge_all
 from dsgd.collectives.model import LinkCost
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Claim, Table
-from dsgd.study.frame.verdict import exact
-from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK
+from dsgd.report import Table
 
 __all__ = [
     "GIGABIT",
     "MODELS",
     "NetModel",
     "Scaling",
-    "check_gtopk_claims",
     "compute_range",
     "lost_share",
     "mass_rows",
     "mass_table",
     "scaling",
-    "scaling_table",
 ]
 
 #: One gigabit, as the authors of gTop-k measured it.
@@ -78,7 +75,15 @@ class NetModel:
     forward_gflop: float
 
     def compute_s(self, tflops: float) -> float:
-        """Return the seconds of a step on a batch at so many million million operations a second."""
+        """Return the seconds of a step on 32 rows at so many million million operations a second.
+
+        Raises
+        ------
+        InvalidParameterError
+            `tflops` is not positive.
+        """
+        if not tflops > 0.0:
+            raise InvalidParameterError(f"NetModel.compute_s(tflops=...) must be positive. Got {tflops!r}.")
         return 3 * _BATCH * self.forward_gflop / (1000.0 * tflops)
 
 
@@ -104,6 +109,10 @@ class Scaling:
         Seconds that a rank computes.
     dense_s, topk_s, tree_s, butterfly_s, packed_s : float
         Seconds that the sum takes; packed is the butterfly with packed places.
+    basis : str
+        Whose compute time it is, in words.
+    repeats : sequence of float
+        Seconds that a rank computed in each repetition, where it was measured here.
     """
 
     model: NetModel
@@ -113,6 +122,8 @@ class Scaling:
     tree_s: float
     butterfly_s: float
     packed_s: float
+    basis: str = "assumed"
+    repeats: Sequence[float] = field(default=())
 
     def efficiency(self, communication_s: float) -> float:
         """Return the share of a step that computes."""
@@ -121,35 +132,41 @@ class Scaling:
     @property
     def over_dense(self) -> float:
         """Efficiency of gTop-k by a tree over that of dense sums."""
-        return (self.compute_s + self.dense_s) / (self.compute_s + self.tree_s)
+        return self.gain(self.dense_s, self.compute_s)
 
     @property
     def over_topk(self) -> float:
         """Efficiency of gTop-k by a tree over that of Top-k."""
-        return (self.compute_s + self.topk_s) / (self.compute_s + self.tree_s)
+        return self.gain(self.topk_s, self.compute_s)
+
+    def gain(self, other_s: float, compute_s: float) -> float:
+        """Return how many times as efficient gTop-k by a tree is as another sum, for any compute time."""
+        return (compute_s + other_s) / (compute_s + self.tree_s)
 
     def as_row(self) -> dict[str, Any]:
         """Return everything as plain values, with both gains."""
         return asdict(self) | {"over_dense": self.over_dense, "over_topk": self.over_topk}
 
 
-def scaling(model: NetModel, size: int, tflops: float, link: LinkCost = GIGABIT, density: float = _DENSITY) -> Scaling:
-    """Return what a step takes on `size` ranks, a power of two.
+def scaling(
+    model: NetModel, size: int, compute_s: float, link: LinkCost = GIGABIT, density: float = _DENSITY
+) -> Scaling:
+    """Return what a step takes on `size` ranks, a power of two, each of which computes for so many seconds.
 
     Raises
     ------
     InvalidParameterError
-        `size` is no power of two from 2 on, or `tflops` is not positive.
+        `size` is no power of two from 2 on, or `compute_s` is not positive.
     """
     if size < 2 or size & (size - 1):
         raise InvalidParameterError(f"scaling(size=...) must be a power of two from 2 on. Got {size}.")
-    if not tflops > 0.0:
-        raise InvalidParameterError(f"scaling(tflops=...) must be positive. Got {tflops!r}.")
+    if not compute_s > 0.0:
+        raise InvalidParameterError(f"scaling(compute_s=...) must be positive. Got {compute_s!r}.")
     alpha, beta, levels = link.latency_s, link.byte_s, size.bit_length() - 1
     k = math.ceil(density * model.n_params)
     return Scaling(
         model,
-        model.compute_s(tflops),
+        compute_s,
         2 * (size - 1) * alpha + 2 * (size - 1) / size * 4 * model.n_params * beta,
         levels * alpha + (size - 1) * 8 * k * beta,
         2 * levels * (alpha + 8 * k * beta),
@@ -204,43 +221,6 @@ def lost_share(size: int, n: int = 2000, k: int = 20, n_draws: int = 20, seed: i
         kept[total.places] += total.values
         lost += [np.abs(came_in - applied).sum(), np.abs(came_in - kept).sum()]
     return float(lost[0] / chosen), float(lost[1] / chosen)
-
-
-def scaling_table(steps: Sequence[Scaling], size: int) -> Table:
-    """Return times and efficiencies, one row per model."""
-    rows = [
-        (
-            step.model.name,
-            f"{1e3 * step.compute_s:.1f}",
-            *(f"{1e3 * s:.1f}" for s in (step.dense_s, step.topk_s, step.tree_s, step.butterfly_s, step.packed_s)),
-            *(f"{step.efficiency(s):.1%}" for s in (step.dense_s, step.topk_s, step.tree_s, step.packed_s)),
-        )
-        for step in steps
-    ]
-    columns = ("model", "compute", "dense", "Top-k", "gTop-k tree", "butterfly", "packed")
-    efficiencies = ("dense", "Top-k", "gTop-k", "packed")
-    note = "packed: a butterfly whose places are coded in about 12 bits, as dsgd sends them."
-    return Table(f"A step on {size} ranks: milliseconds, then efficiency", (*columns, *efficiencies), rows, note)
-
-
-def check_gtopk_claims(steps: Sequence[Scaling], size: int) -> list[Claim]:
-    """Return the published gains in efficiency as claims, with the compute times for which each would hold."""
-    claims = []
-    for step in steps:
-        for statement, gain, other_s, other in (
-            (OVER_DENSE, step.over_dense, step.dense_s, "dense sums"),
-            (OVER_TOPK, step.over_topk, step.topk_s, "Top-k"),
-        ):
-            between = compute_range(other_s, step.tree_s, statement.margin.least, statement.margin.published)
-            note = (
-                f"A step computes {1e3 * step.compute_s:.0f} ms; no compute time puts the gain into the range."
-                if between is None
-                else f"A step computes {1e3 * step.compute_s:.0f} ms; the gain is in the range for "
-                f"{1e3 * between[0]:.0f} to {1e3 * between[1]:.0f} ms."
-            )
-            baseline = f"1x: {other}"
-            claims.append(statement.judged(f"{step.model.name}, {size} ranks", exact(gain), note, baseline=baseline))
-    return claims
 
 
 def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
