@@ -202,7 +202,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
             raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")
         names = list(statistics.roles)
         self.n_features_in_, self.n_samples_seen_ = len(names), statistics.n_rows
-        vars(self).pop("feature_names_in_", None)
+        self.__dict__.pop("feature_names_in_", None)
         if are_named and all(isinstance(name, str) for name in names):
             self.feature_names_in_ = np.asarray(names, dtype=object)
         self._columns = names
