@@ -60,7 +60,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
     ----------
     n_features_in_ : int
         Columns of the table.
-    feature_names_in_ : array of str, shape (n_features_in_,)
+    feature_names_in_ : array of str, shape (n_columns,)
         Their names, if they are strings. A table to transform needs these, in any order; others in it are left out.
     n_features_out_ : int
         Features of the result.
@@ -202,7 +202,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
             raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")
         names = list(statistics.roles)
         self.n_features_in_, self.n_samples_seen_ = len(names), statistics.n_rows
-        vars(self).pop("feature_names_in_", None)
+        self.__dict__.pop("feature_names_in_", None)
         if are_named and all(isinstance(name, str) for name in names):
             self.feature_names_in_ = np.asarray(names, dtype=object)
         self._columns = names
@@ -241,7 +241,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        CSR or array, shape (n, n_features_out_)
+        CSR or array, shape (n, n_features_out)
             Dense if all columns are numbers and dates.
 
         Raises
@@ -297,7 +297,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        array of str, shape (n_features_out_,)
+        array of str, shape (n_features_out,)
             The name of a column, and ``_`` and a category, ``missing``, ``infrequent``, or the part of a date or text.
         """
         check_is_fitted(self)

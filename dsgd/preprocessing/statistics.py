@@ -107,7 +107,7 @@ class Categories:
         self.n_missing += int(counts[0])
         if self.counts is None:
             return
-        if self._are_too_many(np.count_nonzero(counts[1:])):
+        if self._are_too_many(int(np.count_nonzero(counts[1:]))):
             self.counts = None
             return
         mine = self.counts
