@@ -22,8 +22,8 @@ from dsgd.types import AnyArray, FloatMatrix
 __all__ = ["fitted", "score_models"]
 
 # Of the rows that are copied at a time, and of decisions that are kept at a time.
-_PART_BYTES: Final = 1 << 23
-_DECISIONS_BYTES: Final = 1 << 26
+_PART_BYTES: Final = 1 << 21
+_DECISIONS_BYTES: Final = 1 << 24
 
 
 def score_models(

@@ -195,6 +195,7 @@ class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
         results = make_results(settings, times, scores, rungs)
         n_iter = np.array([model.n_iter for model in training.models]).reshape(len(settings), -1)
         results["mean_n_iter"] = n_iter.mean(axis=1)
+        del training  # with its rows, of which the last fit makes others
         if self.factor is not None:
             results["rung"] = rungs
         self.cv_results_ = results
