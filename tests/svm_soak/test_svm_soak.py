@@ -15,7 +15,7 @@ from svm_soak.judge import judge
 from svm_soak.problems import draw
 from svm_soak.soak import soak
 
-_RUNS = int(os.environ.get("SOAK_RUNS", "150"))
+_RUNS = int(os.environ.get("SOAK_RUNS", "60"))
 
 
 def _say(text: str) -> None:
