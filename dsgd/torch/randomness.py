@@ -21,8 +21,10 @@ _STREAM: Final = threading.Lock()
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """Have torch draw numbers that follow from a seed, those of the CPU; other threads wait for their turn."""
-    with _STREAM, torch.random.fork_rng(devices=[]):
+    """Have torch draw numbers that follow from a seed, on the CPU and on GPUs; other threads wait for their turn."""
+    # The seed is for all devices, so the streams of all are kept; that asks nothing of a device itself.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with _STREAM, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
 

@@ -1,0 +1,232 @@
+"""Torch modules on a GPU, where there is one: training there is training on the CPU, whatever the ranks exchange.
+
+All ranks share the first device. Networks are smooth and in float64, so that the two differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - what comes below needs torch
+
+from dsgd.compress import GTopK  # noqa: E402
+from dsgd.sim import SimulatedCluster  # noqa: E402
+from dsgd.sync import EASGD, SGP, ChocoSGD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, PostLocalSGD  # noqa: E402
+from dsgd.torch import FlatModule, Passes, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
+
+pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")]
+
+GPU = "cuda:0"
+MOMENTUM = {"optimizer": torch.optim.SGD, "optimizer__momentum": 0.9}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Net(nn.Module):
+    """A smooth network in float64, with layers that have state or draw numbers if that is wanted."""
+
+    def __init__(self, *, normalised: bool = False, dropout: float = 0.0, n_outputs: int = 2) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(8) if normalised else nn.Identity()
+        self.body = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, n_outputs))
+        self.double()
+
+    def forward(self, X: Any) -> Any:
+        """Return scores."""
+        return self.body(X)
+
+
+def rows(n: int = 240) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and the quadrant of each as its class."""
+    X = np.random.default_rng(0).standard_normal((n, 4))
+    return X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+
+
+def classifier(device: str, **options: Any) -> TorchClassifier:
+    """Return an estimator of two ranks."""
+    usual: dict[str, Any] = {"lr": 0.1, "batch_size": 12, "max_epochs": 3, "random_state": 0, "n_jobs": 2}
+    return TorchClassifier(Net, device=device, **{**usual, **options})
+
+
+def vector_of(module: nn.Module) -> np.ndarray:
+    """Return parameters and buffers as one vector."""
+    return np.concatenate([tensor.double().numpy().reshape(-1) for tensor in module.state_dict().values()])
+
+
+def assert_alike(**options: Any) -> None:
+    """Assert that a training on the device is that on the CPU."""
+    X, y = rows()
+    cpu, gpu = (classifier(device, **options).fit(X, y) for device in ("cpu", GPU))
+    assert all(tensor.device.type == "cpu" for tensor in gpu.module_.state_dict().values())
+    np.testing.assert_allclose(vector_of(gpu.module_), vector_of(cpu.module_), rtol=1e-9, atol=1e-9)
+    assert gpu.ledger_.totals()["bytes_sent"] == cpu.ledger_.totals()["bytes_sent"]
+    np.testing.assert_allclose(gpu.predict_proba(X), cpu.predict_proba(X), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        MinibatchSGD(12),
+        LocalSGD(36),
+        EASGD(36),
+        LeaderSGD(36),
+        DiLoCo(36),
+        SGP(36),
+        ChocoSGD(36),
+        PostLocalSGD(36, 1),
+        MinibatchSGD(12, compressor=GTopK(0.2)),
+    ],
+    ids=repr,
+)
+def test_training_on_a_device_is_training(sync: Any) -> None:
+    """Every kind of exchange finds the model of the device, and the device finds what was exchanged."""
+    assert_alike(sync=sync, batch_size=None if isinstance(sync, MinibatchSGD) else 12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**MOMENTUM, "sync": LocalSGD(36, momentum="average")},
+        {**MOMENTUM, "sync": LocalSGD(36, momentum="zero")},
+        {"optimizer": torch.optim.Adam, "lr": 0.01, "sync": LocalSGD(36, momentum="average")},
+        {"module__normalised": True, "batch_norm": "average"},
+        {"module__normalised": True, "batch_norm": "recompute", "sync": LocalSGD(36)},
+        {"passes": Passes(rows=4, clip=0.05)},
+        {"early_stopping": True, "max_epochs": 5},
+    ],
+    ids=str,
+)
+def test_what_trains_beside_parameters_is_found_too(options: dict[str, Any]) -> None:
+    """Memory of optimisers, running statistics, accumulated and clipped gradients, held-out rows."""
+    assert_alike(**options)
+
+
+def test_one_rank_is_a_plain_loop() -> None:
+    """One rank takes the steps that a loop of torch takes on the same device."""
+    X, y = rows()
+    fitted = classifier(GPU, n_jobs=1, shuffle=False, **MOMENTUM, optimizer__weight_decay=1e-3)
+    torch.manual_seed(0)
+    module = Net().to(GPU)
+    start = {name: tensor.cpu().numpy() for name, tensor in module.state_dict().items()}
+
+    class Started(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.load_state_dict({name: torch.from_numpy(values) for name, values in start.items()})
+
+    fitted.set_params(module=Started).fit(X, y)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    inputs, codes = torch.from_numpy(X).to(GPU), torch.from_numpy((y == "same").astype(np.int64)).to(GPU)
+    for _ in range(3):
+        for first in range(0, len(X), 12):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(inputs[first : first + 12]), codes[first : first + 12]).backward()
+            optimizer.step()
+    expected = vector_of(module.cpu())
+    np.testing.assert_allclose(vector_of(fitted.module_), expected, rtol=1e-11, atol=1e-13)
+
+
+def test_dropout_repeats_and_leaves_the_stream_of_the_device_alone() -> None:
+    """With a seed a training on the device repeats; what the user draws there afterwards is what it would have been."""
+    X, y = rows()
+    torch.cuda.manual_seed(7)
+    expected = torch.rand(3, device=GPU)
+    torch.cuda.manual_seed(7)
+    found = [vector_of(classifier(GPU, module__dropout=0.5).fit(X, y).module_) for _ in range(2)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert torch.equal(torch.rand(3, device=GPU), expected)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_learns(precision: Any) -> None:
+    """Passes in halves on the device learn what float32 learns, and the weights stay float32."""
+    X, y = rows(480)
+
+    class Single(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.float()
+
+    options: dict[str, Any] = {"max_epochs": 30, "lr": 0.3, **MOMENTUM}
+    scores = {
+        kind: classifier(GPU, passes=Passes(precision=kind), **options)
+        .set_params(module=Single)
+        .fit(X.astype(np.float32), y)
+        .score(X.astype(np.float32), y)
+        for kind in ("float32", precision)
+    }
+    assert min(scores.values()) > 0.75
+
+
+def test_a_regressor_learns_on_a_device() -> None:
+    """Squared errors are those of the CPU."""
+    X, _ = rows()
+    y = np.tanh(X[:, 0]) + 0.1 * X[:, 1]
+    options: dict[str, Any] = {"lr": 0.05, "batch_size": 12, "max_epochs": 4, "random_state": 0, "n_jobs": 2}
+    cpu, gpu = (TorchRegressor(Net, module__n_outputs=1, device=device, **options).fit(X, y) for device in ("cpu", GPU))
+    np.testing.assert_allclose(gpu.score(X, y), cpu.score(X, y), rtol=1e-8)
+
+
+def test_a_fit_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    """Resumed on the device from a checkpoint, training ends with the bits of one that was never stopped."""
+    X, y = rows()
+    options: dict[str, Any] = {**MOMENTUM, "sync": LocalSGD(36, momentum="average"), "module__normalised": True}
+    whole = classifier(GPU, max_epochs=4, **options).fit(X, y)
+    classifier(GPU, max_epochs=2, checkpoint=tmp_path / "made", **options).fit(X, y)
+    resumed = classifier(GPU, max_epochs=4, resume_from=tmp_path / "made", **options).fit(X, y)
+    np.testing.assert_array_equal(vector_of(resumed.module_), vector_of(whole.module_))
+
+
+def loop(rank: Any, device: str, sync: Any) -> np.ndarray:
+    """Train by a loop of its own on the rows of a rank; return the parameters."""
+    X, y = rows(96)
+    torch.manual_seed(rank.number)
+    module = Net().to(device)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    synchronizer = Synchronizer(module, optimizer, sync=sync, steps_per_epoch=12)
+    inputs, codes = synchronizer.rows(torch.from_numpy(X), torch.from_numpy((y == "same").astype(np.int64)))
+    for k in range(12):
+        batch = slice(4 * k % len(inputs), 4 * k % len(inputs) + 4)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs[batch].to(device)), codes[batch].to(device))
+        loss.backward()
+        optimizer.step()
+        synchronizer.step(loss)
+    synchronizer.finish()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).cpu().numpy()
+
+
+@pytest.mark.parametrize("sync", [None, 4, LeaderSGD(4), DiLoCo(4), LocalSGD(4, momentum="average")], ids=repr)
+def test_a_loop_of_ones_own_trains_on_a_device(sync: Any) -> None:
+    """A `Synchronizer` finds parameters, gradients and momenta on the device."""
+    cpu, gpu = (launch(partial(loop, device=device, sync=sync), SimulatedCluster(2)).value for device in ("cpu", GPU))
+    np.testing.assert_allclose(gpu, cpu, rtol=1e-9, atol=1e-9)
+
+
+def test_the_vector_of_the_host_follows_the_device() -> None:
+    """What either side writes, the other sees after a copy; a vector of the caller's stays the caller's."""
+    module = Net()
+    flat = FlatModule(module, GPU)
+    vector = np.arange(flat.n_params, dtype=np.float64)
+    flat.bind(vector)
+    flat.to_device()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    flat.to_host()
+    np.testing.assert_array_equal(vector, np.arange(flat.n_params) + 1.0)
+    assert flat.params is vector
