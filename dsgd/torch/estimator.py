@@ -241,6 +241,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         result: TrainResult = gang.value
         flat = FlatModule(template)
         flat.params[:] = result.params
+        flat.to_device()
         ModuleStatistics(template).load(dict(result.statistics))
         #: The trained module, plain: its tensors are its own.
         self.module_ = build_module(self.module, self._options("module__"))

@@ -25,7 +25,12 @@ from torch import nn
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["FlatModule", "FlatTensors", "NamedTensors"]
+__all__ = ["FlatModule", "FlatTensors", "NamedTensors", "is_of_host"]
+
+
+def is_of_host(device: torch.device) -> bool:
+    """Return whether numpy sees the memory of a device."""
+    return device.type == "cpu"
 
 
 class FlatTensors:
@@ -42,7 +47,7 @@ class FlatTensors:
         dtype, device = self.tensors[0].dtype, self.tensors[0].device
         n = sum(tensor.numel() for tensor in self.tensors)
         self._on_device = torch.empty(n, dtype=dtype, device=device)
-        self.is_shared = device.type == "cpu"
+        self.is_shared = is_of_host(device)
         pinned = not self.is_shared and torch.cuda.is_available()
         self._on_host = self._on_device if self.is_shared else torch.empty(n, dtype=dtype, pin_memory=pinned)
         #: The vector as numpy sees it, shape (n,).
@@ -103,10 +108,11 @@ class NamedTensors:
         self._may_differ = False
 
     def vectors(self) -> dict[str, AnyArray]:
-        """Return the vectors by name, to be read or written in place by the host."""
+        """Return the vectors by name, to be read or written in place by the host, until `to_device`."""
+        if not self._may_differ:  # else what the host has written since is newer: the tensors wait for it
+            for flat in self._flat.values():
+                flat.to_host()
         self._may_differ = True
-        for flat in self._flat.values():
-            flat.to_host()
         return {name: flat.host for name, flat in self._flat.items()}
 
     def to_device(self) -> bool:
@@ -158,6 +164,11 @@ class FlatModule:
         )
         self._params = FlatTensors(self.parameters)
         self._gradient: FlatTensors | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the module and numpy see the same memory."""
+        return self._params.is_shared
 
     @property
     def n_params(self) -> int:

@@ -175,7 +175,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             return
         state.take_up(params)
         state.flat.drop_gradient()
-        streams = state.on_gradient is not None and state.flat.device.type == "cpu"
+        streams = state.on_gradient is not None and state.flat.is_shared
         self._backward(rows, state.order_of(rows), start, stop, state, float(stop - start), out if streams else None)
         if not streams:
             state.flat.gather_gradient(out)

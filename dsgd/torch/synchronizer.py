@@ -357,6 +357,7 @@ class Synchronizer:
         self._has_moved = False
         self._end_exchange()
         self.flat.to_device()
+        self._state.buffers.to_device()
 
     def _scale_changes(self) -> None:
         """Multiply what the steps since the last exchange have changed."""
