@@ -13,8 +13,12 @@ Sums are taken in the order of recursive doubling, so that they equal those of `
 Rank 0 says in its box after which round all ranks leave the loop, so that they come back to Python at the same round.
 
 Cost per round: one read of a cache line per peer and 64 bytes of the model; no system call, no wake-up. A rank that
-waits keeps its core for as long as a wake-up takes, then it leaves the kernel to sleep, and the peer that it waits for
-wakes it: where other programs want the cores too, a rank that kept its core would only take it from its peers.
+waits keeps its core for as long as a wake-up takes, then it sleeps, and the peer that it waits for wakes it: where
+other programs want the cores too, a rank that kept its core would only take it from its peers.
+
+Ranks that are threads sleep inside the kernel. Outside it the last of sixteen would have to wait for the interpreter
+lock behind all others, who by then wait for it, leave the kernel, too, and want the lock: rounds of a hundred
+microseconds would take milliseconds, and never find back.
 
 Source: the counters are those of Lamport 1983; sense-reversing barriers (Mellor-Crummey and Scott 1991) wait likewise.
 """
@@ -27,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
-from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
+from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, sleep_on, store
 from dsgd.kernels.dual import to_dual, to_primal
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
@@ -85,12 +89,22 @@ LATE_RANK: Final = 9
 BEGIN: Final = 10  # the row of this rank at which its round 0 begins
 STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would call a kernel anew
 SLOT: Final = 12  # bytes of a slot
+BED: Final = 13  # address of what this rank sleeps on inside the kernel, see `sleep_on`; 0 if it has to leave it
+SLEPT: Final = 14  # rounds ever published when this rank last slept
+STREAK: Final = 15  # how many rounds it has slept in, one after the other or every second
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
 # How often a rank looks at the counters of its peers before it sleeps in `Window.wait`.
 _POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
+# The longest sleep inside the kernel: what has happened to the job is seen outside.
+_NAP_MS: Final = 50
+# Ranks that share a core sleep in every second round, by turns. They part outside the kernel: in these of so many
+# rounds of a streak a rank leaves it to sleep.
+_LEAVES_FROM: Final = 8
+_LEAVES_TO: Final = 12
+_LEAVES_EVERY: Final = 64
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _CLOCK: Final = np.int32(time.CLOCK_MONOTONIC)
@@ -147,6 +161,18 @@ def _publish(
 
 
 @scalar
+def _sleeps_here(places: IntVector) -> Any:
+    """Note that this rank is about to sleep; return whether inside the kernel."""
+    due = places[PUBLISHED]
+    if due - places[SLEPT] > 2:
+        places[STREAK] = 0
+    elif due != places[SLEPT]:
+        places[STREAK] = (places[STREAK] + 1) % _LEAVES_EVERY
+    places[SLEPT] = due
+    return places[BED] != 0 and not _LEAVES_FROM <= places[STREAK] < _LEAVES_TO
+
+
+@scalar
 def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, abort: IntVector) -> Any:
     """Wait until every peer has published as many rounds as this rank; for some microseconds, then say asleep."""
     due = places[PUBLISHED]
@@ -167,8 +193,12 @@ def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, a
                 # rank does not see its counter, and no byte would wake this rank.
                 barrier()
             if polls > _POLLS:
-                places[LATE_RANK] = rank
-                return LATE
+                if not _sleeps_here(places) or not sleep_on(places[BED], _NAP_MS):
+                    places[LATE_RANK] = rank
+                    return LATE
+                polls = 0
+                if load(abort.ctypes.data) != 0:
+                    return ABORTED
             shown = load(boxes_in[rank] + PUBLISHED_AT)
         # A peer cannot be two rounds ahead, since it waits for this rank in each.
         if shown > due + 1:

@@ -19,6 +19,7 @@ import ctypes
 import os
 import select
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -68,6 +69,8 @@ class Window:
         The memory that the addresses point into, kept alive by the window.
     slot_bytes : int, default `SLOT_BYTES`
         The largest vector that fits.
+    bed : int, default 0
+        Address of what this rank can sleep on in compiled code, see `dsgd.kernels.atomics.sleep_on`; 0 if it cannot.
 
     Attributes
     ----------
@@ -91,8 +94,10 @@ class Window:
         nap: Callable[[float], int | None],
         memory: Any,
         slot_bytes: int = SLOT_BYTES,
+        bed: int = 0,
     ) -> None:
         self.rank = rank
+        self.bed = bed
         self.slot_bytes = slot_bytes
         self.outgoing: IntVector = np.array(outgoing, dtype=np.int64)
         self.incoming: IntVector = np.array(incoming, dtype=np.int64)
@@ -188,6 +193,10 @@ class _Bell:
         # Peers may ring until the last of them is gone.
         for end in ends:
             weakref.finalize(self, os.close, end)
+        #: What compiled code sleeps on.
+        self.bed = np.zeros(4, dtype=np.int64)
+        struct.pack_into("=ihh", self.bed, 0, self.inside, select.POLLIN, 0)
+        self.bed[1] = self.inside
 
     def nap(self, limit_s: float) -> None:
         """Sleep until somebody rings."""
@@ -218,6 +227,7 @@ def inproc_windows(aborts: Sequence[AbortFlag]) -> list[Window]:
             nap=bells[rank].nap,
             memory=(memory, bells),
             slot_bytes=slot_bytes,
+            bed=bells[rank].bed.ctypes.data,
         )
         for rank, abort in enumerate(aborts)
     ]

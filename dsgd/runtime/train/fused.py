@@ -100,6 +100,7 @@ class FusedRounds:
         self._places[kernels.RANK] = rank.number
         self._places[kernels.STRETCH] = rows_per_call
         self._places[kernels.SLOT] = window.slot_bytes
+        self._places[kernels.BED] = window.bed
         self._samples = np.zeros((_N_SAMPLES, 4))
         core = 1 << (rank.size.bit_length() - 1)
         self._steps = optimizer.arguments(params, shard, state), vector
