@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import scalar
 from dsgd.types import AnyArray
 
-__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "ring_if_asleep", "sleep_on", "store", "yield_core"]
+__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "ring_if_asleep", "store", "yield_core"]
 
 #: ``memcpy(target, source, n_bytes)`` of the C library.
 copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
@@ -113,25 +113,3 @@ def ring_if_asleep(flag: int, bell: int, message: int) -> None:
     if load(flag) != 0:
         store(flag, 0)
         _send(np.int32(bell), message, np.uint64(1), np.int32(_DONT_WAIT))
-
-
-_poll = types.ExternalFunction("poll", types.int32(types.intp, types.uint64, types.int32))
-_read = types.ExternalFunction("read", types.intp(types.int32, types.intp, types.uintp))
-
-
-@scalar
-def sleep_on(bed: int, milliseconds: int) -> Any:
-    """Sleep until somebody rings; return whether somebody has.
-
-    Parameters
-    ----------
-    bed : int
-        Address of four words: a ``struct pollfd`` for reading a descriptor that does not block, the descriptor once
-        more, and room for what is read.
-    milliseconds : int
-        Longest sleep.
-    """
-    if _poll(bed, np.uint64(1), np.int32(milliseconds)) <= 0:
-        return False
-    _read(np.int32(load(bed + 8)), bed + 16, np.uint64(16))
-    return True

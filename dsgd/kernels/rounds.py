@@ -16,9 +16,8 @@ Cost per round: one read of a cache line per peer and 64 bytes of the model; no 
 waits keeps its core for as long as a wake-up takes, then it sleeps, and the peer that it waits for wakes it: where
 other programs want the cores too, a rank that kept its core would only take it from its peers.
 
-Ranks that are threads sleep inside the kernel. Outside it the last of sixteen would have to wait for the interpreter
-lock behind all others, who by then wait for it, leave the kernel, too, and want the lock: rounds of a hundred
-microseconds would take milliseconds, and never find back.
+Ranks that are threads sleep inside the kernel, where they need no interpreter lock (`dsgd.kernels.beds`). Others leave
+it to sleep.
 
 Source: the counters are those of Lamport 1983; sense-reversing barriers (Mellor-Crummey and Scott 1991) wait likewise.
 """
@@ -31,7 +30,8 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
-from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, sleep_on, store
+from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
+from dsgd.kernels.beds import core_of, leave_core_in, sleep_in
 from dsgd.kernels.dual import to_dual, to_primal
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
@@ -46,6 +46,7 @@ __all__ = [
     "N_PLACES",
     "N_STAMPS",
     "SLOT_BYTES",
+    "TURN",
     "box_bytes",
     "run_rounds",
 ]
@@ -64,7 +65,7 @@ PUBLISHED_AT: Final = 0
 LEAVE_AT: Final = 8  # and one word further for odd rounds
 GONE_AT: Final = 24
 ASLEEP_AT: Final = 32
-# How many rounds a rank had published when it last had to wait, and on which core that was; not for kernels.
+# How many rounds a rank had published when it last had to wait, and on which core that was.
 LATE_AT: Final = 40
 CORE_AT: Final = 48
 _SLOTS_AT: Final = 128
@@ -89,9 +90,7 @@ LATE_RANK: Final = 9
 BEGIN: Final = 10  # the row of this rank at which its round 0 begins
 STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would call a kernel anew
 SLOT: Final = 12  # bytes of a slot
-BED: Final = 13  # address of what this rank sleeps on inside the kernel, see `sleep_on`; 0 if it has to leave it
-SLEPT: Final = 14  # rounds ever published when this rank last slept
-STREAK: Final = 15  # how many rounds it has slept in, one after the other or every second
+BED: Final = 13  # address of the bed in which this rank sleeps inside the kernel; 0 if it has to leave it
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
@@ -100,11 +99,8 @@ _POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
 # The longest sleep inside the kernel: what has happened to the job is seen outside.
 _NAP_MS: Final = 50
-# Ranks that share a core sleep in every second round, by turns. They part outside the kernel: in these of so many
-# rounds of a streak a rank leaves it to sleep.
-_LEAVES_FROM: Final = 8
-_LEAVES_TO: Final = 12
-_LEAVES_EVERY: Final = 64
+#: Ranks that take turns on a core each run until they have to wait, one round further than the other.
+TURN: Final = 2
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _CLOCK: Final = np.int32(time.CLOCK_MONOTONIC)
@@ -161,15 +157,19 @@ def _publish(
 
 
 @scalar
-def _sleeps_here(places: IntVector) -> Any:
-    """Note that this rank is about to sleep; return whether inside the kernel."""
-    due = places[PUBLISHED]
-    if due - places[SLEPT] > 2:
-        places[STREAK] = 0
-    elif due != places[SLEPT]:
-        places[STREAK] = (places[STREAK] + 1) % _LEAVES_EVERY
-    places[SLEPT] = due
-    return places[BED] != 0 and not _LEAVES_FROM <= places[STREAK] < _LEAVES_TO
+def _sleep(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, peer: int) -> Any:
+    """Sleep, or leave the core on which the peer has just waited, too; return False if nobody has rung for long."""
+    core, published = core_of(), places[PUBLISHED]
+    for k in range(boxes_out.shape[0]):
+        store(boxes_out[k] + CORE_AT, core)
+        store(boxes_out[k] + LATE_AT, published)
+    # One of the two has to stay.
+    if core >= 0 and peer < places[RANK]:
+        late = load(boxes_in[peer] + LATE_AT)
+        is_shared = late != 0 and published - late <= TURN and load(boxes_in[peer] + CORE_AT) == core
+        if is_shared and leave_core_in(places[BED], core):
+            return True
+    return sleep_in(places[BED], _NAP_MS)
 
 
 @scalar
@@ -193,7 +193,7 @@ def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, a
                 # rank does not see its counter, and no byte would wake this rank.
                 barrier()
             if polls > _POLLS:
-                if not _sleeps_here(places) or not sleep_on(places[BED], _NAP_MS):
+                if places[BED] == 0 or not _sleep(boxes_out, boxes_in, places, rank):
                     places[LATE_RANK] = rank
                     return LATE
                 polls = 0

@@ -30,7 +30,7 @@ __all__ = ["FlatModule", "FlatTensors", "NamedTensors", "is_of_host"]
 
 def is_of_host(device: torch.device) -> bool:
     """Return whether numpy sees the memory of a device."""
-    return device.type == "cpu"
+    return bool(device.type == "cpu")
 
 
 class FlatTensors:

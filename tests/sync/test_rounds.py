@@ -19,10 +19,12 @@ import scipy.sparse as sp
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
-from dsgd.comm.memory.window import inproc_windows
+from dsgd.comm.memory.window import Window, inproc_windows
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
+from dsgd.kernels.beds import core_of, leave_core_in, make_bed
+from dsgd.kernels.jit import kernel
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainJob, TrainResult, fused, visits
@@ -142,6 +144,16 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
     assert got[0].params.tobytes() != whole[0].params.tobytes()
 
 
+def test_threads_sleep_inside_the_kernel(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that waits a millisecond, too long for its core, goes on without the interpreter lock."""
+    waits: list[int] = []
+    wait = Window.wait
+    monkeypatch.setattr(Window, "wait", lambda window, *args: (waits.append(window.rank), wait(window, *args)))
+    train_on("threads", shards_of([200_000, 10]), LocalSGD(every=10_000))
+    assert max(calls[1]) == 19  # the last round of an epoch is an ordinary one
+    assert len(waits) < 5  # of 57 rounds; it looks outside where fifty milliseconds have passed
+
+
 def test_rounds_of_a_second_are_not_fused(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants to stop would have to wait for the end of the round."""
     monkeypatch.setattr(FusedRounds, "most_entries", 20 * (N_FEATURES + 1 + 16) - 1)
@@ -259,16 +271,25 @@ needs_two_cores = pytest.mark.skipif(
 )
 
 
+@kernel
+def leave_core_compiled(bed: int) -> bool:
+    """Leave the core as ranks do inside a kernel."""
+    return leave_core_in(bed, core_of())
+
+
 @needs_two_cores
-def test_a_thread_leaves_its_core_and_keeps_its_rights() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_thread_leaves_its_core_and_keeps_its_rights(compiled: bool) -> None:
     """It goes on elsewhere, may still use all cores that it might before, and one with a single core stays there."""
+    bed = make_bed(0)
+    leave_core_compiled(bed.ctypes.data)
     allowed = os.sched_getaffinity(0)
     found: list[tuple[bool, bool, set[int]]] = []
 
     def move(mask: set[int]) -> None:
         os.sched_setaffinity(0, mask)
         core = current_core()
-        moved = leave_core(core)
+        moved = leave_core_compiled(bed.ctypes.data) if compiled else leave_core(core)
         found.append((moved, current_core() != core, os.sched_getaffinity(0)))
 
     for mask in (allowed, {min(allowed)}):

@@ -19,7 +19,6 @@ import ctypes
 import os
 import select
 import socket
-import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -31,7 +30,8 @@ import numpy as np
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
-from dsgd.kernels.rounds import BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES, box_bytes
+from dsgd.kernels.beds import make_bed
+from dsgd.kernels.rounds import BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES, TURN, box_bytes
 from dsgd.types import AnyArray, IntVector
 
 __all__ = ["NAP_S", "Window", "inproc_windows"]
@@ -41,8 +41,6 @@ NAP_S: Final = 0.05
 _ALIGNMENT: Final = 128
 # Two vectors have the same sum in any order, so those of two threads need not be short.
 _SLOT_BYTES_OF_TWO: Final = 4 * 1024 * 1024
-# Ranks that take turns on a core each run until they have to wait, one round further than the other.
-_TURN: Final = 2
 
 
 class Window:
@@ -70,7 +68,7 @@ class Window:
     slot_bytes : int, default `SLOT_BYTES`
         The largest vector that fits.
     bed : int, default 0
-        Address of what this rank can sleep on in compiled code, see `dsgd.kernels.atomics.sleep_on`; 0 if it cannot.
+        Address of what this rank can sleep on in compiled code, see `dsgd.kernels.beds`; 0 if it cannot.
 
     Attributes
     ----------
@@ -171,7 +169,7 @@ class Window:
         for box in self.outgoing.tolist():
             _words(box)[CORE_AT // 8], _words(box)[LATE_AT // 8] = core, self.published
         late = self._word(peer, LATE_AT)
-        if core < 0 or peer > self.rank or not late or self.published - late > _TURN:
+        if core < 0 or peer > self.rank or not late or self.published - late > TURN:
             return False
         return self._word(peer, CORE_AT) == core and leave_core(core)
 
@@ -194,9 +192,7 @@ class _Bell:
         for end in ends:
             weakref.finalize(self, os.close, end)
         #: What compiled code sleeps on.
-        self.bed = np.zeros(4, dtype=np.int64)
-        struct.pack_into("=ihh", self.bed, 0, self.inside, select.POLLIN, 0)
-        self.bed[1] = self.inside
+        self.bed = make_bed(self.inside)
 
     def nap(self, limit_s: float) -> None:
         """Sleep until somebody rings."""
