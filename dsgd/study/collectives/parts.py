@@ -78,6 +78,11 @@ class PartOfBox:
     bound: float
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of the sum."""
+        return _N_BYTES
+
+    @property
     def ratio(self) -> float:
         """How many times as fast trees are."""
         return self.rings_s / self.trees_s
