@@ -1,0 +1,159 @@
+"""Validation of linear models: the rows that are scored after every epoch, and the model as it is then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from dsgd.errors import InvalidDataError
+from dsgd.estimators.start import Start
+from dsgd.estimators.tables import encoded
+from dsgd.estimators.validation_split import hold_out_as_sklearn
+from dsgd.inputs.frames import in_memory
+from dsgd.inputs.rows import Rows, unpacked
+from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.table_files import are_table_files
+from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for
+from dsgd.local import unpack
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["scored_rows", "with_validation"]
+
+
+@dataclass(frozen=True)
+class _ModelOf:
+    """Makes an estimator of a parameter vector.
+
+    Parameters
+    ----------
+    estimator : AbstractSGD
+        One without a model.
+    n_features, n_outputs : int
+        Shape of the coefficients.
+    by_column : bool
+        Whether the vector has them column by column, see `dsgd.local.pack`.
+    """
+
+    estimator: Any
+    n_features: int
+    n_outputs: int
+    by_column: bool
+
+    def __call__(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> Any:
+        model = self.estimator
+        coef, intercept = unpack(params, self.n_features, self.n_outputs, sparse=self.by_column)
+        model.coef_, model.intercept_ = model._shape_model(coef, intercept)
+        return model
+
+
+def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) -> tuple[tuple[Any, Any, Any], Start]:
+    """Return the rows to train on, and where training begins with the validation rows as training takes rows.
+
+    Parameters
+    ----------
+    estimator : AbstractSGD
+        The estimator, whose columns are known.
+    rows : tuple
+        (X, y, sample_weight), as `encoded` returned them.
+    start : Start
+        Where training begins; its validation rows are as the user gave them.
+
+    Raises
+    ------
+    InvalidDataError
+        Rows for ``scoring`` cannot be held out of these, or there is no encoder for files of validation rows.
+    """
+    if start.validation is not None:
+        if are_table_files(start.validation[0]) and estimator.encoder_ is None:
+            raise InvalidDataError(
+                f"X_val names files of tables, and the training rows are none: load {start.validation[0]!r:.80} first."
+            )
+        # Read and encoded here, wherever the model is trained.
+        here = _bare(estimator)
+        here.encoder_, here.out_of_core = estimator.encoder_, False
+        return rows, replace(start, validation=encoded(here, start.validation, goes_on=True))
+    if start.is_part or not estimator.early_stopping or estimator.scoring is None:
+        return rows, start
+    rows, validation = _split(estimator, rows)
+    return rows, replace(start, validation=validation)
+
+
+def scored_rows(
+    estimator: Any, start: Start, initial: FloatVector, *, width: int, n_outputs: int, by_column: bool
+) -> ScoredRows:
+    """Return the validation rows, checked against the training rows, and what scores a model on them.
+
+    Parameters
+    ----------
+    estimator : AbstractSGD
+        The estimator, whose features and classes are known.
+    start : Start
+        Has the validation rows.
+    initial : array, shape (n_params,)
+        The model that training begins with, on which the measure is tried.
+    width, n_outputs, by_column
+        The shape of a model; see `_ModelOf`.
+
+    Raises
+    ------
+    InvalidDataError
+        The rows do not suit the estimator.
+    InvalidParameterError
+        The measure does not suit the model.
+    """
+    given, name = start.validation, type(estimator).__name__
+    assert given is not None
+    block = checked_block(lambda: estimator._check_rows(*given, Start(is_first=False)))
+    if estimator._is_classification:
+        refuse_unknown_labels(block[1], estimator.classes_)
+    model = _bare(estimator)
+    model.n_features_in_ = estimator._width
+    found = ScoredRows(_ModelOf(model, width, n_outputs, by_column), scorer_for(model), block)
+    found.try_out(name, estimator.scoring, initial, {})
+    return found
+
+
+def _bare(estimator: Any) -> Any:
+    """Return the estimator without a client, listeners, a model or names of columns: it takes rows as encoded."""
+    bare = estimator._without_client()
+    for name in ("_audience", "feature_names_in_", "encoder_", "coef_", "intercept_"):
+        vars(bare).pop(name, None)
+    return bare
+
+
+def _split(estimator: Any, rows: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Return (X, y, sample_weight) of the rows to train on and of those to score, which stay together."""
+    X, y, weights = rows
+    name = f"{type(estimator).__name__}(scoring={estimator.scoring!r}, early_stopping=True)"
+    if isinstance(X, Rows) and not X.uses_cluster:
+        X, y, weights = unpacked(X, y, weights)
+    if isinstance(X, Rows) or is_distributed(X) or holds_blocks(X) or y is None:
+        raise InvalidDataError(
+            f"{name} holds out rows of arrays in this process only, because one rank scores all of them. Pass "
+            "validation rows of your own to fit: X_val and y_val."
+        )
+    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    y = np.asarray(in_memory(y))
+    if weights is not None:  # a number stands for equal ones
+        weights = np.asarray(in_memory(weights))
+        weights = np.full(n_rows, weights) if weights.ndim == 0 else weights
+    held_out = None
+    if len(y) == n_rows and (weights is None or len(weights) == n_rows):
+        block = np.empty((n_rows, 0)), y, weights
+        held_out = hold_out_as_sklearn(estimator, block, stratify=estimator._is_classification)
+    if held_out is None:
+        raise InvalidDataError(
+            f"{name} cannot draw validation rows from {n_rows} rows and {len(y)} targets: there are too few, or of a "
+            "class. Train on more rows, change validation_fraction, or pass X_val and y_val to fit."
+        )
+
+    def part(mask: AnyArray) -> tuple[Any, Any, Any]:
+        numbers = np.flatnonzero(mask)
+        return _safe_indexing(X, numbers), y[numbers], None if weights is None else weights[numbers]
+
+    return part(~held_out), part(held_out)
