@@ -22,10 +22,11 @@ from sklearn.utils import check_random_state, check_X_y
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import Start, initial
+from dsgd.estimators.steps import map_bytes, map_of, optimizer_of
 from dsgd.estimators.tables import encoded
 from dsgd.estimators.validation import scored_rows, with_validation
 from dsgd.estimators.validation_split import hold_out_as_sklearn
@@ -43,16 +44,13 @@ from dsgd.inputs.validation import given_validation, refuse_idle
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import (
-    SGD,
     AbstractReduction,
     AbstractRule,
     Importance,
     LearningRate,
     Objective,
-    RandomMap,
     pack,
     refuse_sparse,
-    resolve_sampling,
     unpack,
 )
 from dsgd.preprocessing import ColumnEncoder
@@ -403,7 +401,7 @@ class AbstractSGD(AbstractLinearEstimator):
             first=start.is_first,
         ) as blocks:
             packer, job, given = self._plan(blocks.summaries, start, seed, storage)
-            beside = self._map_bytes() + getattr(given, "nbytes", 0)
+            beside = map_bytes(self) + getattr(given, "nbytes", 0)
             work = Work(
                 train,
                 packer,
@@ -445,7 +443,7 @@ class AbstractSGD(AbstractLinearEstimator):
             out_of_core=self.out_of_core,
             storage=storage,
         )
-        self._random_map = self._map_of(start, seed)
+        self._random_map = map_of(self, start, seed)
         # Features of sparse rows are dense.
         by_column, width = sparse and not self._random_map, self._random_map.n_components if self._random_map else d
 
@@ -456,7 +454,7 @@ class AbstractSGD(AbstractLinearEstimator):
         coef = initial(start.coef, (k, width), "coef_init", dtype)
         intercept = initial(start.intercept, (k,), "intercept_init", dtype)
         job = TrainJob(
-            optimizer=self._optimizer(objective, seed),
+            optimizer=optimizer_of(self, objective, seed),
             strategy=resolve(self.sync),
             initial=flat(coef, intercept),
             max_iter=1 if start.is_part else self.max_iter,
@@ -486,42 +484,6 @@ class AbstractSGD(AbstractLinearEstimator):
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
         job = replace(job, leaves=configuration, epochs_before=epochs_before)
         return packer, job, start.left if epochs_before else None
-
-    def _optimizer(self, objective: Objective, seed: int) -> SGD:
-        """Return what takes the steps."""
-        # A reduction has steps of its own.
-        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
-        return SGD(
-            objective=objective,
-            schedule="constant" if reduction else self.learning_rate,
-            eta0=1.0 if reduction else float(self.eta0),
-            power_t=float(self.power_t),
-            average=int(self.average),
-            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
-            sampling=resolve_sampling(self.sampling),
-            seed=seed,
-            reduction=reduction,
-            features=self._random_map,
-        )
-
-    def _map_of(self, start: Start, seed: int) -> RandomMap | None:
-        """Return what the model is linear in; one that goes on with coefficients goes on with their features."""
-        if self.features is None:
-            return None
-        kept = self._random_map
-        if kept is None or (start.coef is None and start.is_first):
-            return self.features.as_map(seed)
-        if self.features.as_map(kept.seed) != kept:
-            raise InvalidParameterError(
-                f"{type(self).__name__}(features={self.features!r}) is not what the coefficients belong to, with which "
-                f"training would go on: {kept!r}. Set it back, or fit without warm_start and coef_init."
-            )
-        return kept
-
-    def _map_bytes(self) -> int:
-        """Return the memory of the frequencies of features, while they are drawn in float64."""
-        given = self._random_map
-        return 0 if given is None else 2 * 8 * given.n_components * (self._width + 1)
 
     def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
@@ -593,7 +555,7 @@ class AbstractSGD(AbstractLinearEstimator):
             left=getattr(self, "_left", None),
         )
 
-    def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, Any, Any]) -> Start:
+    def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, ...] = (None, None, None)) -> Start:
         """Return where ``fit`` begins: at zero, at what was passed, or with ``warm_start`` at the fitted model."""
         rows = given_validation(*validation)
         refuse_idle(self, has_rows=rows is not None)
