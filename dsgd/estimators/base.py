@@ -29,7 +29,6 @@ from dsgd.estimators.start import Start, initial
 from dsgd.estimators.steps import map_bytes, map_of, optimizer_of
 from dsgd.estimators.tables import encoded
 from dsgd.estimators.validation import scored_rows, with_validation
-from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
@@ -41,6 +40,7 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
 from dsgd.inputs.validation import given_validation, refuse_idle
+from dsgd.inputs.validation_split import hold_out_as_sklearn
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import (
@@ -557,7 +557,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, ...] = (None, None, None)) -> Start:
         """Return where ``fit`` begins: at zero, at what was passed, or with ``warm_start`` at the fitted model."""
-        rows = given_validation(*validation)
+        rows = given_validation(*validation, takes_files=True)
         refuse_idle(self, has_rows=rows is not None)
         warm = self.warm_start and hasattr(self, "coef_")
         return Start(

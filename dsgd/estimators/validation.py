@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from sklearn.utils import _safe_indexing
-
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.start import Start
 from dsgd.estimators.tables import encoded
-from dsgd.estimators.validation_split import hold_out_as_sklearn
-from dsgd.inputs.frames import in_memory
-from dsgd.inputs.rows import Rows, unpacked
-from dsgd.inputs.simulated import holds_blocks
-from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import are_table_files
 from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for
+from dsgd.inputs.validation_split import split_off
 from dsgd.local import unpack
 from dsgd.types import AnyArray, FloatVector
 
@@ -79,7 +72,7 @@ def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) ->
         return rows, replace(start, validation=encoded(here, start.validation, goes_on=True))
     if start.is_part or not estimator.early_stopping or estimator.scoring is None:
         return rows, start
-    rows, validation = _split(estimator, rows)
+    rows, validation = split_off(estimator, rows)
     return rows, replace(start, validation=validation)
 
 
@@ -124,36 +117,3 @@ def _bare(estimator: Any) -> Any:
     for name in ("_audience", "feature_names_in_", "encoder_", "coef_", "intercept_"):
         vars(bare).pop(name, None)
     return bare
-
-
-def _split(estimator: Any, rows: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """Return (X, y, sample_weight) of the rows to train on and of those to score, which stay together."""
-    X, y, weights = rows
-    name = f"{type(estimator).__name__}(scoring={estimator.scoring!r}, early_stopping=True)"
-    if isinstance(X, Rows) and not X.uses_cluster:
-        X, y, weights = unpacked(X, y, weights)
-    if isinstance(X, Rows) or is_distributed(X) or holds_blocks(X) or y is None:
-        raise InvalidDataError(
-            f"{name} holds out rows of arrays in this process only, because one rank scores all of them. Pass "
-            "validation rows of your own to fit: X_val and y_val."
-        )
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    y = np.asarray(in_memory(y))
-    if weights is not None:  # a number stands for equal ones
-        weights = np.asarray(in_memory(weights))
-        weights = np.full(n_rows, weights) if weights.ndim == 0 else weights
-    held_out = None
-    if len(y) == n_rows and (weights is None or len(weights) == n_rows):
-        block = np.empty((n_rows, 0)), y, weights
-        held_out = hold_out_as_sklearn(estimator, block, stratify=estimator._is_classification)
-    if held_out is None:
-        raise InvalidDataError(
-            f"{name} cannot draw validation rows from {n_rows} rows and {len(y)} targets: there are too few, or of a "
-            "class. Train on more rows, change validation_fraction, or pass X_val and y_val to fit."
-        )
-
-    def part(mask: AnyArray) -> tuple[Any, Any, Any]:
-        numbers = np.flatnonzero(mask)
-        return _safe_indexing(X, numbers), y[numbers], None if weights is None else weights[numbers]
-
-    return part(~held_out), part(held_out)

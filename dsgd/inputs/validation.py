@@ -140,13 +140,17 @@ def refuse_idle(estimator: Any, *, has_rows: bool) -> None:
             )
 
 
-def given_validation(X_val: Any, y_val: Any, sample_weight_val: Any) -> tuple[Any, Any, Any] | None:
+def given_validation(
+    X_val: Any, y_val: Any, sample_weight_val: Any = None, *, takes_files: bool = False
+) -> tuple[Any, Any, Any] | None:
     """Return the validation rows that the user gives, or None if there are none.
 
     Parameters
     ----------
     X_val, y_val, sample_weight_val : object
         As passed to ``fit``.
+    takes_files : bool, default False
+        Whether X_val may name files of tables.
 
     Raises
     ------
@@ -158,7 +162,7 @@ def given_validation(X_val: Any, y_val: Any, sample_weight_val: Any) -> tuple[An
         if y is not None or weights is not None:
             raise InvalidDataError("y_val and sample_weight_val are given without X_val: pass the rows, too.")
         return None
-    if holds_blocks(X) or (is_distributed(X) and not are_table_files(X)):
+    if holds_blocks(X) or (is_distributed(X) and not (takes_files and are_table_files(X))):
         raise InvalidDataError(
             f"X_val must be in the memory of this process, because one rank scores all of it. Got "
             f"{type(X).__name__}: load it first, as X_val.compute() does for a dask collection, or take a sample."

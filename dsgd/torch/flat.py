@@ -104,9 +104,10 @@ class NamedTensors:
 
     def vectors(self) -> dict[str, AnyArray]:
         """Return the vectors by name, to be read or written in place by the host."""
+        if not self._may_differ:  # else the host has written what the tensors have yet to get
+            for flat in self._flat.values():
+                flat.to_host()
         self._may_differ = True
-        for flat in self._flat.values():
-            flat.to_host()
         return {name: flat.host for name, flat in self._flat.items()}
 
     def to_device(self) -> bool:
