@@ -28,7 +28,7 @@ from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import Start, initial
 from dsgd.estimators.steps import map_bytes, map_of, optimizer_of
 from dsgd.estimators.tables import encoded
-from dsgd.estimators.validation import scored_rows, with_validation
+from dsgd.estimators.validation import watched, with_validation
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
@@ -473,12 +473,7 @@ class AbstractSGD(AbstractLinearEstimator):
         if not start.is_part:
             resume_from = None if self.resume_from is None else os.fspath(self.resume_from)
             job = replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
-            if start.validation is None:
-                return packer, job, None
-            watch = scored_rows(self, start, job.initial, width=width, n_outputs=k, by_column=by_column)
-            if job.checkpoint is not None or resume_from is not None:
-                job = replace(job, source={**job.source, "validation": watch.identity})
-            return packer, job, watch
+            return packer, *watched(self, start, job, width=width, n_outputs=k, by_column=by_column)
         # Under other ones what is remembered would mean something else.
         configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": by_column})
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0

@@ -13,9 +13,10 @@ from dsgd.inputs.table_files import are_table_files
 from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for
 from dsgd.inputs.validation_split import split_off
 from dsgd.local import unpack
+from dsgd.runtime.train import TrainJob
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["scored_rows", "with_validation"]
+__all__ = ["watched", "with_validation"]
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,19 @@ def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) ->
     return rows, replace(start, validation=validation)
 
 
-def scored_rows(
-    estimator: Any, start: Start, initial: FloatVector, *, width: int, n_outputs: int, by_column: bool
-) -> ScoredRows:
-    """Return the validation rows, checked against the training rows, and what scores a model on them.
+def watched(
+    estimator: Any, start: Start, job: TrainJob, *, width: int, n_outputs: int, by_column: bool
+) -> tuple[TrainJob, ScoredRows | None]:
+    """Return the job, and what scores its model on the validation rows; None if there are none.
 
     Parameters
     ----------
     estimator : AbstractSGD
         The estimator, whose features and classes are known.
     start : Start
-        Has the validation rows.
-    initial : array, shape (n_params,)
-        The model that training begins with, on which the measure is tried.
+        Has the validation rows, which are checked against the training rows.
+    job : TrainJob
+        What is trained; the measure is tried on the model that it begins with.
     width, n_outputs, by_column
         The shape of a model; see `_ModelOf`.
 
@@ -99,16 +100,19 @@ def scored_rows(
     InvalidParameterError
         The measure does not suit the model.
     """
-    given, name = start.validation, type(estimator).__name__
-    assert given is not None
+    given = start.validation
+    if given is None:
+        return job, None
     block = checked_block(lambda: estimator._check_rows(*given, Start(is_first=False)))
     if estimator._is_classification:
         refuse_unknown_labels(block[1], estimator.classes_)
     model = _bare(estimator)
     model.n_features_in_ = estimator._width
     found = ScoredRows(_ModelOf(model, width, n_outputs, by_column), scorer_for(model), block)
-    found.try_out(name, estimator.scoring, initial, {})
-    return found
+    found.try_out(type(estimator).__name__, estimator.scoring, job.initial, {})
+    if job.checkpoint is not None or job.resume_from is not None:
+        job = replace(job, source={**job.source, "validation": found.identity})
+    return job, found
 
 
 def _bare(estimator: Any) -> Any:

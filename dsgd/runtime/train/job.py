@@ -19,7 +19,7 @@ __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "Validation", 
 class Validation(Protocol):
     """Validation rows, and how a model is scored on them; rank 0 is given it, see `TrainJob.validates`.
 
-    Parameters
+    Attributes
     ----------
     n_rows, n_entries : int
         Rows, and entries of them, that scoring a model reads.
