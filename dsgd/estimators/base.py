@@ -39,7 +39,7 @@ from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
-from dsgd.inputs.validation import given_validation, refuse_idle
+from dsgd.inputs.validation import given_validation, refuse_idle, take_best
 from dsgd.inputs.validation_split import hold_out_as_sklearn
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.kernel_approximation import RandomFeatures
@@ -61,7 +61,6 @@ from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.job import best_of
 from dsgd.runtime.train.partial_fit import goes_on
 from dsgd.runtime.train.serving import mail_for
 from dsgd.stages import stage
@@ -79,7 +78,6 @@ _ELASTIC_PIECES: Final = 4
 # The last model and the mean of the models, there where they are two; named as in scikit-learn.
 _BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
 _OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
-_OF_BEST: Final = ("best_score_", "best_epoch_")
 
 
 @inherit_method_docs
@@ -503,10 +501,7 @@ class AbstractSGD(AbstractLinearEstimator):
         self.loss_curve_ = [record.train_loss for record in result.history]
         self.sync_history_ = result.periods
         self.history_ = History.of(result.history, gang.ledger)
-        for name in _OF_BEST:
-            self.__dict__.pop(name, None)
-        if (best := best_of(result.history)) is not None:
-            self.best_score_, self.best_epoch_ = best.validation_score, best.epoch
+        take_best(self, result.history)
         self._take_report(
             gang,
             strategy=repr(resolve(self.sync)),

@@ -11,7 +11,7 @@ are. The others wait for it, as for everything at the end of an epoch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,19 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import are_table_files
 from dsgd.inputs.weights import check_any_weight
+from dsgd.runtime.train import EpochRecord
+from dsgd.runtime.train.job import best_of
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["ScoredRows", "checked_block", "given_validation", "refuse_idle", "refuse_unknown_labels", "scorer_for"]
+__all__ = [
+    "ScoredRows",
+    "checked_block",
+    "given_validation",
+    "refuse_idle",
+    "refuse_unknown_labels",
+    "scorer_for",
+    "take_best",
+]
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,22 @@ def checked_block(check: Callable[[], Block]) -> Block:
     except ValueError as error:
         raise InvalidDataError(f"Validation rows (X_val, y_val, sample_weight_val): {error}") from error
     return block
+
+
+def take_best(estimator: Any, history: Sequence[EpochRecord]) -> None:
+    """Set ``best_score_`` and ``best_epoch_`` of an estimator, if an epoch has a score; warn if one is needed."""
+    for name in ("best_score_", "best_epoch_"):
+        estimator.__dict__.pop(name, None)
+    best = best_of(history)
+    if best is not None:
+        estimator.best_score_, estimator.best_epoch_ = best.validation_score, best.epoch
+    elif estimator.restore_best:
+        warnings.warn(
+            f"{type(estimator).__name__}(restore_best=True, scoring={estimator.scoring!r}): no epoch has a validation "
+            "score that is a number, so the model is that of the last epoch.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _name_of(scorer: Any) -> str:

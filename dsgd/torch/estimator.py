@@ -25,7 +25,7 @@ from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.frames import validated
 from dsgd.inputs.history import History, line_of
 from dsgd.inputs.partition import pack_for_threads
-from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle
+from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
 from dsgd.inputs.validation_split import split_off
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -33,7 +33,6 @@ from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.train import TrainJob, TrainResult, train
-from dsgd.runtime.train.job import best_of
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
@@ -264,10 +263,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.module_.eval()
         self.n_iter_ = result.n_iter
         self.history_ = History.of(result.history, gang.ledger)
-        for name in ("best_score_", "best_epoch_"):
-            self.__dict__.pop(name, None)
-        if (best := best_of(result.history)) is not None:
-            self.best_score_, self.best_epoch_ = best.validation_score, best.epoch
+        take_best(self, result.history)
         self.sync_history_ = result.periods
         self._take_report(
             gang,

@@ -10,8 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.datasets import make_classification
 from sklearn.metrics import accuracy_score, get_scorer, make_scorer, r2_score
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 
 import dsgd
 from dsgd import SGDClassifier, SGDRegressor
@@ -108,8 +112,6 @@ def test_scoring_without_rows_holds_out_those_of_scikit_learn(n_jobs: int, table
     (X, y), _ = tables
     options = {**FIT, "tol": 1e-3, "early_stopping": True, "n_jobs": n_jobs, "sync": LocalSGD(32)}
     model = SGDClassifier(**options, scoring="accuracy").fit(pd.DataFrame(X), y)
-    from sklearn.model_selection import StratifiedShuffleSplit
-
     train, held_out = next(StratifiedShuffleSplit(test_size=0.1, random_state=0).split(X, y))
     given = SGDClassifier(**options).fit(X[train], y[train], X_val=X[held_out], y_val=y[held_out])
     assert model.history_[:, "valid_score"] == given.history_[:, "valid_score"]
@@ -228,6 +230,37 @@ def test_what_has_no_validation(tables: Any) -> None:
         SGDClassifier(scoring="f1", early_stopping=True).fit([(X, y), (X, y)])
     with pytest.raises(InvalidDataError, match="cannot draw validation rows from 4 rows"):
         SGDClassifier(scoring="f1", early_stopping=True).fit(X[:4], [0, 1, 1, 1])
+
+
+def test_scores_that_are_no_numbers_are_never_the_best(tables: Any) -> None:
+    """Epochs without a score are passed over; if there is no other, the last model stays, with a warning."""
+    (X, y), (X_val, y_val) = tables
+    given = {"X_val": X_val, "y_val": y_val}
+    calls: list[Any] = []
+
+    def told(*scores: float) -> Any:
+        calls.clear()
+        return lambda *_: calls.append(0) or (np.nan, *scores)[len(calls) - 1]  # the first call is a trial
+
+    model = SGDClassifier(**FIT, max_iter=3, restore_best=True, scoring=told(np.nan, 0.1, np.nan)).fit(X, y, **given)
+    assert (model.best_epoch_, model.best_score_) == (2, 0.1)
+    np.testing.assert_array_equal(model.coef_, SGDClassifier(**FIT, max_iter=2).fit(X, y).coef_)
+    with pytest.warns(RuntimeWarning, match="no epoch has a validation score"):
+        model.set_params(scoring=told(np.nan, np.nan, np.nan)).fit(X, y, **given)
+    np.testing.assert_array_equal(model.coef_, SGDClassifier(**FIT, max_iter=3).fit(X, y).coef_)
+    assert not hasattr(model, "best_epoch_")
+
+
+def test_a_pipeline_transforms_validation_rows(tables: Any) -> None:
+    """With scikit-learn's routing, a pipeline transforms X_val as it does X."""
+    (X, y), (X_val, y_val) = tables
+    scale = StandardScaler().fit(X)
+    expected = SGDClassifier(**FIT, max_iter=3).fit(scale.transform(X), y, X_val=scale.transform(X_val), y_val=y_val)
+    with config_context(enable_metadata_routing=True):
+        model = SGDClassifier(**FIT, max_iter=3).set_fit_request(X_val=True, y_val=True)
+        pipeline = Pipeline([("scale", StandardScaler()), ("sgd", model)], transform_input=["X_val"])
+        pipeline.fit(X, y, X_val=X_val, y_val=y_val)
+    assert pipeline["sgd"].history_[:, "valid_score"] == expected.history_[:, "valid_score"]
 
 
 def test_the_best_model_outlives_an_interruption(tables: Any, tmp_path: Path) -> None:

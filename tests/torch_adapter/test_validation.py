@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sklearn.metrics import get_scorer  # noqa: E402 - what comes below needs torch
+from sklearn.model_selection import ShuffleSplit  # noqa: E402
 from torch import nn  # noqa: E402
 
 from dsgd.errors import InvalidDataError, InvalidParameterError  # noqa: E402
@@ -96,8 +97,6 @@ def test_given_rows_decide_when_to_stop_and_all_others_train() -> None:
 
 def test_a_measure_of_ones_own_and_rows_held_out() -> None:
     """A regressor with several values a row; without X_val the rows of scikit-learn's split are held out."""
-    from sklearn.model_selection import ShuffleSplit
-
     X, _ = rows(100, 0)
     y = (X @ np.arange(8.0).reshape(4, 2)).astype(np.float32)
     options: dict[str, Any] = {"module__n_outputs": 2, "lr": 0.05, "max_epochs": 3, "random_state": 0, "batch_size": 10}
