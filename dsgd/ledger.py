@@ -101,11 +101,15 @@ class RankRecords:
         ``control_bytes_sent``, ``control_messages``, ``rounds``.
     records : structured array, shape (n_records,)
         One row per kept round: round, op, seconds per phase, bytes and messages sent.
+    epochs : array of float64, shape (n_epochs, 2)
+        Bytes sent and seconds of communication (wire and wait) of each epoch of training, without control. What brings
+        the models of ranks together after the last one is in `totals` alone.
     """
 
     rank: int
     totals: dict[str, float]
     records: NDArray[Any]
+    epochs: FloatMatrix = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 class RankLedger:
@@ -163,6 +167,7 @@ class RankLedger:
         self._bytes = self._messages = self._control_bytes = self._control_messages = 0
         self._total_seconds = [0.0] * len(PHASES)
         self._total_sent = [0] * len(_SENT)
+        self._at_epochs: list[tuple[float, float]] = []  # what was sent, and taken by it, until the end of each
         self._records = np.zeros(256, dtype=RECORD_DTYPE)
         self._n_records = 0
         self._keep_every = 1
@@ -348,6 +353,11 @@ class RankLedger:
         self._total_sent[0] += n * n_bytes
         self._total_sent[1] += n * messages
 
+    def end_epoch(self) -> None:
+        """Close an epoch of training, between two rounds."""
+        seconds = self.totals_s()
+        self._at_epochs.append((self._total_sent[0], seconds[WIRE] + seconds[WAIT]))
+
     def totals(self) -> dict[str, float]:
         """Return the sums over all rounds that are over, by the names of `RankRecords.totals`.
 
@@ -358,7 +368,9 @@ class RankLedger:
 
     def records(self) -> RankRecords:
         """Return the account so far."""
-        return RankRecords(self.rank, self.totals(), self._records[: self._n_records].copy())
+        # Seconds are estimates, which may go back a little.
+        epochs = np.maximum(np.diff(np.array([(0.0, 0.0), *self._at_epochs]), axis=0), 0.0)
+        return RankRecords(self.rank, self.totals(), self._records[: self._n_records].copy(), epochs)
 
     def _choose_stride(self, round_s: float) -> None:
         # Only ever move by one power of two, so that one slow or fast round does not decide.

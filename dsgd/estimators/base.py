@@ -22,37 +22,39 @@ from sklearn.utils import check_random_state, check_X_y
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
+from dsgd.estimators.start import Start, initial
+from dsgd.estimators.steps import map_bytes, map_of, optimizer_of
 from dsgd.estimators.tables import encoded
-from dsgd.estimators.validation_split import hold_out_as_sklearn
+from dsgd.estimators.validation import watched, with_validation
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.frames import in_memory, validated
+from dsgd.inputs.history import History
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
+from dsgd.inputs.validation import given_validation, refuse_idle, take_best
+from dsgd.inputs.validation_split import hold_out_as_sklearn
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import (
-    SGD,
     AbstractReduction,
     AbstractRule,
     Importance,
     LearningRate,
     Objective,
-    RandomMap,
     pack,
     refuse_sparse,
-    resolve_sampling,
     unpack,
 )
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
@@ -76,23 +78,6 @@ _ELASTIC_PIECES: Final = 4
 # The last model and the mean of the models, there where they are two; named as in scikit-learn.
 _BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
 _OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
-
-
-@dataclass(frozen=True)
-class _Start:
-    """Where training begins: a model, and what earlier calls of ``partial_fit`` have left.
-
-    `is_first` says whether there is no earlier call, `is_part` whether this is one: then there is one epoch.
-    """
-
-    is_first: bool = True
-    is_part: bool = False
-    coef: AnyArray | None = None
-    intercept: AnyArray | None = None
-    t: float = 1.0
-    averaged: tuple[AnyArray, AnyArray] | None = None
-    n_averaged: int = 0
-    left: SavedState | None = None
 
 
 @inherit_method_docs
@@ -133,9 +118,15 @@ class AbstractSGD(AbstractLinearEstimator):
     eta0 : float, default 0.01
         Initial step size.
     early_stopping : bool, default False
-        Hold rows out and stop when their score no longer improves.
+        Stop when the score on validation rows no longer improves: those passed to ``fit``, else rows that are held out.
     n_iter_no_change : int, default 5
         See `tol`.
+    scoring : str, callable or None, default None
+        The measure of validation rows: the name of a scorer of scikit-learn or a callable (estimator, X, y), which gets
+        `sample_weight` if there are weights. None is accuracy or R2. The rows are those passed to ``fit`` or, of arrays
+        in this process, those that scikit-learn would hold out; rank 0 scores all of them.
+    restore_best : bool, default False
+        Whether ``fit`` ends with the model of the epoch with the best validation score, instead of the last one.
     warm_start : bool, default False
         Start ``fit`` from the fitted model.
     average : bool or int, default False
@@ -213,6 +204,12 @@ class AbstractSGD(AbstractLinearEstimator):
         gradients, a minibatch.
     loss_curve_ : list of float
         Training loss of every epoch.
+    history_ : list of dict
+        A line per epoch: ``epoch``, ``train_loss``, ``seconds`` since training began, ``valid_score`` if there are
+        validation rows, ``dispersion`` of the ranks' models, ``bytes_sent`` by all ranks and ``communication_s``, the
+        mean of what ranks have sent and waited for. ``history_.to_frame()`` is a pandas frame.
+    best_score_, best_epoch_ : float, int
+        The best validation score and its first epoch, counted from 1, if there are validation rows.
     sync_history_ : list of dict
         The periods of ``sync="auto"``, in order: their start in ``rows`` of the rank with the most rows and in
         ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
@@ -247,6 +244,8 @@ class AbstractSGD(AbstractLinearEstimator):
     early_stopping: bool = False
     validation_fraction: float = 0.1
     n_iter_no_change: int = 5
+    scoring: Any = None
+    restore_best: bool = False
     warm_start: bool = False
     average: bool | int = False
     sync: Any = None
@@ -269,13 +268,22 @@ class AbstractSGD(AbstractLinearEstimator):
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, *_OF_RANKS, "_left")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, *_OF_RANKS, "_left", "history_")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
 
     @abstractmethod
     def fit(
-        self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
     ) -> Self:
         """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
 
@@ -292,6 +300,13 @@ class AbstractSGD(AbstractLinearEstimator):
             Where to begin.
         sample_weight : array-like, dask array, str or None, shape (n_samples,)
             Weights, or the name of their column. A whole number stands for that many copies of the row, zero for none.
+        X_val : array, sparse matrix, DataFrame, Rows or files of tables, optional
+            Validation rows, in the memory of this process: they are scored after every epoch, with `early_stopping`
+            they decide when to stop, in place of rows held out, and without it they only go into `history_`.
+        y_val : array-like or str, shape (n_samples_val,)
+            Their targets, or the name of the column.
+        sample_weight_val : array-like, str or None, shape (n_samples_val,)
+            Their weights, or the name of the column.
         """
 
     @property
@@ -313,19 +328,20 @@ class AbstractSGD(AbstractLinearEstimator):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def _train(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> None:
+    def _train(self, X: Any, y: Any, sample_weight: Any, start: Start) -> None:
         """Train on any kind of X, and set the fitted attributes."""
         check_parameters(self)
         if isinstance(X, Rows):
             refuse_beside(y, sample_weight)
         begin = time.perf_counter()
         goes_on = not start.is_first or (self.warm_start and hasattr(self, "coef_"))
-        X, y, sample_weight = encoded(self, (X, y, sample_weight), goes_on=goes_on)
+        rows = encoded(self, (X, y, sample_weight), goes_on=goes_on)
+        (X, y, sample_weight), start = with_validation(self, rows, start)
         train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
         gang, sparse = train_there(X, y, sample_weight, start)
         self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
-    def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
+    def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         if holds_blocks(X):
             return self._train_on_blocks(X, y, sample_weight, start)
         is_read = self.shuffle and not self.out_of_core
@@ -338,20 +354,18 @@ class AbstractSGD(AbstractLinearEstimator):
         if is_read:
             rows.read(n_ranks, type(self).__name__, storage)
         held_out = None
-        if self.early_stopping and not start.is_part and n_ranks == 1:
+        if self.early_stopping and start.validation is None and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
         summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
-        packer, job = self._plan(summaries, start, seed, storage)
+        packer, job, given = self._plan(summaries, start, seed, storage)
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
         shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read, storage=storage)
-        gang = run_on_threads(
-            train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
-        )
+        gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 
-    def _train_on_blocks(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
+    def _train_on_blocks(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         """Train threads of this process, each of them on the block that is given for it."""
         check_targets(X, y, sample_weight)
         if ranks_asked(self.n_jobs) not in (None, len(X)):
@@ -362,14 +376,12 @@ class AbstractSGD(AbstractLinearEstimator):
         summaries = [look(block, expected) for block in blocks]
         check_summaries(summaries)
         self._check_width(summaries, None, first=start.is_first)
-        packer, job = self._plan(summaries, start, self._draw_seed(), self.storage)
+        packer, job, given = self._plan(summaries, start, self._draw_seed(), self.storage)
         shares = [packer([block], rank) for rank, block in enumerate(blocks)]
-        gang = run_on_threads(
-            train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
-        )
+        gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 
-    def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
+    def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         seed, storage = self._draw_seed(), self._storage_of(X)
         with self._open_blocks(
             X,
@@ -386,15 +398,16 @@ class AbstractSGD(AbstractLinearEstimator):
             ),
             first=start.is_first,
         ) as blocks:
-            packer, job = self._plan(blocks.summaries, start, seed, storage)
+            packer, job, given = self._plan(blocks.summaries, start, seed, storage)
+            beside = map_bytes(self) + getattr(given, "nbytes", 0)
             work = Work(
                 train,
                 packer,
                 (job,),
                 cut=TrainData.cut,
-                demand=packer.demand(blocks.summaries, job.initial.size, self._map_bytes()),
+                demand=packer.demand(blocks.summaries, job.initial.size, beside),
                 mail=mail_for(job),
-                given=_given(job, start),
+                given=given,
             )
             gang = blocks.run(work, self._terms(self._listener()))
         return gang, packer.sparse
@@ -404,9 +417,9 @@ class AbstractSGD(AbstractLinearEstimator):
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _plan(
-        self, summaries: Sequence[BlockSummary], start: _Start, seed: int, storage: str | None
-    ) -> tuple[Packer, TrainJob]:
-        """Return what packs the rows and what trains on them."""
+        self, summaries: Sequence[BlockSummary], start: Start, seed: int, storage: str | None
+    ) -> tuple[Packer, TrainJob, Any]:
+        """Return what packs the rows, what trains on them, and what rank 0 alone is given for it."""
         check_summaries(summaries)
         with stage("labels"):
             self._learn_targets(summaries)
@@ -424,11 +437,11 @@ class AbstractSGD(AbstractLinearEstimator):
             sparse=sparse,
             shuffle=bool(self.shuffle),
             seed=seed,
-            validation_fraction=float(self.validation_fraction) if early else 0.0,
+            validation_fraction=float(self.validation_fraction) if early and start.validation is None else 0.0,
             out_of_core=self.out_of_core,
             storage=storage,
         )
-        self._random_map = self._map_of(start, seed)
+        self._random_map = map_of(self, start, seed)
         # Features of sparse rows are dense.
         by_column, width = sparse and not self._random_map, self._random_map.n_components if self._random_map else d
 
@@ -436,10 +449,10 @@ class AbstractSGD(AbstractLinearEstimator):
             return pack(coef, intercept, sparse=by_column, dtype=dtype)
 
         k = objective.n_outputs
-        coef = _initial(start.coef, (k, width), "coef_init", dtype)
-        intercept = _initial(start.intercept, (k,), "intercept_init", dtype)
+        coef = initial(start.coef, (k, width), "coef_init", dtype)
+        intercept = initial(start.intercept, (k,), "intercept_init", dtype)
         job = TrainJob(
-            optimizer=self._optimizer(objective, seed),
+            optimizer=optimizer_of(self, objective, seed),
             strategy=resolve(self.sync),
             initial=flat(coef, intercept),
             max_iter=1 if start.is_part else self.max_iter,
@@ -447,6 +460,8 @@ class AbstractSGD(AbstractLinearEstimator):
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=early,
             scoring="accuracy" if self._is_classification else "r2",
+            validates=start.validation is not None,
+            restore_best=bool(self.restore_best),
             t_start=start.t,
             average_start=None if start.averaged is None else flat(*start.averaged),
             n_averaged=start.n_averaged,
@@ -455,47 +470,13 @@ class AbstractSGD(AbstractLinearEstimator):
         )
         if not start.is_part:
             resume_from = None if self.resume_from is None else os.fspath(self.resume_from)
-            return packer, replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
+            job = replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
+            return packer, *watched(self, start, job, width=width, n_outputs=k, by_column=by_column)
         # Under other ones what is remembered would mean something else.
         configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": by_column})
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
-        return packer, replace(job, leaves=configuration, epochs_before=epochs_before)
-
-    def _optimizer(self, objective: Objective, seed: int) -> SGD:
-        """Return what takes the steps."""
-        # A reduction has steps of its own.
-        reduction = self.optimizer if isinstance(self.optimizer, AbstractReduction) else None
-        return SGD(
-            objective=objective,
-            schedule="constant" if reduction else self.learning_rate,
-            eta0=1.0 if reduction else float(self.eta0),
-            power_t=float(self.power_t),
-            average=int(self.average),
-            rule=self.optimizer if isinstance(self.optimizer, AbstractRule) else None,
-            sampling=resolve_sampling(self.sampling),
-            seed=seed,
-            reduction=reduction,
-            features=self._random_map,
-        )
-
-    def _map_of(self, start: _Start, seed: int) -> RandomMap | None:
-        """Return what the model is linear in; one that goes on with coefficients goes on with their features."""
-        if self.features is None:
-            return None
-        kept = self._random_map
-        if kept is None or (start.coef is None and start.is_first):
-            return self.features.as_map(seed)
-        if self.features.as_map(kept.seed) != kept:
-            raise InvalidParameterError(
-                f"{type(self).__name__}(features={self.features!r}) is not what the coefficients belong to, with which "
-                f"training would go on: {kept!r}. Set it back, or fit without warm_start and coef_init."
-            )
-        return kept
-
-    def _map_bytes(self) -> int:
-        """Return the memory of the frequencies of features, while they are drawn in float64."""
-        given = self._random_map
-        return 0 if given is None else 2 * 8 * given.n_components * (self._width + 1)
+        job = replace(job, leaves=configuration, epochs_before=epochs_before)
+        return packer, job, start.left if epochs_before else None
 
     def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
@@ -519,6 +500,8 @@ class AbstractSGD(AbstractLinearEstimator):
         self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]
         self.sync_history_ = result.periods
+        self.history_ = History.of(result.history, gang.ledger)
+        take_best(self, result.history)
         self._take_report(
             gang,
             strategy=repr(resolve(self.sync)),
@@ -547,10 +530,10 @@ class AbstractSGD(AbstractLinearEstimator):
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return coef and intercept in scikit-learn's shapes."""
 
-    def _resume(self) -> _Start:
+    def _resume(self) -> Start:
         """Return the state from which a later ``partial_fit`` continues."""
         n_averaged = getattr(self, "_n_averaged", 0)
-        return _Start(
+        return Start(
             is_first=not hasattr(self, "coef_"),
             is_part=True,
             # If steps are averaged, coef_ is the mean, and the steps continue from their last model.
@@ -562,17 +545,20 @@ class AbstractSGD(AbstractLinearEstimator):
             left=getattr(self, "_left", None),
         )
 
-    def _restart(self, coef_init: Any, intercept_init: Any) -> _Start:
+    def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, ...] = (None, None, None)) -> Start:
         """Return where ``fit`` begins: at zero, at what was passed, or with ``warm_start`` at the fitted model."""
+        rows = given_validation(*validation, takes_files=True)
+        refuse_idle(self, has_rows=rows is not None)
         warm = self.warm_start and hasattr(self, "coef_")
-        return _Start(
+        return Start(
             coef=self.coef_ if warm and coef_init is None else coef_init,
             intercept=self.intercept_ if warm and intercept_init is None else intercept_init,
+            validation=rows,
         )
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _rows_here(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, is_read: bool) -> LocalRows:
+    def _rows_here(self, X: Any, y: Any, sample_weight: Any, start: Start, *, is_read: bool) -> LocalRows:
         """Return rows of this process, checked; what will be read for its hashes need not be read before."""
         if isinstance(X, Rows):
             rows = X.local()
@@ -585,7 +571,7 @@ class AbstractSGD(AbstractLinearEstimator):
             it.nbytes = 0 if is_read else nbytes_of(rows.block[0])
         return rows
 
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, finite: bool = True) -> Block:
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: Start, *, finite: bool = True) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
         options: dict[str, Any] = {
             "accept_sparse": "csr",
@@ -599,7 +585,7 @@ class AbstractSGD(AbstractLinearEstimator):
             X, y = validated(self, X, y, ensure_all_finite=finite, reset=start.is_first, **options)
         return X, y, check_sample_weight(in_memory(sample_weight), X)
 
-    def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:
+    def _check_all(self, X: Any, y: Any, sample_weight: Any, start: Start) -> Block:
         """Validate arrays of this process that go to other ranks; return (X, y, sample_weight), hashed if they can be.
 
         What is shuffled is dealt by its hashes, and the pass that makes them finds values that are not finite, too.
@@ -625,17 +611,3 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)
-
-
-def _given(job: TrainJob, start: _Start) -> SavedState | None:
-    """Return the state that rank 0 continues from."""
-    return start.left if job.epochs_before else None
-
-
-def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:
-    if value is None:
-        return np.zeros(shape, dtype=dtype)
-    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
-    if array.size != int(np.prod(shape)):
-        raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
-    return array.reshape(shape)

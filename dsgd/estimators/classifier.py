@@ -102,7 +102,16 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
     @notifies_callbacks
     def fit(
-        self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
     ) -> Self:
         """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
 
@@ -112,7 +121,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             Labels of any kind, or the name of their column in a table or in files of tables; None where blocks or
             svmlight files hold them.
         """
-        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
+        validation = X_val, y_val, sample_weight_val
+        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
         self._warn_if_not_converged()
         return self
 

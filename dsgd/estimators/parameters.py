@@ -14,6 +14,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.estimators.tables import check_encoder
+from dsgd.inputs.validation import refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
@@ -57,6 +58,7 @@ def check_whole_fit(estimator: Any) -> None:
             f"{type(estimator).__name__}: early_stopping should be False with partial_fit, which trains for one epoch "
             "on the rows of each call. Watch a score of your own between calls."
         )
+    refuse_idle(estimator, has_rows=False)
 
 
 def check_parameters(estimator: Any) -> None:
@@ -90,7 +92,7 @@ def check_parameters(estimator: Any) -> None:
     check_choice(f"{name}(storage=...)", estimator.storage, (*STORAGES, None))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
-    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):
+    for flag in ("fit_intercept", "shuffle", "early_stopping", "restore_best", "warm_start", "elastic", "out_of_core"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
     check_numbers(estimator, "max_iter", "n_iter_no_change", low=1, integer=True)
     check_numbers(estimator, "tol", optional=True)

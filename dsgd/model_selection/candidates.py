@@ -13,6 +13,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters
+from dsgd.estimators.steps import optimizer_of
 from dsgd.inputs import BlockSummary, is_distributed
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.spool import scratch_folder
@@ -48,8 +49,10 @@ _WITHOUT: Final[Mapping[str, Any]] = {
     "early_stopping": False,
     "features": None,
     "optimizer": None,
+    "restore_best": False,
     "resume_from": None,
     "sampling": "uniform",
+    "scoring": None,
     "storage": None,
 }
 
@@ -183,7 +186,7 @@ def make_models(
     models = []
     for number, candidate in enumerate(candidates):
         for split, each in enumerate(summaries):
-            optimizer = candidate._optimizer(candidate._objective([each]), 0)
+            optimizer = optimizer_of(candidate, candidate._objective([each]), 0)
             models.append(
                 Model(number, split, optimizer, candidate.tol, candidate.n_iter_no_change, candidate.max_iter)
             )

@@ -279,7 +279,7 @@ class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
         if is_read:
             rows.read(n_threads, type(probe).__name__)
         summary = rows.summary(classification=probe._is_classification)
-        packer, _ = probe._plan([summary], begin_at, probe._draw_seed(), None)
+        packer, *_ = probe._plan([summary], begin_at, probe._draw_seed(), None)
         packed = pack_rows(probe, rows, packer, splits)
         if probe._is_classification:
             for each in candidates:

@@ -83,11 +83,18 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Stop when the training loss, or with `early_stopping` the validation score, has not improved by this much for
         `n_iter_no_change` epochs. None does not stop for the loss.
     early_stopping : bool, default False
-        Whether rows are held out and the score on them decides.
+        Whether the score on validation rows decides: those passed to `fit`, else rows that are held out.
     validation_fraction : float, default 0.1
         Share of the rows of every rank that is held out.
     n_iter_no_change : int, default 5
         See `tol`.
+    scoring : str, callable or None, default None
+        The measure of validation rows: the name of a scorer of scikit-learn or a callable (estimator, X, y). None is
+        accuracy or R2. The rows are those passed to `fit` or, of arrays in this process, those that scikit-learn would
+        hold out; rank 0 scores all of them.
+    restore_best : bool, default False
+        Whether `fit` ends with the module of the epoch with the best validation score, its buffers included, instead of
+        the last one.
     callbacks : sequence or None, default None
         Callbacks of `dsgd.progress`, or objects with any of skorch's methods ``on_train_begin(net, X, y)``,
         ``on_epoch_end(net, ...)`` and ``on_train_end(net, X, y)``. They are called in this process, for at most five
@@ -121,7 +128,11 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
     classes_ : array, shape (n_classes,)
         The labels.
     history_ : list of dict
-        Epoch, training loss, seconds, dispersion of the ranks' models, and with early stopping the validation score.
+        A line per epoch: ``epoch``, ``train_loss``, ``seconds`` since training began, ``valid_score`` if there are
+        validation rows, ``dispersion`` of the ranks' models, ``bytes_sent`` by all ranks and ``communication_s``, the
+        mean of what ranks have sent and waited for. ``history_.to_frame()`` is a pandas frame.
+    best_score_, best_epoch_ : float, int
+        The best validation score and its first epoch, counted from 1, if there are validation rows.
     n_iter_ : int
         Epochs run.
     sync_history_ : list of dict
@@ -172,6 +183,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
+        scoring: Any = None,
+        restore_best: bool = False,
         callbacks: Sequence[Any] | None = None,
         verbose: int | bool = 0,
         client: Any = None,

@@ -23,7 +23,10 @@ from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, n
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.frames import validated
+from dsgd.inputs.history import History, line_of
 from dsgd.inputs.partition import pack_for_threads
+from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
+from dsgd.inputs.validation_split import split_off
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -44,23 +47,14 @@ from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.torch.strategies import bound_to, strategy_for
+from dsgd.torch.validation import scored_rows
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_numbers
 
-__all__ = ["PREFIXES", "AbstractTorchEstimator", "History"]
+__all__ = ["PREFIXES", "AbstractTorchEstimator"]
 
 #: What the names of options begin with that go to a part of the estimator.
 PREFIXES = ("module__", "criterion__", "optimizer__")
-
-
-class History(list[dict[str, Any]]):
-    """Lines of a history; ``history[-1, "train_loss"]`` is an entry of a line and ``history[:, "epoch"]`` a column."""
-
-    def __getitem__(self, place: Any) -> Any:
-        if not isinstance(place, tuple):
-            return super().__getitem__(place)
-        lines, name = super().__getitem__(place[0]), place[1]
-        return lines[name] if isinstance(lines, dict) else [line[name] for line in lines]
 
 
 class AbstractTorchEstimator(AbstractClusterEstimator):
@@ -86,6 +80,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     early_stopping: bool
     validation_fraction: float
     n_iter_no_change: int
+    scoring: Any
+    restore_best: bool
     callbacks: Sequence[Any] | None
     verbose: int | bool
     transport: TransportName
@@ -110,7 +106,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     @notifies_callbacks
-    def fit(self, X: Any = None, y: Any = None) -> Self:
+    def fit(self, X: Any = None, y: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
         """Train the module from the start.
 
         Parameters
@@ -120,6 +116,11 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             tuples (X, y), one for each rank. None where there is a `dataset`.
         y : array or dask array, shape (n,) or, for values, (n, k), or None
             Targets; None where blocks or a dataset hold them.
+        X_val : array, shape (n_val, ...), optional
+            Validation rows, in the memory of this process: they are scored after every epoch, with `early_stopping`
+            they decide when to stop, in place of rows held out, and without it they only go into `history_`.
+        y_val : array, shape (n_val,) or, for values, (n_val, k)
+            Their targets.
 
         Returns
         -------
@@ -135,14 +136,20 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             A worker has another version of the module.
         """
         self._check_parameters()
+        validation = given_validation(X_val, y_val)
+        refuse_idle(self, has_rows=validation is not None)
         begin = time.perf_counter()
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         template = build_module(self.module, self._options("module__"), seed)
-        gang = self._run(X, y, template, seed)
+        if validation is None and self.early_stopping and self.scoring is not None:
+            (X, y, _), validation = split_off(self, (X, y, None))
+        gang = self._run(X, y, template, seed, validation)
         self._take_in(gang, template, time.perf_counter() - begin)
         return self
 
-    def _run(self, X: Any, y: Any, template: nn.Module, seed: int) -> GangResult:
+    def _run(
+        self, X: Any, y: Any, template: nn.Module, seed: int, validation: tuple[Any, Any, Any] | None
+    ) -> GangResult:
         """Train on any kind of X."""
         supervised = self.dataset is None
         if not supervised:
@@ -157,35 +164,41 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
                 block = self._check_rows(X, y)
                 summaries = [self._look(block, supervised=supervised)]
                 it.nbytes = summaries[0].nbytes
-            packer, job = self._plan(summaries, template, seed, n_parts)
+            packer, job, watch = self._plan(summaries, template, seed, n_parts, validation)
             n = self._n_threads()
             # Numbers of parts stay in their order, one to a rank.
             shares = pack_for_threads(block, n, packer, seed=seed if self.shuffle and supervised else None)
-            return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
+            return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job), given=watch)
         expected = Expected(self._is_classification, supervised=supervised, any_shape=True)
         spread = Spread(
             n_ranks=ranks_asked(self.n_jobs),
             seed=seed if self.shuffle and supervised else None,
         )
         with self._open_blocks(X, y, None, lambda: self._check_rows(X, y), expected, spread) as blocks:
-            packer, job = self._plan(blocks.summaries, template, seed, n_parts)
-            work = Work(train, packer, (job,), cut=cut if supervised else None, mail=mail_for(job))
+            packer, job, watch = self._plan(blocks.summaries, template, seed, n_parts, validation)
+            work = Work(train, packer, (job,), cut=cut if supervised else None, mail=mail_for(job), given=watch)
             return blocks.run(work, self._terms(self._listeners()))
 
     def _plan(
-        self, summaries: Sequence[BlockSummary], template: nn.Module, seed: int, n_parts: int
-    ) -> tuple[TensorPacker, TrainJob]:
-        """Return what packs the rows and what trains on them."""
+        self,
+        summaries: Sequence[BlockSummary],
+        template: nn.Module,
+        seed: int,
+        n_parts: int,
+        validation: tuple[Any, Any, Any] | None,
+    ) -> tuple[TensorPacker, TrainJob, ScoredRows | None]:
+        """Return what packs the rows, what trains on them, and what scores validation rows on rank 0."""
         check_summaries(summaries)
         flat = FlatModule(template)
         classes = self._learn_targets(summaries)
+        watch = None if validation is None else scored_rows(self, validation, template)
         criterion = self.criterion if isinstance(self.criterion, type) else type(self.criterion)
         packer = TensorPacker(
             classes=classes,
             dtype=str(flat.dtype),
             shuffle=self.shuffle,
             seed=seed,
-            validation_fraction=float(self.validation_fraction) if self.early_stopping else 0.0,
+            validation_fraction=float(self.validation_fraction) if self.early_stopping and watch is None else 0.0,
             as_floats=criterion in (nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss),
             work=flat.n_params,
             dataset=self.dataset,
@@ -219,12 +232,14 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=self.early_stopping,
             scoring="accuracy" if self._is_classification else "r2",
+            validates=watch is not None,
+            restore_best=self.restore_best,
             checkpoint=as_checkpoint(self.checkpoint),
             resume_from=None if self.resume_from is None else os.fspath(self.resume_from),
             seed=seed,
-            source={"rows": packer},
+            source={"rows": packer} | ({} if watch is None else {"validation": watch.identity}),
         )
-        return packer, job
+        return packer, job, watch
 
     def _strategy(self) -> AbstractStrategy[Any]:
         """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
@@ -248,7 +263,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.module_.load_state_dict(flat.state_dict())
         self.module_.eval()
         self.n_iter_ = result.n_iter
-        self.history_ = History(_line(vars(record), early=self.early_stopping) for record in result.history)
+        self.history_ = History.of(result.history, gang.ledger)
+        take_best(self, result.history)
         self.sync_history_ = result.periods
         self._take_report(
             gang,
@@ -269,7 +285,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
         def listen(event: Mapping[str, Any]) -> None:
             if "train_loss" in event:
-                self.history_.append(_line(event, early=False))
+                self.history_.append(line_of(event, validates=False))
             tell(event)
 
         return listen
@@ -287,7 +303,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         check_numbers(self, "max_epochs", "n_iter_no_change", low=1, integer=True)
         check_numbers(self, "validation_fraction", low=0, high=1, open_high=True)
         check_numbers(self, "batch_size", low=1, integer=True, optional=True)
-        for flag in ("shuffle", "early_stopping"):
+        for flag in ("shuffle", "early_stopping", "restore_best"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_timeouts(f"{name}(timeouts=...)", self.timeouts)
         check_numbers(self, "priority", integer=True, optional=True)
@@ -384,13 +400,3 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.__dict__.update(options)
         super().set_params(**{name: value for name, value in params.items() if name not in options})
         return self
-
-
-def _line(record: Mapping[str, Any], *, early: bool) -> dict[str, Any]:
-    """Return a line of the history, under skorch's names."""
-    line = {"epoch": record["epoch"], "train_loss": record["train_loss"], "seconds": record["seconds"]}
-    if early:
-        line["valid_score"] = record["validation_score"]
-    if "dispersion" in record:
-        line["dispersion"] = record["dispersion"]
-    return line

@@ -40,8 +40,10 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         The loss; the mean over rows. Options are ``criterion__*``.
     optimizer, lr, batch_size, max_epochs, sync, compressor, batch_norm, dataset, passes, device, n_jobs, random_state
         See `TorchClassifier`.
-    shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
-        See `TorchClassifier`; rows that are held out are scored by R2.
+    shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, scoring, restore_best, callbacks, verbose
+        See `TorchClassifier`; validation rows are scored by R2 unless `scoring` says otherwise.
+    client, transport
+        See `TorchClassifier`.
     on_failure, checkpoint, resume_from, timeouts, priority, integrity
         See `TorchClassifier`.
     **options
@@ -49,7 +51,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
 
     Attributes
     ----------
-    module_, history_, n_iter_, sync_history_, ledger_, fit_report_, n_features_in_
+    module_, history_, best_score_, best_epoch_, n_iter_, sync_history_, ledger_, fit_report_, n_features_in_
         See `TorchClassifier`.
     """
 
@@ -75,6 +77,8 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
+        scoring: Any = None,
+        restore_best: bool = False,
         callbacks: Sequence[Any] | None = None,
         verbose: int | bool = 0,
         client: Any = None,

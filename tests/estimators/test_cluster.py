@@ -92,6 +92,22 @@ def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, cho
     assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()
 
 
+@pytest.mark.parametrize("rows", ["arrays", "dask", "files"])
+def test_validation_scores_are_those_of_threads(client, data, rows):
+    """Rank 0 on a worker scores the rows of this process: history and best model are those of two threads."""
+    (X, X_val), (y, y_val) = (np.split(values, [800]) for values in data)
+    options = {**OPTIONS, "loss": "log_loss", "sync": LocalSGD(50), "scoring": "average_precision"}
+    watch = {"X_val": X_val, "y_val": y_val, "sample_weight_val": np.arange(200.0)}
+    options |= {"restore_best": True, "shuffle": rows != "dask"}
+    given = (da.from_array(X, (400, -1)), da.from_array(y, 400)) if rows == "dask" else (X, y)
+    on_cluster = SGDClassifier(**options, client=client, out_of_core=rows == "files").fit(*given, **watch)
+    on_threads = SGDClassifier(**options, n_jobs=2).fit(X, y, **watch)
+    assert on_cluster.history_[:, "valid_score"] == on_threads.history_[:, "valid_score"]
+    assert on_cluster.best_epoch_ == on_threads.best_epoch_ < OPTIONS["max_iter"]
+    assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()
+    assert on_cluster.history_[:, "bytes_sent"] == on_threads.history_[:, "bytes_sent"]
+
+
 def test_a_client_that_a_pickle_left_behind_is_missed(client, data):
     """What joblib sends to its processes trains without the cluster, and says so, until it is given one; clones too."""
     X, y = data

@@ -95,6 +95,7 @@ CASES = {
     "minibatch-suffix": (SGD(L1), MinibatchSGD(batch=16), {}),
     "adaptive": (SGD(HINGE, schedule="adaptive", eta0=0.5), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 1}),
     "early-stopping": (SGD(HINGE), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 9, "early_stopping": True}),
+    "restore-best": (SGD(HINGE, average=1), LocalSGD(every=7), {"early_stopping": True, "restore_best": True}),
 }
 
 

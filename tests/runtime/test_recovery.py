@@ -123,6 +123,20 @@ def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: An
     assert model.t_ == whole.t_
 
 
+def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, rows: Any, at_epoch: Any) -> None:
+    """When the worker of rank 0 is lost, another one scores the validation rows, and an early best model is kept."""
+    X, y = rows
+    options = OPTIONS | {"n_jobs": 3, "scoring": "roc_auc", "restore_best": True}
+    watch = {"X_val": X[:200], "y_val": y[:200]}
+    whole = SGDClassifier(**options, client=client).fit(X, y, **watch)
+    assert whole.best_epoch_ < 8
+    at_epoch({8: lambda: signal_rank(client, 0)})
+    with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
+        model = SGDClassifier(**options, client=client, on_failure="restart").fit(X, y, **watch)
+    assert model.history_[:, "valid_score"] == whole.history_[:, "valid_score"]
+    assert model.coef_.tobytes() == whole.coef_.tobytes()
+
+
 def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_path: Path) -> None:
     """A fit that died with its cluster's worker resumes from its checkpoint, with its average, bit for bit."""
     X, y = rows

@@ -104,6 +104,21 @@ class Parts:
         return self.X[cut], self.y[cut]
 
 
+def test_validation_rows_are_scored_on_a_worker(client: Client) -> None:
+    """The best epoch and its module are those of two threads, with the rows of this process."""
+    (X, y), (X_val, y_val) = (programs.images(n) for n in (96, 60))
+    options: dict[str, Any] = {"lr": 0.3, "max_epochs": 4, "random_state": 0, "n_jobs": 2, "sync": LocalSGD(12)}
+    options |= {"scoring": "accuracy", "restore_best": True}
+    module = programs.fresh()[0]
+    here, there = (
+        TorchClassifier(module, **options, client=where).fit(X, y, X_val=X_val, y_val=y_val) for where in (None, client)
+    )
+    assert there.fit_report_["ranks"] == 2
+    assert there.history_[:, "valid_score"] == here.history_[:, "valid_score"]
+    np.testing.assert_allclose(programs.vector_of(there.module_), programs.vector_of(here.module_), rtol=1e-5)
+    assert there.best_score_ == there.score(X_val, y_val)
+
+
 def test_compressors_are_hooks_of_ddp(tmp_path: Path) -> None:
     """DDP with a compressor that loses nothing learns what it learns without one; with one that does, it learns too."""
     compressors = (None, ErrorFeedback(TopK(1.0)), ErrorFeedback(TopK(0.1)))

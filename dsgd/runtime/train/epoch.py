@@ -20,11 +20,12 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.local import Evaluation, SGDState, is_finite
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.account import ProgressAccount
-from dsgd.runtime.train.job import EpochRecord
+from dsgd.runtime.train.job import EpochRecord, Validation, best_of
 from dsgd.runtime.train.model import bring_together
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
+from dsgd.runtime.train.state import BestModel
 from dsgd.runtime.train.suffix import settle_suffix
 from dsgd.runtime.train.visits import charge_visit
 from dsgd.sync import EveryRows
@@ -64,6 +65,9 @@ class EpochEnd:
     def __init__(self, run: Run, snapshots: SnapshotSchedule, watch: StragglerWatch) -> None:
         self._run, self._rank, self._job, self._at = run, run.rank, run.job, run.at
         self._snapshots, self._watch = snapshots, watch
+        self._scored: BestModel | None = None
+        best = best_of(run.at.history)
+        self._best_score = -np.inf if best is None else best.validation_score
         self._account = ProgressAccount(
             run.rows,
             run.rank.ledger,
@@ -106,6 +110,7 @@ class EpochEnd:
         settle_suffix(self._rank, job, at.params, at.optimizer)
         settle(self._run, is_last=False)
         self._end_exchanges()
+        self._rank.ledger.end_epoch()
         self._rank.worked(epochs=1)
         sums, told = self._sum_over_ranks(self._message(dispersion))
         record = self._record(sums)
@@ -113,6 +118,8 @@ class EpochEnd:
         self._tell_of(self._watch.update(paces, float(sums.head[4]), n_rounds))
         n_seen = sums.head[1]
         at.history.append(record)
+        if job.restore_best and record.validation_score > self._best_score:
+            at.best, self._best_score = self._scored, record.validation_score
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
         if self._run.adaptation is not None:
             self._run.adaptation.cut_epoch(at)
@@ -149,8 +156,8 @@ class EpochEnd:
     def _message(self, dispersion: float) -> _Sums:
         """Return this rank's part of the sums; the score is that of the model that all ranks together have."""
         state = self._at.optimizer
-        validation = self._evaluate_validation().as_vector() if self._job.early_stopping else _NOTHING
         broken = not is_finite(self._at.params) or self._predicts_beyond_range()
+        validation = self._validation(broken=broken)
         objectives = state.output_losses
         if not broken:
             objectives = self._job.optimizer.objective_sums(self._at.params, self._run.data.shard, state)
@@ -202,7 +209,9 @@ class EpochEnd:
             )
         n_terms = max(1.0, n_seen) * self._job.optimizer.n_outputs
         score = float("nan")
-        if self._job.early_stopping:
+        if self._job.validates:
+            score = float(sums.validation[0])
+        elif self._job.holds_out:
             held_out = Evaluation.from_vector(sums.validation)
             score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
         return EpochRecord(
@@ -236,14 +245,34 @@ class EpochEnd:
         if event := self._account.event(record, every, last=last):
             self._rank.publish(event.as_mapping())
 
-    def _evaluate_validation(self) -> Evaluation:
+    def _validation(self, *, broken: bool) -> FloatVector:
+        """Return this rank's part of the validation: its sums over rows held out, or on rank 0 the score itself."""
+        job, rank, at = self._job, self._rank, self._at
+        if not (job.validates or job.holds_out):
+            return _NOTHING
         # Together with ranks that hold out no rows.
-        params = self._at.params.copy()
+        params = at.params.copy()
         averaged, n_averaged = bring_together(self._run, params, to_look=True)
+        model = averaged if averaged is not None and n_averaged else params
+        if job.restore_best:
+            statistics = {name: vector.copy() for name, vector in at.optimizer.statistics().items()}
+            self._scored = BestModel(params, averaged, n_averaged, statistics)
+        if not job.validates:
+            return self._evaluate_held_out(model).as_vector()
+        if rank.number != 0:
+            return np.zeros(1)
+        if broken or not is_finite(model):
+            return np.full(1, np.nan)  # ranks are about to say so, and metrics might before
+        validation: Validation = rank.given
+        if rank.is_virtual:
+            n_entries = validation.n_entries * job.optimizer.n_outputs
+            rank.worked(rows=validation.n_rows, entries=n_entries, params=job.initial.size)
+        return np.array([validation.score(model, at.optimizer.statistics())])
+
+    def _evaluate_held_out(self, model: FloatVector) -> Evaluation:
         held_out = self._run.data.validation
         if held_out is None:
             return Evaluation()
-        model = averaged if averaged is not None and n_averaged else params
         found = self._job.optimizer.evaluate(model, held_out, self._at.optimizer)
         charge_visit(self._rank, self._job, held_out, 0, held_out.n_rows)
         return found

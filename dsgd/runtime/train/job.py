@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from dsgd.errors import InvalidParameterError
 from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
@@ -13,7 +13,32 @@ from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
+__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "Validation", "best_of"]
+
+
+class Validation(Protocol):
+    """Validation rows, and how a model is scored on them; rank 0 is given it, see `TrainJob.validates`.
+
+    Attributes
+    ----------
+    n_rows, n_entries : int
+        Rows, and entries of them, that scoring a model reads.
+    """
+
+    n_rows: int
+    n_entries: int
+
+    def score(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> float:
+        """Return the score of a model, the larger the better.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model that training would return.
+        statistics : mapping of str to array
+            Its state besides the parameters; empty with a linear model.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +100,11 @@ class TrainJob:
     early_stopping : bool
         Whether the validation score decides, and not the objective.
     scoring : {"accuracy", "r2"}
-        The validation score.
+        The validation score of rows that ranks hold out.
+    validates : bool, default False
+        Whether rank 0 is given a `Validation`, which scores the model after every epoch in place of rows held out.
+    restore_best : bool, default False
+        Whether training returns the model of the epoch with the best validation score.
     t_start : float, default 1.0
         Value of the step counter to start from, for ``partial_fit``.
     average_start : array, shape (n_params,), or None
@@ -112,6 +141,8 @@ class TrainJob:
     n_iter_no_change: int
     early_stopping: bool = False
     scoring: Literal["accuracy", "r2"] = "accuracy"
+    validates: bool = False
+    restore_best: bool = False
     t_start: float = 1.0
     average_start: FloatVector | None = None
     n_averaged: int = 0
@@ -128,6 +159,11 @@ class TrainJob:
             raise InvalidParameterError(
                 "resume_from='auto' resumes from the folder of the checkpoints: set checkpoint=... as well."
             )
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether ranks hold rows out, and score the model on them after every epoch."""
+        return self.early_stopping and not self.validates
 
 
 @dataclass(frozen=True)
@@ -147,7 +183,7 @@ class EpochRecord:
         had after it (their mean, where models are averaged), (1/P) sum_r ||w_r - w||^2; nan where gradients are
         exchanged, nothing was synchronised or models stay apart.
     validation_score : float
-        Accuracy or R2 on the rows held out; nan without early stopping.
+        Score on the validation rows; nan if there are none.
     """
 
     epoch: int
@@ -157,6 +193,12 @@ class EpochRecord:
     validation_score: float
 
 
+def best_of(history: Sequence[EpochRecord]) -> EpochRecord | None:
+    """Return the first epoch with the best validation score; None if no epoch has one that is a number."""
+    scored = [record for record in history if record.validation_score == record.validation_score]
+    return max(scored, key=lambda record: record.validation_score, default=None)
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """The result of training; equal on every rank, except `left`.
@@ -164,7 +206,8 @@ class TrainResult:
     Parameters
     ----------
     params : array, shape (n_params,)
-        The model, averaged over ranks as the strategy says.
+        The model, averaged over ranks as the strategy says; with `TrainJob.restore_best` that of the best epoch, as are
+        `averaged`, `n_averaged` and `statistics`.
     averaged : array, shape (n_params,), or None
         Mean of the iterates, if the optimiser averages.
     n_averaged : int

@@ -17,7 +17,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train.epoch import EpochEnd, settle
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
-from dsgd.runtime.train.model import bring_together, gather_models
+from dsgd.runtime.train.model import bring_together, gather_models, put_back
 from dsgd.runtime.train.partial_fit import leave, take_over
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run, begin_run
@@ -73,6 +73,8 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             if isinstance(job.strategy, AbstractUnderWay):
                 with rank.ledger.round("leave"):
                     job.strategy.leave(rank.group, at.vector, at.strategy)
+            if at.best is not None:
+                averaged, n_averaged = put_back(run, at.best)
             settle(run, is_last=True)
     return TrainResult(
         at.params,

@@ -1,4 +1,4 @@
-"""The model that training returns: combined over ranks where a strategy leaves them apart.
+"""The model that training returns: combined over ranks where a strategy leaves them apart, or that of the best epoch.
 
 That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
 training ends must be that of the model it would return, not of the model of one rank.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.runtime.train.run import Run
-from dsgd.sync import RoundClock
+from dsgd.runtime.train.state import BestModel
+from dsgd.sync import Hogwild, RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["bring_together", "gather_models"]
+__all__ = ["bring_together", "gather_models", "put_back"]
 
 
 def gather_models(run: Run) -> FloatMatrix:
@@ -71,3 +72,19 @@ def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> t
             counts = group.roll_call(np.array([n_averaged])).ravel()
         weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
     return averaged, int(counts.max())
+
+
+def put_back(run: Run, best: BestModel) -> tuple[FloatVector | None, int]:
+    """Put the model of the best epoch and its statistics in place of the last ones; called by all ranks at the end.
+
+    Returns
+    -------
+    averaged, n_averaged
+        Those of the best epoch; see `bring_together`.
+    """
+    if isinstance(run.job.strategy, Hogwild):
+        run.rank.group.barrier()  # one model for all: nobody may still read the last one
+    run.at.params[...] = best.params
+    for name, vector in run.at.optimizer.statistics().items():
+        vector[...] = best.statistics[name]
+    return best.averaged, best.n_averaged

@@ -144,11 +144,11 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
 
 def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> tuple[list[int], float]:
     """Return how many rows each rank has and the density of all; raise `InvalidDataError` if none can validate."""
-    held_out = data.validation if job.early_stopping else None
+    held_out = data.validation if job.holds_out else None
     own = [data.n_rows, data.shard.entries(0, data.n_rows), 0 if held_out is None else held_out.n_rows]
-    counts = rank.group.roll_call(np.array(own[: 2 + job.early_stopping], dtype=np.int64))
+    counts = rank.group.roll_call(np.array(own[: 2 + job.holds_out], dtype=np.int64))
     rows: list[int] = counts[:, 0].tolist()
-    if job.early_stopping and not counts[:, 2].any():
+    if job.holds_out and not counts[:, 2].any():
         raise InvalidDataError(
             f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
             "validate on: it is taken of the rows of each class on each rank, and rounded. Raise validation_fraction, "

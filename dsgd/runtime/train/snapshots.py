@@ -362,6 +362,7 @@ def _configuration(job: TrainJob) -> dict[str, Any]:
         "t_start": job.t_start,
         "average_start": job.average_start,
         "n_averaged": job.n_averaged,
+        **({"restore_best": True} if job.restore_best else {}),
         **job.source,
     }
     return {name: describe(value) for name, value in parts.items()}

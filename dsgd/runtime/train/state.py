@@ -29,7 +29,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -43,7 +43,17 @@ from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_hando
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OWN_MEMORY", "RETURNED", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of", "stacked"]
+__all__ = [
+    "OWN_MEMORY",
+    "RETURNED",
+    "STRATEGY",
+    "BestModel",
+    "TrainState",
+    "adapted",
+    "is_exact",
+    "share_of",
+    "stacked",
+]
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
@@ -55,7 +65,51 @@ _MARK: Final = OF_ROWS + "mark"
 OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS, OF_ROWS)
 #: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
 RETURNED: Final = "returned"
+_BEST: Final = "best."
 _NEVER: Final = sys.maxsize
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The model of the epoch with the best validation score so far, the same on all ranks.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model that training would have returned.
+    averaged : array, shape (n_params,), or None
+        The averaged model.
+    n_averaged : int
+        Steps of a rank that it is the mean of.
+    statistics : mapping of str to array
+        State of the model besides its parameters.
+    """
+
+    params: FloatVector
+    averaged: FloatVector | None
+    n_averaged: int
+    statistics: Mapping[str, AnyArray]
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return it as arrays by name."""
+        vectors = {_STATISTICS + name: array for name, array in self.statistics.items()}
+        vectors |= {"params": self.params, "n_averaged": np.array([self.n_averaged], dtype=np.int64)}
+        if self.averaged is not None:
+            vectors["averaged"] = self.averaged
+        return {_BEST + name: vector for name, vector in vectors.items()}
+
+    @classmethod
+    def from_arrays(cls, saved: Mapping[str, AnyArray]) -> Self | None:
+        """Return the model that `arrays` described, among arrays of other names; None if it is not there."""
+        if _BEST + "params" not in saved:
+            return None
+        prefix = _BEST + _STATISTICS
+        return cls(
+            saved[_BEST + "params"],
+            saved.get(_BEST + "averaged"),
+            int(saved[_BEST + "n_averaged"][0]),
+            {name.removeprefix(prefix): array for name, array in saved.items() if name.startswith(prefix)},
+        )
 
 
 @dataclass
@@ -88,6 +142,8 @@ class TrainState:
         The memory of the strategy; see `dsgd.sync.AbstractStrategy.init`.
     dual : Dual or None
         Turns the model into the vector that strategies mix, if that is not the model itself.
+    best : BestModel or None
+        The best model so far, for a job that returns it.
     """
 
     params: FloatVector
@@ -103,6 +159,7 @@ class TrainState:
     history: list[EpochRecord] = field(default_factory=list)
     strategy: Any = field(default_factory=NoState)
     dual: Dual | None = None
+    best: BestModel | None = None
 
     @property
     def vector(self) -> FloatVector:
@@ -152,6 +209,7 @@ class TrainState:
             "stop_rule": self.stop_rule.as_vector(),
             "history": np.array(history, dtype=np.float64).reshape(len(history), len(fields(EpochRecord))),
             "counters": counters,
+            **({} if self.best is None else self.best.arrays()),
         }
 
     def own(self) -> dict[str, AnyArray]:
@@ -215,6 +273,7 @@ class TrainState:
         self.elapsed_s = float(saved["seconds"][0])
         self.stop_rule = StopRule.from_vector(saved["stop_rule"])
         self.history = [EpochRecord(int(line[0]), *(float(value) for value in line[1:])) for line in saved["history"]]
+        self.best = BestModel.from_arrays(saved)
         self.take_up_memory(saved, rank, rows)
 
     def take_up_memory(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:

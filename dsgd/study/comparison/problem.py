@@ -33,7 +33,14 @@ _MOST_REHEARSED: Final = 64
 _ROWS_REHEARSED: Final = 4
 #: Schedules that a first step size decides.
 _OF_ETA0: Final = ("constant", "invscaling", "adaptive")
-_FIXED: Final = {"early_stopping": False, "checkpoint": None, "resume_from": None, "class_weight": None}
+_FIXED: Final = {
+    "early_stopping": False,
+    "restore_best": False,
+    "scoring": None,
+    "checkpoint": None,
+    "resume_from": None,
+    "class_weight": None,
+}
 
 
 @dataclass(frozen=True, eq=False)

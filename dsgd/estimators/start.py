@@ -1,0 +1,65 @@
+"""Where training begins: at zero, at given coefficients, at a fitted model, or where ``partial_fit`` has left off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.runtime.checkpoints.checkpoint import SavedState
+from dsgd.types import AnyArray
+
+__all__ = ["Start", "initial"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training begins: a model, what earlier calls of ``partial_fit`` have left, and what watches it.
+
+    Parameters
+    ----------
+    is_first : bool
+        Whether there is no earlier call.
+    is_part : bool
+        Whether this is one: then there is one epoch.
+    coef, intercept : array or None
+        The model; None is zero.
+    t : float
+        The step counter.
+    averaged : tuple of array or None
+        The averaged model.
+    n_averaged : int
+        Steps of a rank that it is the mean of.
+    left : SavedState or None
+        The state of the ranks.
+    validation : tuple or None
+        Validation rows, (X_val, y_val, sample_weight_val), that are not among those to train on.
+    """
+
+    is_first: bool = True
+    is_part: bool = False
+    coef: AnyArray | None = None
+    intercept: AnyArray | None = None
+    t: float = 1.0
+    averaged: tuple[AnyArray, AnyArray] | None = None
+    n_averaged: int = 0
+    left: SavedState | None = None
+    validation: tuple[Any, Any, Any] | None = None
+
+
+def initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:
+    """Return coefficients or intercepts to begin with, in this shape; zeros for None.
+
+    Raises
+    ------
+    InvalidDataError
+        There are not as many.
+    """
+    if value is None:
+        return np.zeros(shape, dtype=dtype)
+    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
+    if array.size != int(np.prod(shape)):
+        raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
+    return array.reshape(shape)

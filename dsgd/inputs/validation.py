@@ -1,0 +1,232 @@
+"""Validation rows that the user gives, and the score of a model on them.
+
+Problem: rows that are held out are spread over the ranks, and of many measures (the area under a curve, F1) the ranks
+cannot add up parts.
+
+Method: rows that the user gives stay together and go to rank 0, which scores the model after every epoch with
+scikit-learn's own code. At that moment all ranks can make the same model, so a score does not depend on where ranks
+are. The others wait for it, as for everything at the end of an epoch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import joblib
+import numpy as np
+from sklearn import config_context
+from sklearn.metrics import check_scoring
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs.blocks import Block, nbytes_of
+from dsgd.inputs.rows import unpacked
+from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.table_files import are_table_files
+from dsgd.inputs.weights import check_any_weight
+from dsgd.runtime.train import EpochRecord
+from dsgd.runtime.train.job import best_of
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = [
+    "ScoredRows",
+    "checked_block",
+    "given_validation",
+    "refuse_idle",
+    "refuse_unknown_labels",
+    "scorer_for",
+    "take_best",
+]
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`.
+
+    Parameters
+    ----------
+    model_of : callable
+        Makes a fitted estimator of parameters and statistics.
+    scorer : callable
+        A scorer of scikit-learn, (estimator, X, y) -> float.
+    block : tuple
+        (X, y, sample_weight), checked.
+    """
+
+    model_of: Callable[[FloatVector, Mapping[str, AnyArray]], Any]
+    scorer: Callable[..., float]
+    block: Block
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.block[0].shape[0])
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of the rows."""
+        X = self.block[0]
+        return int(X.nnz if hasattr(X, "nnz") else np.prod(X.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return nbytes_of(self.block[0])
+
+    @property
+    def identity(self) -> str:
+        """Digest of rows, targets, weights and the name of the measure: equal for the same ones."""
+        return str(joblib.hash((*self.block, _name_of(self.scorer))))
+
+    def score(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> float:
+        """Return the score of a model."""
+        X, y, weights = self.block
+        options = {} if weights is None else {"sample_weight": weights}
+        with config_context(assume_finite=True):  # the rows were checked once
+            return float(self.scorer(self.model_of(params, statistics), X, y, **options))
+
+    def try_out(self, name: str, scoring: Any, params: FloatVector, statistics: Mapping[str, AnyArray]) -> None:
+        """Score a model before training, which a measure that does not suit it then does not cost.
+
+        Parameters
+        ----------
+        name : str
+            Of the estimator, in errors.
+        scoring : object
+            Its parameter.
+        params, statistics
+            The model; as for `score`.
+
+        Raises
+        ------
+        InvalidParameterError
+            The measure is not for this model or these rows, or is not a number.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a model that has learned nothing
+                self.score(params, statistics)
+        except Exception as error:
+            raise InvalidParameterError(
+                f"{name}(scoring={scoring!r}) cannot score this model on the validation rows: {error} Choose a measure "
+                "that suits the loss and the targets, and that returns one number."
+            ) from error
+
+
+def scorer_for(estimator: Any) -> Callable[..., float]:
+    """Return what `scoring` of an estimator means; None is its own ``score``.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such measure, or it is not one alone.
+    """
+    scoring, name = estimator.scoring, type(estimator).__name__
+    if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
+        raise InvalidParameterError(
+            f"{name}(scoring=...) must be None, the name of a scorer of scikit-learn or a callable "
+            f"(estimator, X, y) -> float. Got {scoring!r}."
+        )
+    try:
+        scorer: Callable[..., float] = check_scoring(estimator, scoring=scoring)
+    except ValueError as error:
+        raise InvalidParameterError(f"{name}(scoring={scoring!r}): {error}") from error
+    return scorer
+
+
+def refuse_idle(estimator: Any, *, has_rows: bool) -> None:
+    """Raise `InvalidParameterError` for parameters of a validation where there are no validation rows."""
+    if has_rows or estimator.early_stopping:
+        return
+    for parameter, default in (("scoring", None), ("restore_best", False)):
+        value = getattr(estimator, parameter)
+        if value is not default:
+            raise InvalidParameterError(
+                f"{type(estimator).__name__}({parameter}={value!r}) needs validation rows: pass X_val and y_val to "
+                "fit, or set early_stopping=True."
+            )
+
+
+def given_validation(
+    X_val: Any, y_val: Any, sample_weight_val: Any = None, *, takes_files: bool = False
+) -> tuple[Any, Any, Any] | None:
+    """Return the validation rows that the user gives, or None if there are none.
+
+    Parameters
+    ----------
+    X_val, y_val, sample_weight_val : object
+        As passed to ``fit``.
+    takes_files : bool, default False
+        Whether X_val may name files of tables.
+
+    Raises
+    ------
+    InvalidDataError
+        One is given without the other, or the rows are not in this process.
+    """
+    X, y, weights = unpacked(X_val, y_val, sample_weight_val)
+    if X is None:
+        if y is not None or weights is not None:
+            raise InvalidDataError("y_val and sample_weight_val are given without X_val: pass the rows, too.")
+        return None
+    if holds_blocks(X) or (is_distributed(X) and not (takes_files and are_table_files(X))):
+        raise InvalidDataError(
+            f"X_val must be in the memory of this process, because one rank scores all of it. Got "
+            f"{type(X).__name__}: load it first, as X_val.compute() does for a dask collection, or take a sample."
+        )
+    if y is None:
+        raise InvalidDataError("X_val is given without y_val: pass the targets of the validation rows, too.")
+    return X, y, weights
+
+
+def refuse_unknown_labels(y: AnyArray, classes: AnyArray) -> None:
+    """Raise `InvalidDataError` for validation targets of which training has no rows."""
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise InvalidDataError(
+            f"y_val holds labels that are not among those of the training rows: {unknown[:5]!r}. Training rows have "
+            f"{classes!r}."
+        )
+
+
+def checked_block(check: Callable[[], Block]) -> Block:
+    """Return the validation rows that a function checks, at least one of some weight; errors say of what they are.
+
+    Raises
+    ------
+    InvalidDataError
+        Rows, targets or weights do not suit the estimator or each other.
+    """
+    try:
+        block = check()
+        check_any_weight(block[2])
+    except ValueError as error:
+        raise InvalidDataError(f"Validation rows (X_val, y_val, sample_weight_val): {error}") from error
+    return block
+
+
+def take_best(estimator: Any, history: Sequence[EpochRecord]) -> None:
+    """Set ``best_score_`` and ``best_epoch_`` of an estimator, if an epoch has a score; warn if one is needed."""
+    for name in ("best_score_", "best_epoch_"):
+        estimator.__dict__.pop(name, None)
+    best = best_of(history)
+    if best is not None:
+        estimator.best_score_, estimator.best_epoch_ = best.validation_score, best.epoch
+    elif estimator.restore_best:
+        warnings.warn(
+            f"{type(estimator).__name__}(restore_best=True, scoring={estimator.scoring!r}): no epoch has a validation "
+            "score that is a number, so the model is that of the last epoch.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def _name_of(scorer: Any) -> str:
+    # A wrapped function is shown with its address.
+    measure = getattr(scorer, "_score_func", scorer)
+    name = getattr(measure, "__qualname__", type(measure).__name__)
+    options = sorted(getattr(scorer, "_kwargs", {}).items())
+    return f"{name}{options}{getattr(scorer, '_sign', 1)}{getattr(scorer, '_response_method', '')}"
