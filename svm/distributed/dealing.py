@@ -6,8 +6,8 @@ little on a small one: its block, its steps and its messages are not divided.
 Method: where the rows of all ranks are few bytes, every rank is sent all of them, once. Pairs go to ranks by predicted
 cost, the longest first, each to the rank with the least so far (Graham, "Bounds on multiprocessing timing anomalies",
 SIAM Journal on Applied Mathematics 1969: at most 4/3 of the shortest time). A rank trains its pairs as a fit in one
-process does. Now and then the ranks meet and deal what is left anew, as costs are only predicted, and nobody waits
-without a word for much longer than one pair takes. Rank 0 collects the solutions.
+process does. Every second the ranks meet, in the middle of a pair where need be, and deal anew what nobody has
+begun, as costs are only predicted. Rank 0 collects the solutions.
 
 Cost: the rows, to every rank; a word for each pair at each meeting; for each pair two numbers a support vector, seven
 for each record of its run, and some forty more.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import combinations
 from typing import Any, Final
@@ -37,8 +37,10 @@ __all__ = ["Dealer", "TrainedPair", "deal", "dealer_of"]
 _LARGEST: Final = 20_000
 #: The most that a rank may have to do, in units of the mean: together, two ranks take 1.2 times the half of one.
 _MOST_LOAD: Final = 1.5
-#: Seconds after which ranks meet; a tenth of what one waits for another that says nothing.
-_MEET_S: Final = 30.0
+#: Seconds after which ranks meet, much fewer than one waits for another that says nothing.
+_MEET_S: Final = 1.0
+#: What a pair may be: nobody's yet, trained by some rank now, or trained.
+_LEFT, _BEGUN, _FOUND = 0, 1, 2
 
 _COUNTS: Final = ("n_iter", "n_rounds", "n_eliminated", "n_reconstructions", "n_returned", "n_evaluations", "n_hits")
 _SCALARS: Final = ("gap", "duality_gap", "objective", "converged")
@@ -130,7 +132,10 @@ class Dealer:
     def __init__(self, gang: Gang) -> None:
         self.rank, self.size = gang.rank, gang.rank.size
         self._since = self._met_s = self.rank.ledger.clock()
-        self._has_begun = False
+        self._costs: FloatVector = np.empty(0)
+        self._state = np.empty(0, dtype=np.int64)
+        self._ours: dict[int, None] = {}  # the pairs that this rank is to begin, in order
+        # Threads that train side by side begin and end pairs, and one of them speaks with the other ranks.
         self._lock = threading.Lock()
 
     @property
@@ -143,35 +148,65 @@ class Dealer:
         with self._lock:
             self.rank.publish(event)
 
-    def may_begin(self) -> bool:
-        """Return whether another pair may be begun before the ranks meet: the first one, and others for a while."""
-        with self._lock:
-            is_first, self._has_begun = not self._has_begun, True
-        return is_first or self.rank.ledger.clock() - self._met_s < _MEET_S
-
-    def rounds(self, sizes: IntVector, found: Sequence[TrainedPair | None]) -> Iterator[IntVector]:
-        """Yield the pairs of this rank until all are found: some of those, or all, are trained before the next.
+    def run(self, sizes: IntVector, train_all: Callable[[IntVector], None]) -> None:
+        """Have all pairs trained, some of them here.
 
         Parameters
         ----------
-        sizes : array, shape (n,)
+        sizes : int64 array, shape (n,)
             Samples of each pair.
-        found : sequence, length n
-            The pairs that this rank has trained so far; None for the others.
+        train_all : callable
+            Takes numbers of pairs and trains those of them that `begin` allows.
         """
-        group, ledger, costs = self.rank.group, self.rank.ledger, predict_costs(sizes)
-        is_found = np.zeros(len(sizes), dtype=np.int64)
-        while not is_found.all():
-            left = np.flatnonzero(is_found == 0)
-            ledger.begin_round("pairs")
-            self._met_s, self._has_begun = ledger.clock(), False
-            yield left[deal(costs[left], self.size)[self.rank.number]]
-            now = ledger.clock()
-            ledger.charge(COMPUTE, now - self._since)
-            is_found = np.array([pair is not None for pair in found], dtype=np.int64)
-            group.allreduce(is_found, "max")
-            self._since = ledger.clock()
-            ledger.end_round()
+        self._costs, self._state = predict_costs(sizes), np.full(len(sizes), _LEFT)
+        ledger = self.rank.ledger
+        ledger.begin_round("pairs")
+        self._deal()
+        while self._ours or (self._state < _FOUND).any():
+            if self._ours:
+                train_all(np.array(list(self._ours)))
+                continue
+            with self._lock:
+                self._meet()
+        ledger.charge(COMPUTE, ledger.clock() - self._since)
+        ledger.end_round()
+
+    def begin(self, number: int) -> bool:
+        """Return whether a pair is to be trained here: it may have been dealt to another rank by now."""
+        with self._lock:
+            if number not in self._ours:
+                return False
+            del self._ours[number]
+            self._state[number] = _BEGUN
+            return True
+
+    def end(self, number: int) -> None:
+        """Note that a pair has been trained."""
+        with self._lock:
+            self._state[number] = _FOUND
+
+    def check(self) -> None:
+        """Raise `AbortedError` if the job has stopped; called every now and then while a pair is trained."""
+        self.rank.check()
+        if self.rank.ledger.clock() - self._met_s >= _MEET_S and self._lock.acquire(blocking=False):
+            try:
+                self._meet()
+            finally:
+                self._lock.release()
+
+    def _meet(self) -> None:
+        """Tell the other ranks which pairs are begun and found, and deal those that are left."""
+        ledger = self.rank.ledger
+        ledger.charge(COMPUTE, ledger.clock() - self._since)
+        self.rank.group.allreduce(self._state, "max")
+        ledger.end_round()
+        self._since = self._met_s = ledger.clock()
+        ledger.begin_round("pairs")
+        self._deal()
+
+    def _deal(self) -> None:
+        left = np.flatnonzero(self._state == _LEFT)
+        self._ours = dict.fromkeys(left[deal(self._costs[left], self.size)[self.rank.number]].tolist())
 
     def collect(self, found: Sequence[TrainedPair | None]) -> list[TrainedPair] | None:
         """Return the pairs of all ranks on rank 0, and None on the others."""

@@ -84,7 +84,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
 
     def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
-        return open_pool(count_threads(self.n_jobs), None if self._dealer is None else self._dealer.rank.check)
+        return open_pool(count_threads(self.n_jobs), None if self._dealer is None else self._dealer.check)
 
     def _keep_support(self, X: Any, support: AnyArray) -> None:
         self.support_ = support.astype(np.int32)

@@ -1,8 +1,8 @@
 """Training shared by the kernel classifiers: one problem per pair of classes, and their votes.
 
-Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where they are
-small (`dsgd.svm.distributed.dealing`). Of pair (a, b), a before b, positive means class a;
-with two classes positive means the second, as everywhere in scikit-learn.
+Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where that pays
+(`dsgd.svm.distributed.dealing`). Of pair (a, b), a before b, positive means class a; with two classes positive means
+the second, as everywhere in scikit-learn.
 
 With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
 variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
@@ -233,7 +233,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         with self._open_pool() as pool:
             most = self._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(kernel, X, first, merged_codes, pool, most)
-            sizes = np.bincount(merged_codes)[np.array(pairs)].sum(axis=1)
+            sizes = np.bincount(merged_codes, minlength=len(self.classes_))[np.array(pairs)].sum(axis=1)
             found = self._for_each(pairs, sizes, partial(train_pair, small=small), pool)
         if found is None:  # they are on rank 0
             return
@@ -273,8 +273,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         share = self._cache_bytes() // (n if is_spread else 1)
 
         def train(number: int, pool: Pool) -> None:
-            if dealer is None or dealer.may_begin():
+            if dealer is None or dealer.begin(number):
                 found[number] = train_pair(pairs[number], pool, share)
+                if dealer is not None:
+                    dealer.end(number)
 
         def train_all(numbers: IntVector) -> None:
             if is_spread:
@@ -286,8 +288,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         if dealer is None:
             train_all(np.arange(len(pairs)))
             return found
-        for numbers in dealer.rounds(sizes, found):
-            train_all(numbers)
+        dealer.run(sizes, train_all)
         return dealer.collect(found)
 
     def _lay_out(
