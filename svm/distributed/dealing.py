@@ -10,7 +10,7 @@ process does. Every second the ranks meet, in the middle of a pair where need be
 begun, as costs are only predicted. Rank 0 collects the solutions.
 
 Cost: the rows, to every rank; a word for each pair at each meeting; for each pair two numbers a support vector, seven
-for each record of its run, and some forty more.
+for each record of its run, and some twenty more. The seconds of its phases stay where they were spent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from dsgd.ledger import COMPUTE
 from dsgd.svm.distributed.kernel import Gang
 from dsgd.svm.kernel_solver.elimination import EVENTS, EliminationRecord
 from dsgd.svm.kernel_solver.problem import Counts, Solution
-from dsgd.svm.kernel_solver.work import AMOUNTS, PHASES, Work
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["Dealer", "TrainedPair", "deal", "dealer_of"]
@@ -44,7 +43,6 @@ _LEFT, _BEGUN, _FOUND = 0, 1, 2
 
 _COUNTS: Final = ("n_iter", "n_rounds", "n_eliminated", "n_reconstructions", "n_returned", "n_evaluations", "n_hits")
 _SCALARS: Final = ("gap", "duality_gap", "objective", "converged")
-_N_WORK: Final = 2 * len(PHASES) + len(AMOUNTS)
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,8 @@ class Dealer:
         self._ours: dict[int, None] = {}  # the pairs that this rank is to begin, in order
         # Threads that train side by side begin and end pairs, and one of them speaks with the other ranks.
         self._lock = threading.Lock()
+        #: Whether no rank speaks: before the first pair, and once a meeting has seen that all are found.
+        self._is_over = True
 
     @property
     def leads(self) -> bool:
@@ -162,7 +162,8 @@ class Dealer:
         ledger = self.rank.ledger
         ledger.begin_round("pairs")
         self._deal()
-        while self._ours or (self._state < _FOUND).any():
+        self._is_over = False
+        while not self._is_over:  # all ranks leave after the same meeting
             if self._ours:
                 train_all(np.array(list(self._ours)))
                 continue
@@ -190,7 +191,8 @@ class Dealer:
         self.rank.check()
         if self.rank.ledger.clock() - self._met_s >= _MEET_S and self._lock.acquire(blocking=False):
             try:
-                self._meet()
+                if not self._is_over:
+                    self._meet()
             finally:
                 self._lock.release()
 
@@ -202,6 +204,7 @@ class Dealer:
         ledger.end_round()
         self._since = self._met_s = ledger.clock()
         ledger.begin_round("pairs")
+        self._is_over = bool((self._state == _FOUND).all())
         self._deal()
 
     def _deal(self) -> None:
@@ -234,8 +237,6 @@ def _pack(number: int, pair: TrainedPair) -> FloatVector:
             np.array([number, *lengths], dtype=np.float64),
             np.array([getattr(solution, name) for name in _SCALARS], dtype=np.float64),
             np.array([getattr(counts, name) for name in _COUNTS], dtype=np.float64),
-            counts.work.seconds,
-            counts.work.told(),
             np.array(records, dtype=np.float64).ravel(),
             solution.thresholds,
             np.array(sigmoid, dtype=np.float64),
@@ -258,8 +259,6 @@ def _unpack(vector: FloatVector) -> Iterator[tuple[int, TrainedPair]]:
         number, n_samples, n_records, n_thresholds, n_sigmoid = take(5).astype(np.int64).tolist()
         gap, duality_gap, objective, converged = take(len(_SCALARS)).tolist()
         counts = Counts(**dict(zip(_COUNTS, take(len(_COUNTS)).astype(np.int64).tolist(), strict=True)))
-        seconds = take(_N_WORK)
-        counts.work = Work(*np.split(seconds, [len(PHASES), 2 * len(PHASES)]))
         for event, n_iter, n_active, within, hits, values, now in take(7 * n_records).reshape(-1, 7).tolist():
             record = EliminationRecord(
                 EVENTS[int(event)], int(n_iter), int(n_active), within, int(hits), int(values), now
