@@ -102,7 +102,7 @@ def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
         Not fitted, with ``classes_`` if it is a classifier.
     """
     size, n_classes = gang.rank.size, len(getattr(model, "classes_", ()))
-    if size == 1 or n_classes < 3 or model.solver != "block" or gang.progress.is_wanted:
+    if n_classes < 3 or model.solver != "block" or gang.progress.is_wanted:
         return None
     counts = np.bincount(gang.target[gang.weights > 0], minlength=n_classes)
     sizes = np.array([counts[a] + counts[b] for a, b in combinations(range(n_classes), 2)])

@@ -73,7 +73,7 @@ def assert_same(ours: Any, expected: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("n_ranks", "n_jobs"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("n_ranks", "n_jobs"), [(1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
     "model",
