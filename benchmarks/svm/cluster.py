@@ -6,6 +6,8 @@ that are shared with other machines may be worth less than two. Then the publish
 solver train on a smaller set of the same kind, with two ranks, and their ledgers are compared: seconds that ranks
 compute, move bytes and wait; bytes, messages and rounds. Last, a set of many classes: one rank, two ranks that pairs of
 classes are dealt out to, and two that solve one pair after the other together, as fits do that keep their variables.
+And where the time of rank 0 goes by the phases of a round, on one rank and on two: the steps within blocks are not
+divided.
 
     python -m benchmarks run svm/cluster --out rows.jsonl
 """
@@ -18,7 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +32,10 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import timed, waiting_share
 from benchmarks.common.workers import workers
 from benchmarks.svm.peers import generated
+from dsgd.study.elimination.observe import RunSettings, observe
+from dsgd.study.elimination.problems import PROBLEMS, Problem
 from dsgd.svm import SVC
+from dsgd.svm.kernel_solver.work import PHASES
 from dsgd.svm.kernels.functions import Kernel, prepare
 from dsgd.svm.kernels.rows import span
 from dsgd.svm.kernels.sums import Sums
@@ -40,7 +45,7 @@ PAGE = "svm"
 QUICK_S = 40
 QUICK = "3000, 600 and 1500 rows, one repeat"
 REPEATS = (3, 1)
-CASES = ("ranks", "solvers", "pairs")
+CASES = ("ranks", "solvers", "pairs", "blocks")
 
 CACHE_MB = 400
 BURST_S = 0.4
@@ -203,10 +208,33 @@ def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
             line(way, *shown, totals["wait_s"], totals["bytes_sent"] / 1e6, totals["messages"], model.dual_objective_)
 
 
+def share_phases(problem: Problem, repeats: int, rows: Rows) -> None:
+    """Print which share of the time of rank 0 each phase takes on one rank and on two."""
+    settings = RunSettings(problem, "auto", cache_mb=CACHE_MB, repeats=repeats)
+    with (
+        workers(2) as client,
+        table(
+            f"{problem.name}, {problem.rows} rows", "ranks:d", "seconds:.2f", *(f"{phase}:.1%" for phase in PHASES)
+        ) as line,
+    ):
+        for n_ranks in (1, 2):
+            run = observe(settings, n_ranks, client)
+            rows.add(
+                case="blocks",
+                problem=problem.name,
+                n=problem.rows,
+                ranks=n_ranks,
+                seconds=run.seconds,
+                phases=dict(run.phases),
+            )
+            line(n_ranks, run.seconds, *(run.phases[phase] / run.seconds for phase in PHASES))
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
     parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
     parser.add_argument("--class-rows", type=int, default=15_000, help="rows of the set of many classes")
+    parser.add_argument("--problem", choices=PROBLEMS, default="a9a", help="set of the shares of phases")
     parser.add_argument("--classes", type=int, default=26, help="its classes")
 
 
@@ -221,3 +249,6 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
         compare_solvers(options.pairwise_rows, rows)
     if "pairs" in options.only:
         compare_pairs(options.class_rows, options.classes, options.repeats, rows)
+    if "blocks" in options.only:
+        problem = replace(PROBLEMS["noisy"], rows=1500) if options.quick else PROBLEMS[options.problem]
+        share_phases(problem, options.repeats, rows)
