@@ -34,7 +34,9 @@ __all__ = ["Dealer", "TrainedPair", "deal", "dealer_of"]
 
 #: Samples of the largest pair, at most: larger ones gain from the cores and the caches of all ranks.
 _LARGEST: Final = 20_000
-#: The most that a rank may have to do, in units of the mean: together, two ranks take 1.2 times the half of one.
+#: Up to so many samples two ranks together take longer for a pair than one alone (`svm/cluster` of the benchmarks).
+_SMALL: Final = 4000
+#: The most that a rank may have to do with larger ones, in units of the mean: what ranks lose that solve them together.
 _MOST_LOAD: Final = 1.5
 #: Seconds after which ranks meet, much fewer than one waits for another that says nothing.
 _MEET_S: Final = 1.0
@@ -89,8 +91,9 @@ def deal(costs: Sequence[float] | FloatVector, n_ranks: int) -> list[IntVector]:
 def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
     """Return what deals the pairs of a model out; None where all ranks had better solve one after the other.
 
-    Pairs are dealt out if they share the work well, none of them is large, and the rows of all ranks take at most the
-    bytes that a rank may spend on kernel values. A fit that keeps its variables keeps those of one pair at a time.
+    Pairs are dealt out if all are small, or if none is large and ranks can share them well; and if the rows of all ranks
+    take at most the bytes that a rank may spend on kernel values. A fit that keeps its variables keeps those of one
+    pair at a time.
 
     Parameters
     ----------
@@ -108,7 +111,8 @@ def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
     sizes = np.array([counts[a] + counts[b] for a, b in combinations(range(n_classes), 2)])
     costs = predict_costs(sizes)
     loads = [costs[numbers].sum() for numbers in deal(costs, size)]
-    if sizes.max() > _LARGEST or max(loads) > _MOST_LOAD * float(np.mean(loads)):
+    most = _LARGEST if max(loads) <= _MOST_LOAD * float(np.mean(loads)) else _SMALL
+    if sizes.max() > most:
         return None
     return Dealer(gang) if gang.count_bytes(X) <= model._cache_bytes() else None
 

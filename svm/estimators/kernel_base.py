@@ -75,7 +75,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     shrinking : bool, default True
         False turns elimination off.
     cache_size : float, default 200
-        Megabytes of cached kernel rows at most.
+        Megabytes of cached kernel rows at most. On a cluster, pairs of classes are dealt out to ranks where the rows of
+        all take no more (:ref:`svm-dealt-pairs`).
     n_jobs : int or None, default None
         Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
         cluster either takes those of the worker.

@@ -133,16 +133,22 @@ def test_what_is_left_is_dealt_anew(monkeypatch):
     assert (ledger.ranks[0].records["op"] == "pairs").sum() > 2
 
 
-def test_pairs_are_dealt_where_that_pays():
-    """Ranks stay together for few or uneven pairs, many bytes, the published algorithm, and what is kept."""
+def test_pairs_are_dealt_where_that_pays(monkeypatch):
+    """Ranks stay together for many bytes, few or uneven pairs that are not small, large ones, and what is kept."""
     X, y, _ = rows()
     light = X.nbytes / 2**20
     assert is_dealt(fit_on(SVC(cache_size=1.01 * light), X, y, None, 2)[1])
     assert not is_dealt(fit_on(SVC(cache_size=0.99 * light), X, y, None, 2)[1])
     assert not is_dealt(fit_on(SVC(), X, np.minimum(y, 1), None, 2)[1])
     uneven = np.where(np.arange(len(y)) % 20 == 0, 2, y % 2)  # one pair has nearly all rows
+    assert is_dealt(fit_on(SVC(), X, y % 3, None, 5)[1])
+    monkeypatch.setattr(dealing, "_SMALL", 200)
     assert not is_dealt(fit_on(SVC(), X, uneven, None, 3)[1])
     assert not is_dealt(fit_on(SVC(), X, y % 3, None, 5)[1])
+    assert is_dealt(fit_on(SVC(), X, y % 3, None, 3)[1])
+    monkeypatch.setattr(dealing, "_LARGEST", 200)
+    assert not is_dealt(fit_on(SVC(), X, y % 3, None, 3)[1])
+    monkeypatch.undo()
     assert not is_dealt(fit_on(SVC(solver="pairwise", tol=0.1), X, y, None, 2)[1])
 
     def kept(rank: Any, data: Any, model: Any) -> Any:
