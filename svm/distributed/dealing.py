@@ -91,7 +91,7 @@ def deal(costs: Sequence[float] | FloatVector, n_ranks: int) -> list[IntVector]:
 def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
     """Return what deals the pairs of a model out; None where all ranks had better solve one after the other.
 
-    Pairs are dealt out if all are small, or if none is large and ranks can share them well; and if the rows of all ranks
+    Pairs are dealt out if all are small, or none is large and ranks can share them well; and if the rows of all ranks
     take at most the bytes that a rank may spend on kernel values. A fit that keeps its variables keeps those of one
     pair at a time.
 
