@@ -4,7 +4,10 @@ Worker processes of a LocalCluster, one thread each, train `dsgd.svm.SVC` on a g
 ranks take turns, and medians are compared. What two processes gain that never speak is measured beside it, as cores
 that are shared with other machines may be worth less than two. Then the published pairwise algorithm and the block
 solver train on a smaller set of the same kind, with two ranks, and their ledgers are compared: seconds that ranks
-compute, move bytes and wait; bytes, messages and rounds.
+compute, move bytes and wait; bytes, messages and rounds. Last, a set of many classes: one rank, two ranks that pairs of
+classes are dealt out to, and two that solve one pair after the other together, as fits do that keep their variables.
+And where the time of rank 0 goes by the phases of a round, on one rank and on two: the steps within blocks are not
+divided.
 
     python -m benchmarks run svm/cluster --out rows.jsonl
 """
@@ -17,7 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +32,10 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import timed, waiting_share
 from benchmarks.common.workers import workers
 from benchmarks.svm.peers import generated
+from dsgd.study.elimination.observe import RunSettings, observe
+from dsgd.study.elimination.problems import PROBLEMS, Problem
 from dsgd.svm import SVC
+from dsgd.svm.kernel_solver.work import PHASES
 from dsgd.svm.kernels.functions import Kernel, prepare
 from dsgd.svm.kernels.rows import span
 from dsgd.svm.kernels.sums import Sums
@@ -39,7 +45,7 @@ PAGE = "svm"
 QUICK_S = 40
 QUICK = "3000 and 600 rows, one repeat"
 REPEATS = (3, 1)
-CASES = ("ranks", "solvers")
+CASES = ("ranks", "solvers", "pairs", "blocks")
 
 CACHE_MB = 400
 BURST_S = 0.4
@@ -113,7 +119,7 @@ def add(rows: Rows, case: str, fits: Sequence[Fit], n: int, **more: Any) -> dict
         case=case,
         ranks=model.fit_report_["ranks"],
         n=n,
-        d=20,
+        d=model.n_features_in_,
         solver=model.solver,
         **medians,
         all_seconds=[each.seconds for each in fits],
@@ -169,17 +175,80 @@ def compare_solvers(n: int, rows: Rows) -> None:
             line(name, elimination, *times, *counts, model.n_kernel_evaluations_ / 1e6, model.dual_objective_)
 
 
+def many_classes(n: int, n_classes: int) -> tuple[Any, Any]:
+    """Return n rows of 16 features, three clouds a class, that overlap about as much as those of letter."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, n_classes, n)
+    centres = rng.normal(size=(n_classes, 3, 16))
+    return centres[y, rng.integers(0, 3, n)] + 0.5 * rng.normal(size=(n, 16)), y
+
+
+def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
+    """Train many classes on one rank and on two, which are dealt pairs of classes or solve each of them together."""
+    X, y = many_classes(n, n_classes)
+    ways = {"1 rank": (1, "raise"), "2 ranks, dealt": (2, "raise"), "2 ranks, together": (2, "restart")}
+    fits: dict[str, list[Fit]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for n_ranks in (1, 2):
+            with cluster(n_ranks) as client:
+                for way, (size, on_failure) in ways.items():
+                    if size == n_ranks:
+                        fit(client, *many_classes(200, 3), on_failure=on_failure)
+                        fits[way].append(fit(client, X, y, C=10.0, on_failure=on_failure))
+    title = f"{n_classes} classes, n={n}"
+    times = "seconds:.2f", "times faster:.2f", "busiest processor s:.2f", "times less:.2f"
+    with table(title, "ranks", *times, "wait s:.2f", "MB:.2f", "messages:.0f", "objective:.4f") as line:
+        first: dict[str, float] = {}
+        for way, found in fits.items():
+            model, totals = found[-1].model, found[-1].model.ledger_.totals()
+            medians = add(rows, f"pairs, {way}", found, n, n_classes=n_classes)
+            first = first or medians
+            names = ("seconds", "busiest_processor_seconds")
+            shown = [number for name in names for number in (medians[name], first[name] / medians[name])]
+            line(way, *shown, totals["wait_s"], totals["bytes_sent"] / 1e6, totals["messages"], model.dual_objective_)
+
+
+def share_phases(problem: Problem, repeats: int, rows: Rows) -> None:
+    """Print which share of the time of rank 0 each phase takes on one rank and on two."""
+    settings = RunSettings(problem, "auto", cache_mb=CACHE_MB, repeats=repeats)
+    with (
+        workers(2) as client,
+        table(
+            f"{problem.name}, {problem.rows} rows", "ranks:d", "seconds:.2f", *(f"{phase}:.1%" for phase in PHASES)
+        ) as line,
+    ):
+        for n_ranks in (1, 2):
+            run = observe(settings, n_ranks, client)
+            rows.add(
+                case="blocks",
+                problem=problem.name,
+                n=problem.rows,
+                ranks=n_ranks,
+                seconds=run.seconds,
+                phases=dict(run.phases),
+            )
+            line(n_ranks, run.seconds, *(run.phases[phase] / run.seconds for phase in PHASES))
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
     parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
+    parser.add_argument("--class-rows", type=int, default=15_000, help="rows of the set of many classes")
+    parser.add_argument("--problem", choices=PROBLEMS, default="a9a", help="set of the shares of phases")
+    parser.add_argument("--classes", type=int, default=26, help="its classes")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
     if (os.cpu_count() or 1) < 2:
         print("one core only: two ranks cannot be faster here")
     if options.quick:
-        options.rows, options.pairwise_rows = 3000, 600
+        options.rows, options.pairwise_rows, options.class_rows, options.classes = 3000, 600, 600, 5
     if "ranks" in options.only:
         compare_ranks(options.rows, options.repeats, CACHE_MB, rows)
     if "solvers" in options.only:
         compare_solvers(options.pairwise_rows, rows)
+    if "pairs" in options.only:
+        compare_pairs(options.class_rows, options.classes, options.repeats, rows)
+    if "blocks" in options.only:
+        problem = replace(PROBLEMS["noisy"], rows=1500) if options.quick else PROBLEMS[options.problem]
+        share_phases(problem, options.repeats, rows)

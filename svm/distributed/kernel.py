@@ -9,7 +9,7 @@ support vectors, which rank 0 collects.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,6 +149,10 @@ class Gang:
         """Whether this is rank 0."""
         return self.rank.number == 0
 
+    def publish(self, event: Mapping[str, Any]) -> None:
+        """Tell who watches the fit; rank 0 only."""
+        self.rank.publish(event)
+
     def _everyone(self, ours: AnyArray) -> AnyArray:
         """Return the values of all rows, in the order of rows."""
         out = np.empty(self.n_rows, dtype=ours.dtype)
@@ -175,6 +179,30 @@ class Gang:
         total = np.array(values, dtype=np.float64)
         self.rank.group.allreduce(total)
         return total
+
+    def count_bytes(self, X: Any) -> int:
+        """Return how many bytes the rows of all ranks take."""
+        parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,)
+        return int(self._sum(sum(part.nbytes for part in parts))[0])
+
+    def gather_rows(self, X: Any) -> Any:
+        """Return the rows of all ranks, in the order of rows, on every rank."""
+        X, ledger = X[self._order], self.rank.ledger
+        ledger.begin_round("rows")
+        whole: Any = np.empty((self.n_rows, X.shape[1]), dtype=X.dtype)
+        if not sp.issparse(X):
+            for number, part in self._each(X.reshape(-1)):
+                whole[self._holder == number] = part.reshape(-1, X.shape[1])
+        else:
+            narrow, parts = np.int32 if X.shape[1] < 2**31 else np.int64, []
+            pieces = X.data, X.indices.astype(narrow, copy=False), np.diff(X.indptr).astype(np.int64)
+            for (_, data), (_, indices), (_, lengths) in zip(*map(self._each, pieces), strict=True):
+                starts = np.concatenate([[0], np.cumsum(lengths)])
+                parts.append(sp.csr_matrix((data, indices, starts), shape=(len(lengths), X.shape[1])))
+            order = np.argsort(np.argsort(self._holder, kind="stable"))
+            whole = sp.vstack(parts, format="csr")[order]
+        ledger.end_round()
+        return whole
 
     def merge(self, X: Any, target: AnyArray, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
         """Merge equal rows of the same rank: `dsgd.svm.kernel_solver.merging.merge_rows` over all ranks.

@@ -149,6 +149,11 @@ class Progress:
         self._copied_s, self._offset, self._n_variables = time.perf_counter(), 0, 1
         self._recall()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether variables are kept, or those of an earlier fit are gone on from."""
+        return self._is_on or self._saving is not None
+
     # -- what was kept before ------------------------------------------------------------------------------------
 
     def _recall(self) -> None:

@@ -75,7 +75,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     shrinking : bool, default True
         False turns elimination off.
     cache_size : float, default 200
-        Megabytes of cached kernel rows at most.
+        Megabytes of cached kernel rows at most. On a cluster, pairs of classes are dealt out to ranks where the rows of
+        all take no more (:ref:`svm-dealt-pairs`).
     n_jobs : int or None, default None
         Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
         cluster either takes those of the worker.
@@ -309,7 +310,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
 
     def _fitted_state(self) -> dict[str, Any]:
         """Return the fitted attributes: neither parameters nor temporary ones."""
-        others = {*self.get_params(deep=False), "_answer", "_width_of", "_gang"}
+        others = {*self.get_params(deep=False), "_answer", "_width_of", "_gang", "_dealer"}
         return {name: value for name, value in vars(self).items() if name not in others}
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
@@ -325,7 +326,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         self.n_reconstructions_ = total.n_reconstructions
         self.n_kernel_evaluations_ = total.n_evaluations
         self.elimination_history_ = [s.counts.history for s in solutions]
-        if self._gang is None:  # a gang's client warns
+        if self._gang is None and self._dealer is None:  # a gang's client warns
             self._warn_if_open(total.n_iter)
 
     def _warn_if_open(self, n_iter: int) -> None:
@@ -341,12 +342,14 @@ class AbstractKernelSVM(AbstractKernelMachine):
     @property
     def _is_heard(self) -> bool:
         """Whether messages are shown or received; formatting one takes as long as a small problem."""
-        return self._audience is not None or (self._gang is not None and self._gang.leads)
+        ranks = self._gang or self._dealer
+        return self._audience is not None or (ranks is not None and ranks.leads)
 
     def _say(self, text: str) -> None:
         """Tell who listens; on a gang, where the client is."""
-        if self._gang is not None and self._gang.leads:
-            self._gang.rank.publish({"text": text})
+        ranks = self._gang or self._dealer
+        if ranks is not None and ranks.leads:
+            ranks.publish({"text": text})
         if self._audience is not None:
             # What there is before the gap is closed is no model to stop with.
             with contextlib.suppress(StopTraining):

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import AbstractClusterEstimator, validated
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang
 from dsgd.svm.estimators.objects import as_objects, compare
 from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
@@ -45,6 +46,9 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
+
+    #: The same where each rank solves problems of its own, as one process does.
+    _dealer: Dealer | None = None
 
     @abstractmethod
     def predict(self, X: Any) -> Any:
@@ -80,7 +84,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
 
     def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
-        return open_pool(count_threads(self.n_jobs))
+        return open_pool(count_threads(self.n_jobs), None if self._dealer is None else self._dealer.check)
 
     def _keep_support(self, X: Any, support: AnyArray) -> None:
         self.support_ = support.astype(np.int32)

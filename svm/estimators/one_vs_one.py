@@ -1,7 +1,8 @@
 """Training shared by the kernel classifiers: one problem per pair of classes, and their votes.
 
-Pairs are solved side by side where there are as many as threads. Of pair (a, b), a before b, positive means class a;
-with two classes positive means the second, as everywhere in scikit-learn.
+Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where that pays
+(`dsgd.svm.distributed.dealing`). Of pair (a, b), a before b, positive means class a; with two classes positive means
+the second, as everywhere in scikit-learn.
 
 With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
 variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
@@ -13,7 +14,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -25,6 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
 from dsgd.svm.estimators.platt import draw_folds, fit_sigmoid
@@ -43,15 +45,6 @@ __all__ = ["AbstractKernelClassifier"]
 #: Most steps to smaller tolerances, in units of the steps to `tol` and one for each sample: if the margin is zero, each
 #: further digit takes more steps than those before and none is enough.
 _REFINED = 20
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What is kept of a pair of classes: its samples with coefficients, these, and the rest of the solution."""
-
-    samples: IntVector
-    beta: FloatVector
-    solution: Solution
 
 
 @inherit_method_docs
@@ -194,15 +187,14 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             )
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
+        X = self._deal_pairs(X)
         bounds = self._bounds(codes, weights)
         first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
 
-        sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
-
-        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> _Trained:
+        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> TrainedPair:
             rows = small.samples(pair)
             is_all = len(rows) == len(first) and self._gang is not None  # with their tables as they are
             of_whole, upper_of = (first, total) if is_all else (first[rows], total[rows])
@@ -223,56 +215,86 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 thresholds = self._find_thresholds(dual, solution)
                 return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
 
+            sigmoid = None
             if self._is_calibrated():
                 used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
                 of_row = np.argsort(rows)
                 place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
                 scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
-                sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
+                sigmoid = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(upper_of)
             if self._is_heard:
                 self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
-            return _Trained(rows[used], (y * solution.alpha[0])[used], rest)
+            return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, sigmoid)
 
         with self._open_pool() as pool:
             most = self._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(kernel, X, first, merged_codes, pool, most)
-            found = self._for_each(pairs, partial(train_pair, small=small), pool)
-        self._sigmoids = sigmoids
+            sizes = np.bincount(merged_codes, minlength=len(self.classes_))[np.array(pairs)].sum(axis=1)
+            found = self._for_each(pairs, sizes, partial(train_pair, small=small), pool)
+        if found is None:  # they are on rank 0
+            return
+        sigmoids = [trained.sigmoid for trained in found if trained.sigmoid is not None]
+        self._sigmoids = np.array(sigmoids, dtype=np.float64).reshape(-1, 2).T.copy()
         coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
         is_support = coefs.any(axis=0)
         if not is_support.all():
             coefs, rows = coefs[:, is_support], rows[is_support]
         self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
-        self.n_kernel_evaluations_ += small.n_evaluations
+        self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
+
+    def _deal_pairs(self, X: Any) -> Any:
+        """Return the rows that this rank trains on: all, as in a fit in one process, where pairs are dealt out."""
+        if self._gang is None or self._answer is not None:
+            return X
+        self._dealer = dealer_of(self._gang, X, self)
+        if self._dealer is not None:
+            X, self._gang = self._gang.gather_rows(X), None
+        return X
 
     def _for_each(
-        self, pairs: list[tuple[int, int]], train_pair: Callable[[tuple[int, int], Pool, int], _Trained], pool: Pool
-    ) -> list[_Trained]:
-        """Train all pairs: one after the other on all threads, or side by side, each with its part of the cache."""
-        n = pool.n_threads
+        self,
+        pairs: list[tuple[int, int]],
+        sizes: IntVector,
+        train_pair: Callable[[tuple[int, int], Pool, int], TrainedPair],
+        pool: Pool,
+    ) -> list[TrainedPair] | None:
+        """Train all pairs: one after the other on all threads, or side by side, each with its part of the cache.
+
+        Where they are dealt out, a rank trains its own, and all are returned on rank 0, None on the others.
+        """
+        n, dealer = pool.n_threads, self._dealer
         found: list[Any] = [None] * len(pairs)
         # Pairs side by side leave no thread waiting at the end of a block.
-        is_spread = n > 1 and len(pairs) >= n and self._gang is None
+        is_spread = n > 1 and len(pairs) >= n * (1 if dealer is None else dealer.size) and self._gang is None
         share = self._cache_bytes() // (n if is_spread else 1)
 
         def train(number: int, pool: Pool) -> None:
-            found[number] = train_pair(pairs[number], pool, share)
+            if dealer is None or dealer.begin(number):
+                found[number] = train_pair(pairs[number], pool, share)
+                if dealer is not None:
+                    dealer.end(number)
 
-        if is_spread:
-            pool.spread(train, len(pairs))
-        else:
-            for number in range(len(pairs)):
+        def train_all(numbers: IntVector) -> None:
+            if is_spread:
+                pool.spread(lambda place, inner: train(int(numbers[place]), inner), len(numbers))
+                return
+            for number in numbers.tolist():
                 train(number, pool)
-        return found
+
+        if dealer is None:
+            train_all(np.arange(len(pairs)))
+            return found
+        dealer.run(sizes, train_all)
+        return dealer.collect(found)
 
     def _lay_out(
         self,
         pairs: list[tuple[int, int]],
-        found: list[_Trained],
+        found: list[TrainedPair],
         merged_codes: IntVector,
         codes: AnyArray,
         owner: IntVector,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -23,7 +24,10 @@ from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice, check_number
 
-__all__ = ["Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
+__all__ = ["EVENTS", "Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
+
+#: What a record of a run may tell of.
+EVENTS: Final = ("block", "eliminate", "grow", "rebalance", "reconstruct", "verify")
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,19 @@ class Pool:
         Where they run.
     outer : Pool or None
         The pool in a slab of which this one is used: when that is over, this one is.
+    check : callable or None
+        Raises where what is done here is wanted no more.
     """
 
-    def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None, outer: Pool | None = None) -> None:
+    def __init__(
+        self,
+        n_threads: int,
+        executor: ThreadPoolExecutor | None,
+        outer: Pool | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self.n_threads = n_threads
-        self._executor, self._outer = executor, outer
+        self._executor, self._outer, self._check = executor, outer, check
         self._lent = np.empty(0, dtype=np.uint8)
         self._has_failed = False
 
@@ -85,9 +93,13 @@ class Pool:
         return self._has_failed or (self._outer is not None and self._outer.is_over)
 
     def check(self) -> None:
-        """Raise `StoppedError` where the pool around this one is over."""
-        if self._outer is not None and self._outer.is_over:
-            raise StoppedError
+        """Raise `StoppedError` where the pool around this one is over, or what `check` of either raises."""
+        if self._check is not None:
+            self._check()
+        if self._outer is not None:
+            if self._outer.is_over:
+                raise StoppedError
+            self._outer.check()
 
     def lend(self, nbytes: int) -> AnyArray:
         """Return memory that is reused each time: new pages take as long as the values written there."""
@@ -179,11 +191,11 @@ def _keep_quiet() -> None:
 
 
 @contextlib.contextmanager
-def open_pool(n_threads: int) -> Iterator[Pool]:
-    """Yield a pool of `n_threads`; BLAS has one thread while it is open."""
+def open_pool(n_threads: int, check: Callable[[], None] | None = None) -> Iterator[Pool]:
+    """Yield a pool of `n_threads`, which asks `check` (see `Pool`); BLAS has one thread while it is open."""
     with _controller().limit(limits=1):
         if n_threads == 1:
-            yield Pool(1, None)
+            yield Pool(1, None, check=check)
             return
         with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="dsgd-svm", initializer=_keep_quiet) as executor:
-            yield Pool(n_threads, executor)
+            yield Pool(n_threads, executor, check=check)

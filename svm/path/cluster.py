@@ -73,7 +73,6 @@ class _Recorded:
     def __init__(self, record: PathRecord, kernel: Kernel) -> None:
         self._record, self._kernel = record, kernel
         self.n_rows = len(record.target)
-        self.rank = self  # on a gang, the rank publishes messages
 
     def publish(self, event: dict[str, Any]) -> None:
         """Drop the event: it was published when the grid was solved."""
