@@ -18,8 +18,9 @@ import math
 from functools import cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dsgd.kernels.jit import kernel
 
 __all__ = ["DEFERRED", "MALFORMED", "NOT_FINITE", "NUMBER", "power_tables", "scan_number"]
 
@@ -69,7 +70,7 @@ def power_tables() -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.
     return tens, np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _multiply(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return the upper and lower 64 bits of the product of two uint64."""
     shift = np.uint64(32)
@@ -81,7 +82,7 @@ def _multiply(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     return a_high * b_high + (middle >> shift) + (carry >> shift), (carry << shift) | (low & _MASK_32)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _leading_zeros(value: np.uint64) -> int:
     """Return the number of zero bits above the highest set bit of a nonzero uint64."""
     n = 0
@@ -92,7 +93,7 @@ def _leading_zeros(value: np.uint64) -> int:
     return n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _round_product(
     digits: np.uint64, power: int, high: NDArray[np.uint64], low: NDArray[np.uint64]
 ) -> tuple[float, int]:
@@ -128,7 +129,7 @@ def _round_product(
     return math.ldexp(float(mantissa), exponent - 1075), NUMBER
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def scan_number(
     text: NDArray[np.uint8], start: int, tens: NDArray[np.float64], high: NDArray[np.uint64], low: NDArray[np.uint64]
 ) -> tuple[float, int, int]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
 from dsgd.datasets.decimals import DEFERRED, NOT_FINITE, power_tables, scan_number
 from dsgd.errors import InvalidDataError, ParseError
+from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray
 
 __all__ = ["LARGEST_COLUMN", "RawRows", "parse_bytes"]
@@ -29,19 +29,19 @@ _COLUMN_TOO_SMALL, _COLUMN_TOO_LARGE, _NOT_INCREASING, _BAD_QID = range(7, 11)
 _N_ROWS, _N_VALUES, _N_DEFERRED, _SMALLEST, _LARGEST, _PROBLEM, _POSITION = range(7)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _is_blank(code: int) -> bool:
     """Say whether a byte separates tokens of one line (space, tab, vertical tab, form feed, carriage return)."""
     return code == 32 or code == 9 or code == 13 or code == 11 or code == 12
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _ends_token(text: NDArray[np.uint8], position: int) -> bool:
     """Say whether a token ends before this position."""
     return position >= text.size or _is_blank(text[position]) or text[position] == 10 or text[position] == 35
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _skip_qid(text: NDArray[np.uint8], position: int) -> int:
     """Return the position after a ``qid:n`` token; the same position if none starts here, -1 if it is malformed."""
     if position + 4 > text.size:
@@ -59,12 +59,12 @@ def _skip_qid(text: NDArray[np.uint8], position: int) -> int:
     return position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _parse_rows(  # type: ignore[no-untyped-def]
     text, smallest_allowed, largest_allowed, tens, high, low, values, columns, indptr, targets, deferred, report
 ):
     """Fill the arrays from the text; stop at the first problem, whose code and byte position go into the report."""
-    position, end = 0, text.size
+    position, end = np.int64(0), text.size  # not a literal, whose type `scan_number` would be compiled for as well
     n_rows, n_values, n_deferred = 0, 0, 0
     smallest, largest = LARGEST_COLUMN, -1
     problem = _GOOD
@@ -145,7 +145,7 @@ def _parse_rows(  # type: ignore[no-untyped-def]
     report[4], report[5], report[6] = largest, problem, position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _count(text: NDArray[np.uint8]) -> tuple[int, int]:
     """Return the number of newlines and of colons."""
     n_lines, n_colons = 0, 0

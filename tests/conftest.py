@@ -21,6 +21,8 @@ os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1h")
 # UCX would otherwise listen on every network of the machine.
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
+# Tests start a hundred processes, which compile the modules anew where none of them may write bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests see the folder with real data sets through the fixture `data_home` alone, and no cache but their own: what
 # passes here passes on a machine that has neither. The processes of pytest-xdist inherit this name.
 if "DSGD_DATA" in os.environ:
@@ -147,7 +149,8 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this process an empty cache folder for as long as tests run, and let it hear ctrl-C."""
+    """Give this process an empty cache folder for as long as tests run, and let it hear ctrl-C and write bytecode."""
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell begins what runs in the background without; our processes and theirs would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,7 +23,6 @@ vector machines" (Shohdy, Vishnu, Agrawal, ICPP 2016), which sends α as well an
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import time
@@ -39,7 +38,6 @@ from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
     Checkpoint,
     SavedState,
-    SupersededError,
     as_checkpoint,
     check_vacant,
     describe,
@@ -47,9 +45,9 @@ from dsgd.runtime.checkpoints.checkpoint import (
     read_newest,
     read_own,
     same_place,
-    write,
 )
 from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
+from dsgd.runtime.checkpoints.writer import CheckpointWriter
 from dsgd.runtime.rank import Rank
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -58,10 +56,6 @@ __all__ = ["Progress", "Saving", "saving_of"]
 
 #: Seconds between two copies.
 _EVERY_S: Final = 0.5
-#: How often in a row a checkpoint may fail before that ends the fit, and how long after one that failed the next is
-#: due.
-_MOST_FAILURES: Final = 3
-_RETRY_S: Final = 1.0
 #: Parameters that say where and how fast a problem is solved, and how exactly, but not which.
 _FREE: Final = frozenset(
     (
@@ -70,8 +64,6 @@ _FREE: Final = frozenset(
         *("break_ties", "decision_function_shape", "random_state"),
     )
 )
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -136,8 +128,9 @@ class Progress:
         self._rank, self._saving = rank, saving
         self._keeper, self._number, self._digest = rank.keeper, -1, 0
         self._is_on = rank.keeper is not None or (saving is not None and saving.target is not None)
-        self._job_id, self._n_failed = rank.job_id or secrets.token_hex(8), 0
-        self._written_s, self._position = time.perf_counter(), (0, 0)
+        self._job_id, self._position = rank.job_id or secrets.token_hex(8), (0, 0)
+        target = None if saving is None or rank.number else saving.target
+        self._writer = None if target is None else CheckpointWriter(target)
         #: What the user should know; mostly nothing.
         self.note_for_user = ""
         self._kept: dict[str, AnyArray] = {}
@@ -279,38 +272,17 @@ class Progress:
     # -- on disk -------------------------------------------------------------------------------------------------
 
     def _write_if_due(self) -> None:
-        """Write what is kept, on rank 0 and if it is time; what fails is tried again soon, and a few times at most."""
-        target = None if self._saving is None or self._rank.number else self._saving.target
-        now = time.perf_counter()
-        if target is None or now - self._written_s < target.every_s:
-            return
-        self._written_s = now
-        try:
-            self._write(target)
-        except SupersededError:
-            raise
-        except CheckpointError as error:
-            self._n_failed += 1
-            _logger.warning("a checkpoint could not be written (%d in a row): %s", self._n_failed, error)
-            if self._n_failed >= _MOST_FAILURES:
-                raise
-            self._written_s += _RETRY_S - target.every_s
+        """Write what is kept, on rank 0 and if it is time."""
+        if self._writer is not None and self._writer.is_due:
+            self._writer.write(self._state())
 
     def close(self) -> None:
         """Write what is kept when all problems are solved; if that fails the model is complete, and a note says so."""
-        target = None if self._saving is None or self._rank.number else self._saving.target
-        if target is None:
-            return
-        try:
-            self._write(target)
-        except SupersededError:
-            raise
-        except CheckpointError as error:
-            self.note_for_user = f"The last checkpoint could not be written: {error} The model is complete."
+        if self._writer is not None:
+            self.note_for_user = self._writer.write_last(self._state()) or self.note_for_user
 
-    def _write(self, target: Checkpoint) -> None:
+    def _state(self) -> SavedState:
         assert self._saving is not None
         arrays = {**self._kept, "content": np.array([self._saving.content], dtype=np.uint64)}
         configuration, formed = self._saving.configuration, self._rank.formed
-        write(target, SavedState(self._position, self._rank.size, configuration, arrays, "", self._job_id, formed))
-        self._n_failed = 0
+        return SavedState(self._position, self._rank.size, configuration, arrays, "", self._job_id, formed)

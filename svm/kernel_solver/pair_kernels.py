@@ -93,11 +93,14 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
             for s in range(len(samples)):
                 if (samples[s] >= n0) == (side == 1):
                     target = (before + s) * n + (n0 if other == 1 else 0)
+                    # Loops: to assign a slice, Numba compiles the text of an error, which takes it some seconds.
                     if at < 0:
-                        flat[target : target + m] = values[a * m : (a + 1) * m]
+                        for k in range(m):
+                            flat[target + k] = values[a * m + k]
                     else:
                         source = at + (samples[s] - (n0 if side == 1 else 0)) * m
-                        flat[target : target + m] = own[source : source + m]
+                        for k in range(m):
+                            flat[target + k] = own[source + k]
                     a += 1
     return computed
 
@@ -192,12 +195,13 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
     flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
     c, least, most = y * p, np.empty(n_groups), np.empty(n_groups)
     slot_of, keys, picked = np.full(n, -1, np.int64), np.empty(n), np.empty(2 * n, np.int64)
-    members, held, computed, steps, at, n_failed = np.empty(n, np.int64), 0, 0, 0, 0, 0
+    # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
+    members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
     for k in range(n):
         if alpha[0, k] > 0.0:
             slot_of[k], members[held] = held, k
             held += 1
-    computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], 0, room, flat)
+    computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
     _renew(flat, members[:held], y, alpha, u)
     gap = extremes(u, c, y, upper, alpha, group, least, most)
     # A little below `tol`: u that is added up anew for the proof differs by rounding.
@@ -237,7 +241,8 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
         has_grown = fresh > 0
         if has_grown:
             computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
-            members[held : held + fresh] = picked[:fresh]
+            for k in range(fresh):
+                members[held + k] = picked[k]
             held += fresh
         aim = target if held == n else max(target, _BY_ROUND * gap)
         made, gap, size = advance(

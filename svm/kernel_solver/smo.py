@@ -24,6 +24,8 @@ Moré, Toraldo, SIAM J. Optim. 1991. The step on two pairs is ours.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
@@ -39,6 +41,9 @@ _LANES = 64
 #: Steps for each variable before conjugate gradients, and rows of kernel values that these may read for each step: one
 #: takes about as long.
 _STEPS_EACH, _ROWS_EACH = 4, 3
+
+#: No variable. The type of a literal -1 is that number, and Numba would compile `_turn` for it as well.
+_NONE: Any = np.int64(-1)
 
 
 @scalar
@@ -205,8 +210,8 @@ def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_s
                 counts[group[k]] += 1.0
         worst = 0.0
         for turn in range(2):  # sums to zero, as moves must, to the digits of what is left and not to those of f
-            means[:] = sums / counts
-            sums[:] = 0.0
+            for g in range(n_groups):  # a loop, which Numba compiles in half the time of an array expression
+                means[g], sums[g] = sums[g] / counts[g], 0.0
             for k in range(q):
                 if 0.0 < alpha[k] < upper[k]:
                     rest[k] = means[group[k]] - f[k] if turn == 0 else rest[k] + means[group[k]]
@@ -281,7 +286,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
     lows, highs, gains = np.empty((n_groups, _LANES)), np.empty((n_groups, _LANES)), np.empty(_LANES)
     least, spare = np.empty(n_groups), np.empty(_LANES // 2)
     t, one, two, steps = 0.0, K[0], K[0], 0
-    a, b, before_a, before_b = -1, -1, -1, -1  # the last pair, and the one before
+    a, b, before_a, before_b = _NONE, _NONE, _NONE, _NONE  # the last pair, and the one before
     last, pause = 0, _STEPS_EACH * q  # when conjugate gradients ended, and the steps until they begin
     while True:
         lows[:] = np.inf
@@ -296,7 +301,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             gap = max(gap, _highest(highs[g], spare) - least[g])
         if gap < tol or steps >= max_steps:
             break
-        i, j, gain = -1, -1, 0.0
+        i, j, gain = _NONE, _NONE, 0.0
         for g in range(n_groups):
             if least[g] == np.inf:
                 continue
@@ -317,12 +322,12 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             # If the rows were spent before the end, conjugate gradients are due again at once: they restart each time.
             last, pause = steps, 2 * pause if is_spent else q
             if made:
-                t, a, b, before_a, before_b = 0.0, -1, -1, -1, -1
+                t, a, b, before_a, before_b = 0.0, _NONE, _NONE, _NONE, _NONE
                 continue
         one, two = K[i], K[j]
         takes_turns = i == before_a and j == before_b and steps + 2 <= max_steps
         if takes_turns and _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):
-            t, a, b, before_a, before_b = 0.0, -1, -1, -1, -1
+            t, a, b, before_a, before_b = 0.0, _NONE, _NONE, _NONE, _NONE
             steps += 2
             continue
         before_a, before_b, a, b = a, b, i, j

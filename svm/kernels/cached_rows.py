@@ -39,7 +39,7 @@ def add_rows_of_slabs(u, flat, m, bounds, rows, coefs, start, stop):  # type: ig
     """
     for t in range(start, stop):
         begin, end = bounds[t], bounds[t + 1]
-        add_rows(u[begin:end], flat[m * begin : m * end], end - begin, rows, coefs, 0, end - begin)
+        add_rows(u[begin:end], flat[m * begin : m * end], end - begin, rows, coefs, np.int64(0), end - begin)
 
 
 @kernel

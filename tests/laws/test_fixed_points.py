@@ -44,9 +44,9 @@ def fit_once(
 
 
 def fit_in_calls(member: Settles, alpha: float, rate: float, epochs: int, blocks: list[Block]) -> np.ndarray:
-    """Train in ten calls, each of which continues from the state of the one before, as ``partial_fit`` does."""
+    """Train in five calls, each of which continues from the state of the one before, as ``partial_fit`` does."""
     found, given = TrainResult(FIRST, None, 0, 0, 0, 1.0, converged=False), None
-    for k in range(10):
+    for k in range(5):
         options = {"initial": found.params.copy(), "t_start": found.t, "epochs_before": k * epochs, "leaves": {}}
         found = run(job_of(member.strategy, alpha, rate, epochs, **options), blocks, given)
         given = found.left
@@ -83,9 +83,9 @@ def test_training_settles_where_it_is_said_to(member: Settles, shards: str) -> N
 @pytest.mark.parametrize("shards", SHARDS)
 @pytest.mark.parametrize("member", MINIMISERS, ids=repr)
 def test_many_calls_settle_there_too(member: Settles, shards: str) -> None:
-    """Ten calls of ``partial_fit`` settle where one fit does; one-shot averaging has averaged after each."""
+    """Five calls of ``partial_fit`` settle where one fit does; one-shot averaging has averaged after each."""
     blocks, alpha, rate = quadratics(SHARDS[shards](member.ranks)), ALPHAS[shards], member.rate
-    epochs = int(np.ceil(4 / member.speed))
+    epochs = int(np.ceil(8 / member.speed))
     found = fit_in_calls(member, alpha, rate, epochs, blocks)
     points = (member.in_calls or member.at)(blocks, alpha, rate=rate, epochs=epochs)
     assert distance(found, points) < member.within * rate

@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ CHECKS = {
 }
 
 
-def _public_objects() -> Iterator[tuple[str, Any]]:
-    seen = set()
+@cache
+def _public_objects() -> dict[str, Any]:
+    found, seen = {}, set()
     for module_name in MODULES:
         if module_name.startswith("dsgd.cli"):  # commands are documented by their help
             continue
@@ -57,10 +59,8 @@ def _public_objects() -> Iterator[tuple[str, Any]]:
             ours = getattr(item, "__module__", "").startswith("dsgd")
             if ours and (inspect.isfunction(item) or inspect.isclass(item)) and id(item) not in seen:
                 seen.add(id(item))
-                yield f"{module_name}.{name}", item
-
-
-PUBLIC = dict(_public_objects())
+                found[f"{module_name}.{name}"] = item
+    return found
 
 
 def _findings(path: str) -> list[str]:
@@ -77,7 +77,7 @@ def _findings(path: str) -> list[str]:
 
 def _speaks_for_others(path: str) -> bool:
     """Return whether a docstring describes parameters that the classes derived from this one have."""
-    item = PUBLIC.get(path)
+    item = _public_objects().get(path)
     return inspect.isclass(item) and issubclass(item, BaseEstimator) and item.__name__.startswith("Abstract")
 
 
@@ -87,14 +87,14 @@ def _own_methods(item: type) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC))
-def test_docstring_of_public_name_is_complete(path: str) -> None:
+def test_docstrings_of_public_names_are_complete() -> None:
     """A public function, class or method documents its parameters, all of them, and none it does not have."""
-    item = PUBLIC[path]
-    findings = _findings(path)
-    if inspect.isclass(item):
-        for name in _own_methods(item):
-            findings += _findings(f"{path}.{name}")
+    findings = []
+    for path, item in _public_objects().items():
+        findings += _findings(path)
+        if inspect.isclass(item):
+            for name in _own_methods(item):
+                findings += _findings(f"{path}.{name}")
     assert not findings, "\n".join(findings)
 
 
@@ -279,18 +279,13 @@ def test_a_method_is_completed_by_the_same_method_of_a_base() -> None:
     assert "Labels" not in Base.fit.__doc__
 
 
-ESTIMATORS = sorted(
-    path
-    for path, item in PUBLIC.items()
-    if path.startswith(("dsgd.estimators", "dsgd.svm")) and inspect.isclass(item) and issubclass(item, BaseEstimator)
-)
-
-
-@pytest.mark.parametrize("path", [path for path in ESTIMATORS if not _speaks_for_others(path)])
-def test_every_parameter_of_an_estimator_is_described_once(path: str) -> None:
+def test_every_parameter_of_an_estimator_is_described_once() -> None:
     """The docstring that users see has each parameter of the signature, in that order."""
-    item = PUBLIC[path]
-    table = re.search(r"^Parameters\n-+\n(.*?)\n\n^\w", inspect.getdoc(item) or "", re.DOTALL | re.MULTILINE)
-    assert table is not None
-    described = re.findall(r"^(\w+) :", table[1], re.MULTILINE)
-    assert described == list(inspect.signature(item).parameters)
+    for path, item in _public_objects().items():
+        if not path.startswith(("dsgd.estimators", "dsgd.svm")) or _speaks_for_others(path):
+            continue
+        if inspect.isclass(item) and issubclass(item, BaseEstimator):
+            table = re.search(r"^Parameters\n-+\n(.*?)\n\n^\w", inspect.getdoc(item) or "", re.DOTALL | re.MULTILINE)
+            assert table is not None, path
+            described = re.findall(r"^(\w+) :", table[1], re.MULTILINE)
+            assert described == list(inspect.signature(item).parameters), path

@@ -123,32 +123,32 @@ def _functions(source: str, module: str) -> Iterator[Function]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Function(module, owner, node, public)
         inside = node if isinstance(node, ast.ClassDef) else None
-        waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
+        # No expression holds a definition, and most nodes are expressions.
+        waiting += [(child, inside) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
 
 
-def _all_functions() -> list[Function]:
+@pytest.fixture(scope="module")
+def functions() -> list[Function]:
+    """Return all functions of the package."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     return [found for path in paths for found in _functions(path.read_text(), path.relative_to(ROOT).as_posix())]
 
 
-FUNCTIONS: Final = _all_functions()
-
-
-def test_functions_are_short() -> None:
+def test_functions_are_short(functions: list[Function]) -> None:
     """No function that Python runs is longer than a screen, its docstring aside."""
     long = {
         found.name: found.n_lines
-        for found in FUNCTIONS
+        for found in functions
         if found.n_lines > MOST_LINES and not found.is_compiled and not found.is_signature_of_an_estimator
     }
     assert not long, f"longer than {MOST_LINES} lines: find the step that has a name of its own"
 
 
-def test_functions_take_few_parameters() -> None:
+def test_functions_take_few_parameters(functions: list[Function]) -> None:
     """What travels together is a record: no function takes more parameters than can be kept in mind."""
     wide = {
         found.name: found.n_parameters
-        for found in FUNCTIONS
+        for found in functions
         if found.n_parameters > MOST_PARAMETERS
         and not (found.is_compiled or found.is_signature_of_an_estimator or found.is_command)
     }

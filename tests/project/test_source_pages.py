@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,12 @@ import pytest
 from dsgd.study.published import SOURCES
 
 DOCS = Path(__file__).parents[2] / "docs"
-EXTENSION = runpy.run_path(str(DOCS / "_ext" / "sources.py"))
+
+
+@cache
+def extension() -> dict[str, Any]:
+    """Return what the extension of the documentation defines, which imports Sphinx."""
+    return runpy.run_path(str(DOCS / "_ext" / "sources.py"))
 
 
 def test_every_source_has_a_page() -> None:
@@ -34,7 +41,7 @@ def test_every_source_has_a_page() -> None:
 @pytest.mark.parametrize("key", [key for key in SOURCES if key not in ("ring", "blink", "shrinking", "zerocopy")])
 def test_the_lines_of_a_page_switch_its_source_on(key: str) -> None:
     """At most three lines train a model with what the page is about."""
-    lines = EXTENSION["lines_of"](SOURCES[key])
+    lines = extension()["lines_of"](SOURCES[key])
     assert len(lines) <= 3
     X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     names = {"X": X, "y": X[:, 0] > 0}

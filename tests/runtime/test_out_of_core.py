@@ -99,8 +99,8 @@ def test_a_memory_map_is_walked_where_it_lies(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_memory(folder: Path) -> None:
-    """Twice what a worker may use trains on it, block by block and epoch by epoch, and leaves no file."""
-    blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(2 * LIMIT_MB // 16)]
+    """A third more than a worker may use trains on it, block by block and epoch by epoch, and leaves no file."""
+    blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(4 * LIMIT_MB // 3 // 16)]
     settings = {"temporary-directory": str(folder)}
     with (
         dask.config.set(settings),

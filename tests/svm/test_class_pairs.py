@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from dsgd.errors import InvalidDataError
 from dsgd.svm import SVC, NuSVC
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
-from dsgd.svm.kernel_solver import class_pairs
+from dsgd.svm.kernel_solver import class_pairs, direct
 from dsgd.svm.kernel_solver.pair_kernels import OPEN, PROVEN, conclude_pair
 from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
 from dsgd.svm.kernel_solver.smo import extremes
@@ -195,8 +195,10 @@ def test_what_is_held_stays_within_the_cache():
 def test_a_large_class_is_solved_as_before(monkeypatch):
     """A pair of more samples than a call may hold is solved by blocks, the others by calls."""
     rng = np.random.default_rng(0)
-    y = np.repeat([0, 1, 2, 3, 4], [2200, 40, 40, 40, 40])
+    y = np.repeat([0, 1, 2, 3, 4], [330, 40, 40, 40, 40])
     X = rng.normal(size=(len(y), 3)) + y[:, None]
+    monkeypatch.setattr(class_pairs, "_LARGEST", 300)
+    monkeypatch.setattr(direct, "LARGEST_DIRECT", 300)
     seen = _watch(monkeypatch)
     model = SVC().fit(X, y)
     assert len(seen) == 6

@@ -16,6 +16,7 @@ from sklearn.base import clone
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
+from dsgd.runtime.checkpoints import writer as writer_module
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.distributed import progress as progress_module
@@ -172,6 +173,30 @@ def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_pat
         run_on_threads(
             saved, [None] * n_ranks, (_with(model, checkpoint=None, resume_from=tmp_path / "b"), X, y, 0), timeout_s=20
         )
+
+
+def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
+    """Where no checkpoint can be written the solution is returned, unless several in a row fail before it is there."""
+    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(writer_module, "_RETRY_S", 0.0)
+    tried = []
+
+    def fails(target, state):
+        tried.append(state.position)
+        raise CheckpointError("No space left on device.")
+
+    monkeypatch.setattr(writer_module, "write", fails)
+    X, y = rows()
+    model = SVC(C=10.0, checkpoint=Checkpoint(tmp_path, every_s=3600.0))
+    model.classes_ = np.arange(3)
+    found = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
+    plain = run_on_threads(saved, [None] * 2, (_with(model, checkpoint=None), X, y, 0), timeout_s=20).value
+    np.testing.assert_array_equal(found["dual_coef_"], plain["dual_coef_"])
+    assert tried == [(3, 0)] * 3
+    with pytest.raises(CheckpointError, match="No space left"):
+        run_on_threads(saved, [None] * 2, (_with(model, checkpoint=Checkpoint(tmp_path, 0.0)), X, y, 0), timeout_s=20)
+    assert len(tried) == 6
+    assert tried[-1] < (3, 0)
 
 
 def _with(model: SVC, **params: Any) -> SVC:

@@ -58,11 +58,8 @@ def line():
 @parametrize_with_checks(
     [
         LinearSVC(),
-        LinearSVC(loss="hinge"),
-        LinearSVC(penalty="l1"),
         LinearSVC(penalty="l1", penalize_intercept=False),
         LinearSVC(multi_class="crammer_singer"),
-        LinearSVC(penalize_intercept=False),
         LinearSVC(loss="hinge", penalize_intercept=False, fit_intercept=True),
         LinearSVR(),
         LinearSVR(loss="squared_epsilon_insensitive", penalize_intercept=False),

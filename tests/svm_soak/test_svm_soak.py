@@ -109,7 +109,7 @@ def test_the_judge_sees_through_lies(monkeypatch, lie, words) -> None:
 def test_a_hanging_problem_is_killed_and_reported(monkeypatch) -> None:
     """A problem without an answer in time fails with the line that replays it, and those after it are judged."""
     monkeypatch.setattr(soak_module, "_MODULE", "svm_soak.sleepy")
-    summary = soak(0, range(4), most_s=1.0, say=_say)
+    summary = soak(0, range(4), most_s=0.3, say=_say)
     assert summary.n_runs == 4
     assert summary.outcomes == {"hung": 1, "converged": 3}
     assert "SOAK_SEED=0 SOAK_FIRST=2 SOAK_RUNS=1" in summary.failures[0]

@@ -12,11 +12,9 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,18 +24,16 @@ from dsgd.errors import CheckpointError, PausedError
 from dsgd.kernels import sgd as kernels
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
-    Checkpoint,
     SavedState,
-    SupersededError,
     check_vacant,
     describe,
     is_empty,
     read_newest,
     read_own,
     same_place,
-    write,
 )
 from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
+from dsgd.runtime.checkpoints.writer import CheckpointWriter
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of
@@ -55,14 +51,6 @@ _COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
 
 _LOOK_S: Final = 0.25
 _COPY_S: Final = 0.5
-
-#: How often in a row a checkpoint may fail, a disk be full for a moment, before that ends the fit; and how long after
-#: one that failed the next is due. The last one of a fit is tried as often, and what has been trained is not lost with
-#: it.
-_MOST_FAILURES: Final = 3
-_RETRY_S: Final = 1.0
-
-_logger = logging.getLogger(__name__)
 
 
 class SnapshotSchedule:
@@ -84,7 +72,8 @@ class SnapshotSchedule:
         self._rank, self._rows, self._strategy = rank, rows, job.strategy
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
         self._clock = rank.ledger.clock
-        self._began = self._looked = self._copied = self._written = self._clock()
+        self._writer = None if job.checkpoint is None else CheckpointWriter(job.checkpoint, self._clock)
+        self._began = self._looked = self._copied = self._clock()
         self._stride = 1
         # Threads that share a model have one, and would take the mean of it in each other's way.
         self._is_shared = isinstance(job.strategy, Hogwild)
@@ -92,7 +81,6 @@ class SnapshotSchedule:
         self._mixes = job.strategy.talks != "together" and not job.strategy.n_servers
         # Threads of one process have no job on a cluster; each fit is one.
         self._job_id = rank.job_id or secrets.token_hex(8)
-        self._failures: list[str] = []
         #: What the user should know when training has ended; mostly nothing.
         self.note = ""
         self._configuration: Mapping[str, Any] = {}
@@ -245,7 +233,7 @@ class SnapshotSchedule:
         if self._rank.number == 0:
             now = self._clock()
             wishes[_COPY] = self._keeper is not None and now - self._copied >= _COPY_S
-            wishes[_WRITE] = self._target is not None and now - self._written >= self._target.every_s
+            wishes[_WRITE] = self._writer is not None and self._writer.is_due
             wishes[_STRIDE] = self._stride
         return wishes
 
@@ -300,39 +288,14 @@ class SnapshotSchedule:
         if self._is_shared:
             # The others would step on while the model is copied.
             self._rank.group.barrier()
-        if agreed[_WRITE] and self._target is not None:
-            self._written = self._clock()
-            if self._rank.number == 0:
-                arrays = {**common, **vectors, "digests": self._digests, "content": self._content}
-                position, size, formed = at.position, self._rank.size, self._rank.formed
-                state = SavedState(position, size, self._configuration, arrays, "", self._job_id, formed)
-                self._write(self._target, state, is_last=is_last)
-
-    def _write(self, target: Checkpoint, state: SavedState, *, is_last: bool) -> None:
-        """Write a checkpoint; if that fails it is tried again soon, and the fit ends only if it keeps failing.
-
-        What has been trained to its end is not lost because a disk is full: then the last one is left out, with a note.
-        """
-        for attempt in range(1, _MOST_FAILURES + 1):
-            try:
-                write(target, state)
-            except SupersededError:
-                raise
-            except CheckpointError as error:
-                self._failures.append(str(error))
-                n_failures = attempt if is_last else len(self._failures)
-                _logger.warning("a checkpoint could not be written (%d in a row): %s", n_failures, error)
-                if not is_last and n_failures >= _MOST_FAILURES:
-                    raise
+        if agreed[_WRITE] and self._writer is not None and self._rank.number == 0:
+            arrays = {**common, **vectors, "digests": self._digests, "content": self._content}
+            position, size, formed = at.position, self._rank.size, self._rank.formed
+            state = SavedState(position, size, self._configuration, arrays, "", self._job_id, formed)
+            if is_last:
+                self.note = self._writer.write_last(state)
             else:
-                self._failures.clear()
-                return
-            if not is_last:
-                self._written += _RETRY_S - target.every_s
-                return
-            if attempt < _MOST_FAILURES:
-                time.sleep(_RETRY_S)
-        self.note = f"The last checkpoint could not be written: {self._failures[-1]} The model is complete."
+                self._writer.write(state)
 
     def _check_rows(self, saved: SavedState) -> None:
         before, now = saved.arrays["rows"].tolist(), self._rows
