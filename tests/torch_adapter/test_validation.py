@@ -20,7 +20,6 @@ from dsgd.runtime import Checkpoint  # noqa: E402
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import DPSGD, EpochAveraging, LocalSGD  # noqa: E402
 from dsgd.torch import TorchClassifier, TorchRegressor  # noqa: E402
-from dsgd.torch.flat import NamedTensors  # noqa: E402
 
 EPOCHS = 6
 
@@ -153,20 +152,3 @@ def test_what_cannot_be_scored_is_refused_before_training(parameters: dict[str, 
     with pytest.raises((InvalidDataError, InvalidParameterError), match=message):
         model.fit(X, y, **given(*val))
     assert not hasattr(model, "module_")
-
-
-def test_what_the_host_writes_outlives_a_second_look() -> None:
-    """With tensors on a device of their own, buffers that the host has written are not read back from there."""
-    (tensor,) = tensors = [torch.zeros(3)]
-    buffers = NamedTensors({"x": tensors})
-    # As on another device: the host has memory of its own.
-    flat = buffers._flat["x"]
-    flat.is_shared, flat._on_host = False, flat._on_device.clone()
-    flat.host = flat._on_host.numpy()
-    buffers.vectors()["x"][...] = 5.0
-    assert buffers.vectors()["x"].tolist() == [5.0] * 3
-    assert tensor.tolist() == [0.0] * 3
-    assert buffers.to_device()
-    assert tensor.tolist() == [5.0] * 3
-    tensor.fill_(7.0)
-    assert buffers.vectors()["x"].tolist() == [7.0] * 3
