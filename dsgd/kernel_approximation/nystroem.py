@@ -25,6 +25,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.local.features import blocks_of
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 from dsgd.validation import check_choice, check_number
 
@@ -34,7 +35,7 @@ __all__ = ["Nystroem"]
 _LEAST = 1e-12
 
 
-class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The Nystroem method; equal to scikit-learn's to rounding, with the same `random_state`.
 
     Parameters

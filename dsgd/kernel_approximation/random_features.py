@@ -11,13 +11,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidParameterError
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import check_choice, check_number
 
 __all__ = ["RandomFeatures"]
 
 
-class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random Fourier features: ``sqrt(2 / M) cos(x W + b)``, whose inner products are a kernel, on average.
 
     The error of a kernel value is of the order of ``1 / sqrt(M)``. With the same `random_state` frequencies and offsets
