@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +14,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs import AbstractClusterEstimator, validated
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.svm.distributed.kernel import Gang
+from dsgd.svm.estimators.from_sklearn import kernel_machine_from_sklearn
 from dsgd.svm.estimators.objects import as_objects, compare
 from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
 from dsgd.svm.kernels.functions import Kernel, as_dense
@@ -123,6 +124,29 @@ class AbstractKernelMachine(AbstractClusterEstimator):
             the support vectors, so that ``support_`` counts these.
         """
         return kernel_machine_to_sklearn(self)
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a machine with the support vectors and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : estimator
+            The class of this name of `sklearn.svm`, fitted.
+
+        Returns
+        -------
+        estimator
+            Of this class, fitted; predicts the same. What certifies a solution (`gap_`, `converged_`) it has after a
+            ``fit`` of its own.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        made: Self = kernel_machine_from_sklearn(cls, model)
+        return made
 
     def _sums(self, X: Any) -> FloatMatrix:
         """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
