@@ -342,6 +342,16 @@ def test_damaged_files_and_later_formats_are_told_apart(tmp_path: Path) -> None:
         dsgd.load(path)
 
 
+def test_compressed_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of a file cannot stand for more than there is memory: we compress nothing."""
+    monkeypatch.setattr(np, "savez", np.savez_compressed)
+    path = tmp_path / "model.dsgd"
+    path.write_bytes(FILES.pack({"model": {}}, {"zeros": np.zeros(10**6)}))
+    assert path.stat().st_size < 10**5
+    with pytest.raises(ModelFileError, match="compressed arrays"):
+        dsgd.load(path)
+
+
 def test_another_process_loads_what_it_needs(tmp_path: Path) -> None:
     """A fresh process that has imported dsgd alone reads a model, which predicts the same; also of a URL."""
     X, y = rows()
