@@ -150,10 +150,9 @@ def fit(
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Train a linear model on files and write it.
+    """Train a linear model on files and write it: a file without code, or a pickle if named .joblib, .pickle or .pkl.
 
-    Workers read the files in parallel; without --workers and --scheduler this process does everything. The model's file
-    holds no code; named .joblib, .pickle or .pkl it is a pickle.
+    Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
     check_model_path(model)
     check_inputs(paths := [*data, *(more or [])])
