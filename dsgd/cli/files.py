@@ -13,12 +13,12 @@ from dsgd.files import replacing
 
 __all__ = [
     "check_inputs",
-    "check_model",
     "check_model_path",
     "is_svmlight",
     "load_model",
     "read_rows",
     "rows_or_dataset",
+    "savable_model",
     "save_model",
     "tables_in",
 ]
@@ -188,8 +188,8 @@ def check_model_path(path: Path) -> None:
         raise InvalidParameterError(f"--model {path}: the folder {folder} cannot be written to")
 
 
-def check_model(model: Any, path: Path) -> None:
-    """Refuse a model that could not be written, before time is spent on training it.
+def savable_model(model: Any, path: Path) -> Any:
+    """Return a model, if it can be written; refuse another before time is spent on training it.
 
     Parameters
     ----------
@@ -198,13 +198,18 @@ def check_model(model: Any, path: Path) -> None:
     path : Path
         Where it is to go.
 
+    Returns
+    -------
+    estimator
+        The same one.
+
     Raises
     ------
     InvalidParameterError
         It has a part that is code, and the file is no pickle.
     """
     if path.suffix in _PICKLES:
-        return
+        return model
     from dsgd.saving.models import packed
 
     try:
@@ -213,6 +218,7 @@ def check_model(model: Any, path: Path) -> None:
         raise InvalidParameterError(
             f"--model {path}: {error} With --model {path.with_suffix('.joblib')} this command does that."
         ) from error
+    return model
 
 
 def save_model(model: Any, path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, check_model, check_model_path, is_svmlight, read_rows, save_model, tables_in
+from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, savable_model, save_model, tables_in
 from dsgd.cli.parts import (
     COMPRESS_HELP,
     FEATURES_HELP,
@@ -172,8 +172,7 @@ def fit(
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
-        estimator = make_estimator(task, loss, {**parameters, "client": client})
-        check_model(estimator, model)
+        estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
         _train(estimator, *_rows(client, paths, tables, target), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)
