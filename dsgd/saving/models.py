@@ -214,10 +214,11 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     known = kind._get_param_names()
     _check_names(f"parameters of {name}", set(parameters).difference(known).union(set(parameters) & {*_OF_PLACES}))
     _check_names(f"attributes of {name}", (each for each in attributes if each in known or each.startswith("__")))
-    sync = parameters.get("sync")
+    given = {parameter: of.value(coded) for parameter, coded in parameters.items()}
+    sync = given.get("sync")
     if isinstance(sync, str) and ":" in sync:
-        raise DamagedError(f"{name}(sync={sync!r}) names code")
-    model = kind(**{parameter: of.value(coded) for parameter, coded in parameters.items()})
+        raise DamagedError(f"{name}(sync={str(sync)!r}) may name code")
+    model = kind(**given)
     vars(model).update({attribute: of.value(coded) for attribute, coded in attributes.items()})
     model._complete()
     return model
