@@ -183,12 +183,17 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
 
     def _check_support(self) -> None:
-        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
-        n = self.support_vectors_.shape[0]
+        """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""
+        n, columns = self.support_vectors_.shape
+        altered = f"The internal representation of {type(self).__name__} was altered: "
         if n and int(self._n_support.sum()) != n:
             raise InvalidDataError(
-                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
-                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+                f"{altered}n_support_ counts {int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+            )
+        if n and (self.dual_coef_.shape[1] != n or columns != self.n_features_in_):
+            raise InvalidDataError(
+                f"{altered}{n} support vectors of {columns} columns have {self.dual_coef_.shape[1]} coefficients, and "
+                f"rows have {self.n_features_in_} columns. Fit again."
             )
 
     @abstractmethod
