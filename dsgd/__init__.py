@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from dsgd.inputs.rows import Rows
     from dsgd.jobs.detached import attach, submit
     from dsgd.ledger import Ledger
+    from dsgd.saving import load
     from dsgd.study.comparison import compare
 
     __version__: str
 
-__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "submit"]
+__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "load", "submit"]
 
 _HOMES: Final = {
     "Ledger": "dsgd.ledger",
@@ -28,6 +29,7 @@ _HOMES: Final = {
     "SGDRegressor": "dsgd.estimators",
     "attach": "dsgd.jobs.detached",
     "compare": "dsgd.study.comparison",
+    "load": "dsgd.saving",
     "submit": "dsgd.jobs.detached",
 }
 

@@ -11,6 +11,7 @@
     ├── MissingPackageError (ImportError)      a package is not installed that a method needs
     ├── DatasetError                           a dataset is unknown or cannot be had
     ├── CheckpointError                        a checkpoint cannot be written, read or resumed from
+    ├── ModelFileError (ValueError)            a model cannot be saved, or a file holds none that can be loaded
     ├── DiskSpaceError (OSError)               a disk has too little room for rows that do not fit into memory
     ├── ClusterError (RuntimeError)            the cluster cannot run the job
     │   ├── ClusterUnreachableError            no scheduler answers
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidParameterError",
     "MemoryLimitError",
     "MissingPackageError",
+    "ModelFileError",
     "ParseError",
     "PartitionMismatchError",
     "PausedError",
@@ -110,6 +112,10 @@ class DatasetError(DsgdError):
 
 class CheckpointError(DsgdError):
     """A checkpoint cannot be written or read, or belongs to another job."""
+
+
+class ModelFileError(DsgdError, ValueError):
+    """A model holds what cannot be saved, or a file holds no model that this version can load."""
 
 
 class DiskSpaceError(DsgdError, OSError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.errors import InvalidDataError, InvalidParameterError, ModelFileError
 from dsgd.files import replacing
 
 __all__ = [
@@ -17,11 +18,14 @@ __all__ = [
     "load_model",
     "read_rows",
     "rows_or_dataset",
+    "savable_model",
     "save_model",
     "tables_in",
 ]
 
 _TABLE_SUFFIXES = (".npz",)
+# Names of models that are written as pickles.
+_PICKLES = (".joblib", ".pickle", ".pkl")
 # Formats that people have their rows in and that are not read here, each with the call that reads them.
 _FOREIGN = {
     ".arrow": "pandas.read_feather",
@@ -177,11 +181,44 @@ def check_model_path(path: Path) -> None:
     """
     folder = path.parent
     if path.is_dir():
-        raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.joblib'}")
+        raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.dsgd'}")
     if not folder.is_dir():
         raise InvalidParameterError(f"--model {path}: there is no folder {folder}: create it first")
     if not os.access(folder, os.W_OK):
         raise InvalidParameterError(f"--model {path}: the folder {folder} cannot be written to")
+
+
+def savable_model(model: Any, path: Path) -> Any:
+    """Return a model, if it can be written; refuse another before time is spent on training it.
+
+    Parameters
+    ----------
+    model : estimator
+        Not fitted.
+    path : Path
+        Where it is to go.
+
+    Returns
+    -------
+    estimator
+        The same one.
+
+    Raises
+    ------
+    InvalidParameterError
+        It has a part that is code, and the file is no pickle.
+    """
+    if path.suffix in _PICKLES:
+        return model
+    from dsgd.saving.models import packed
+
+    try:
+        packed(model)
+    except ModelFileError as error:
+        raise InvalidParameterError(
+            f"--model {path}: {error} With --model {path.with_suffix('.joblib')} this command does that."
+        ) from error
+    return model
 
 
 def save_model(model: Any, path: Path) -> None:
@@ -192,8 +229,12 @@ def save_model(model: Any, path: Path) -> None:
     model : estimator
         The fitted model.
     path : Path
-        Where it goes; a model that is there is replaced.
+        Where it goes; a model that is there is replaced. A name that ends in .joblib, .pickle or .pkl makes it a
+        pickle, which joblib reads; any other one a file without code (`dsgd.load`).
     """
+    if path.suffix not in _PICKLES:
+        model.save(path)
+        return
     import joblib
 
     with replacing(path) as aside, aside.open("wb") as file:
@@ -201,12 +242,12 @@ def save_model(model: Any, path: Path) -> None:
 
 
 def load_model(path: Path) -> Any:
-    """Read a model that ``dsgd fit`` or `joblib.dump` wrote.
+    """Read a model that ``dsgd fit``, ``save`` or `joblib.dump` wrote.
 
     Parameters
     ----------
     path : Path
-        The file. It is a pickle: reading it runs what is inside, so read only models you trust.
+        The file. Reading a pickle runs what is inside; then there is a warning, before it is read.
 
     Returns
     -------
@@ -219,10 +260,21 @@ def load_model(path: Path) -> Any:
         There is no such file.
     InvalidDataError
         The file holds something else.
+    ModelFileError
+        It is damaged, or of a later version; see `dsgd.load`.
     """
-    import joblib
-    from sklearn.base import BaseEstimator
+    from dsgd.saving import is_model_file, load
 
+    if is_model_file(path):
+        return _predictor(load(path), path)
+    import joblib
+
+    warnings.warn(
+        f"{path} is no file of model.save: it is read as a pickle, which runs the code that it holds. Use only files "
+        "of your own; `dsgd fit --model model.dsgd` writes models without code.",
+        UserWarning,
+        stacklevel=2,
+    )
     try:
         model = joblib.load(path)
     except FileNotFoundError:
@@ -231,9 +283,15 @@ def load_model(path: Path) -> Any:
         raise InvalidDataError(
             f"{path}: not a model ({type(error).__name__}: {error}); `dsgd fit --model` writes one"
         ) from error
-    if not isinstance(model, BaseEstimator):
+    return _predictor(model, path)
+
+
+def _predictor(model: Any, path: Path) -> Any:
+    from sklearn.base import BaseEstimator
+
+    if not isinstance(model, BaseEstimator) or not hasattr(model, "predict"):
         raise InvalidDataError(
-            f"{path}: holds a {type(model).__name__}, not an estimator; `dsgd fit --model` writes one"
+            f"{path}: holds a {type(model).__name__}, which predicts nothing; `dsgd fit --model` writes an estimator"
         )
     return model
 

@@ -12,7 +12,7 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model, tables_in
+from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, savable_model, save_model, tables_in
 from dsgd.cli.parts import (
     COMPRESS_HELP,
     FEATURES_HELP,
@@ -30,12 +30,12 @@ from dsgd.validation import check_choice
 __all__ = ["EXAMPLES", "fit", "make_estimator"]
 
 EXAMPLES: Final = examples(
-    "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib",
-    "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.joblib",
-    "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.joblib",
-    "dsgd fit --data train.svm --features rff:2000,gamma=0.1 --jobs 4 --model model.joblib",
-    "dsgd fit --data 's3://bucket/clicks/*.parquet' --target clicked --loss log_loss --model model.joblib",
-    "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
+    "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.dsgd",
+    "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.dsgd",
+    "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.dsgd",
+    "dsgd fit --data train.svm --features rff:2000,gamma=0.1 --jobs 4 --model model.dsgd",
+    "dsgd fit --data 's3://bucket/clicks/*.parquet' --target clicked --loss log_loss --model model.dsgd",
+    "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.dsgd --json",
 )
 
 _training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
@@ -150,7 +150,7 @@ def fit(
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Train a linear model on files and write it with joblib.
+    """Train a linear model on files and write it: a file without code, or a pickle if named .joblib, .pickle or .pkl.
 
     Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
@@ -172,7 +172,7 @@ def fit(
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
-        estimator = make_estimator(task, loss, {**parameters, "client": client})
+        estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
         _train(estimator, *_rows(client, paths, tables, target), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)

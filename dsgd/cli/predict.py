@@ -19,16 +19,18 @@ from dsgd.errors import InvalidParameterError
 __all__ = ["PREDICT_EXAMPLES", "SCORE_EXAMPLES", "predict", "score"]
 
 PREDICT_EXAMPLES: Final = examples(
-    "dsgd predict --model model.joblib --data test.svm --out predictions.csv",
-    "dsgd predict --model model.joblib --data test.svm --proba --out - | head",
+    "dsgd predict --model model.dsgd --data test.svm --out predictions.csv",
+    "dsgd predict --model model.dsgd --data test.svm --proba --out - | head",
 )
 SCORE_EXAMPLES: Final = examples(
-    "dsgd score --model model.joblib --data test.svm",
-    "dsgd score --model model.joblib --data test.svm --json",
-    "dsgd score --model model.joblib --data test.parquet --target clicked",
+    "dsgd score --model model.dsgd --data test.svm",
+    "dsgd score --model model.dsgd --data test.svm --json",
+    "dsgd score --model model.dsgd --data test.parquet --target clicked",
 )
 
-_Model = Annotated[Path, typer.Option("--model", "-m", help="A model of dsgd fit. It is a pickle: use only your own.")]
+_Model = Annotated[
+    Path, typer.Option("--model", "-m", help="A model of dsgd fit. One that is a pickle runs code: use only your own.")
+]
 _Data = Annotated[list[str], typer.Option("--data", "-d", help="Files: svmlight, .npz, .parquet, .csv or .arrow.")]
 _More = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further files.")]
 
@@ -44,8 +46,7 @@ def predict(
     estimator = load_model(model)
     if proba and not hasattr(estimator, "predict_proba"):
         raise InvalidParameterError(
-            f"--proba: {type(estimator).__name__} with loss={estimator.loss!r} gives no probabilities; "
-            "fit with --loss log_loss or modified_huber"
+            f"--proba: {estimator!r:.60} gives no probabilities; fit with --loss log_loss or modified_huber"
         )
     X, _ = _rows(estimator, [*data, *(more or [])], None)
     predictions = _labels(estimator.predict(X))

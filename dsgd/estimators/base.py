@@ -67,7 +67,7 @@ from dsgd.stages import stage
 from dsgd.sync import resolve
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractSGD"]
+__all__ = ["BESIDE", "AbstractSGD"]
 
 # Least rows of a thread if the user sets no strategy: with fewer, communication takes longer than the steps it saves.
 _LEAST_ROWS: Final = 1000
@@ -75,8 +75,8 @@ _LEAST_ROWS: Final = 1000
 # Blocks of each rank if workers may join: a new worker gets whole blocks.
 _ELASTIC_PIECES: Final = 4
 
-# The last model and the mean of the models, there where they are two; named as in scikit-learn.
-_BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
+#: The last model and the mean of the models, there where they are two; named as in scikit-learn.
+BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
 _OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
 
 
@@ -268,7 +268,7 @@ class AbstractSGD(AbstractLinearEstimator):
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, *_OF_RANKS, "_left", "history_")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *BESIDE, *_OF_RANKS, "_left", "history_")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
 
@@ -486,7 +486,7 @@ class AbstractSGD(AbstractLinearEstimator):
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._n_averaged, self._left = result.n_averaged, result.left
-        for name in (*_BESIDE, *_OF_RANKS):
+        for name in (*BESIDE, *_OF_RANKS):
             self.__dict__.pop(name, None)
         if result.averaged is not None:
             self._standard_coef, self._standard_intercept = coef, intercept

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
-from dsgd.estimators.plain import to_plain
+from dsgd.estimators.plain import from_plain, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
@@ -225,6 +225,30 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         check_is_fitted(self)
         return to_plain(self, Plain, ("classes_",))
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return an estimator with the parameters and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : sklearn.linear_model.SGDClassifier
+            Fitted.
+
+        Returns
+        -------
+        SGDClassifier
+            Fitted; predicts the same, and ``partial_fit`` goes on from the last step.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        from sklearn.linear_model import SGDClassifier as Plain
+
+        made: Self = from_plain(cls, Plain, model, ("classes_",))
+        return made
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 

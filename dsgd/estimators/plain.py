@@ -1,17 +1,20 @@
-"""Conversion of a fitted estimator to scikit-learn's."""
+"""Conversion of fitted estimators to scikit-learn's, and back."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 
-from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.base import BESIDE, AbstractSGD
+from dsgd.inputs.peers import copied, of_peer
 from dsgd.local import RandomMap, cycle_of
 
-__all__ = ["to_plain"]
+__all__ = ["from_plain", "to_plain"]
+
+#: Fitted attributes that all linear models have, here and there.
+_SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")
 
 
 def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
@@ -39,10 +42,7 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     elif theirs["learning_rate"] in {"pegasos", "per_epoch"}:
         theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
     estimator = plain(**theirs)
-    for name in ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_", *extra):
-        if hasattr(model, name):
-            value = getattr(model, name)
-            setattr(estimator, name, value.copy() if isinstance(value, np.ndarray) else value)
+    copied(estimator, model, (*_SHARED, *extra))
     steps = [] if model.encoder_ is None else [model.encoder_]
     if model._random_map is not None:
         steps.append(_sampler(model, model._random_map))
@@ -51,6 +51,33 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     estimator.n_features_in_ = model._width if model._random_map is None else model._random_map.n_components
     vars(estimator).pop("feature_names_in_", None)
     return make_pipeline(*steps, estimator)
+
+
+def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[str, ...]) -> Any:
+    """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step.
+
+    Parameters
+    ----------
+    kind : type
+        Ours.
+    plain : type
+        Theirs.
+    given : estimator
+        An instance of `plain`, fitted.
+    extra : tuple of str
+        As of `to_plain`.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is another kind of estimator.
+    """
+    model = copied(of_peer(kind, plain, given), given, (*_SHARED, *extra))
+    if model.average:
+        copied(model, given, BESIDE)
+        # It counts steps, and begins with this one.
+        model._n_averaged = max(0, int(given.t_) - int(model.average))
+    return model
 
 
 def _sampler(model: AbstractSGD, given: RandomMap) -> RBFSampler:

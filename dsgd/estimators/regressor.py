@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
-from dsgd.estimators.plain import to_plain
+from dsgd.estimators.plain import from_plain, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
@@ -132,6 +132,30 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
         check_is_fitted(self)
         return to_plain(self, Plain, ())
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return an estimator with the parameters and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : sklearn.linear_model.SGDRegressor
+            Fitted.
+
+        Returns
+        -------
+        SGDRegressor
+            Fitted; predicts the same, and ``partial_fit`` goes on from the last step.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        from sklearn.linear_model import SGDRegressor as Plain
+
+        made: Self = from_plain(cls, Plain, model, ())
+        return made
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 

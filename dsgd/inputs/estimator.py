@@ -31,6 +31,7 @@ from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult
+from dsgd.saving import SavingMixin
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import recorded, stage
 
@@ -55,7 +56,7 @@ class _LeftOut:
         )
 
 
-class AbstractClusterEstimator(BaseEstimator):
+class AbstractClusterEstimator(SavingMixin, BaseEstimator):
     """An estimator with a parameter ``client``, which is kept by reference and never pickled.
 
     The ledger is not pickled either, as it describes the training and not the model.

@@ -15,26 +15,36 @@ Source: Williams and Seeger 2001 (Using the Nystroem method to speed up kernel m
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import scipy.linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.kernel_approximation import Nystroem as Plain
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.errors import InvalidParameterError
+from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import blocks_of
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 from dsgd.validation import check_choice, check_number
 
 __all__ = ["Nystroem"]
 
+#: What is fitted, here and in scikit-learn.
+_FITTED: Final = (
+    *("components_", "component_indices_", "normalization_"),
+    *("n_features_in_", "feature_names_in_", "_n_features_out"),
+)
+
 #: Below this a singular value counts as zero, as in scikit-learn.
 _LEAST = 1e-12
 
 
-class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The Nystroem method; equal to scikit-learn's to rounding, with the same `random_state`.
 
     Parameters
@@ -148,6 +158,43 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             )
             np.dot(values.astype(dtype, copy=False), transposed, out=out[rows])
         return out
+
+    def to_sklearn(self) -> Any:
+        """Return scikit-learn's transformer with the same basis.
+
+        Returns
+        -------
+        sklearn.kernel_approximation.Nystroem
+            Fitted; makes the same features without dsgd.
+        """
+        check_is_fitted(self)
+        return copied(Plain(**self.get_params(deep=False)), self, _FITTED)
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a transformer with the basis of scikit-learn's.
+
+        Parameters
+        ----------
+        model : sklearn.kernel_approximation.Nystroem
+            Fitted.
+
+        Returns
+        -------
+        Nystroem
+            Fitted; makes the same features.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of transformer, or its kernel is not known by name and three parameters.
+        """
+        made: Self = copied(of_peer(cls, Plain, model), model, _FITTED)
+        if not isinstance(model.kernel, str) or model.kernel_params:
+            raise InvalidParameterError(
+                f"{cls.__name__}.from_sklearn takes kernels by name, with gamma, coef0 and degree. Got {model!r:.80}."
+            )
+        return made
 
     def _parameters(self) -> dict[str, Any]:
         names = ("gamma", "coef0", "degree")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.kernel_approximation import RBFSampler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidParameterError
+from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import check_choice, check_number
 
 __all__ = ["RandomFeatures"]
 
+#: What is fitted, here and in scikit-learn, whose formula is that of every kernel.
+_FITTED: Final = ("random_weights_", "random_offset_", "n_features_in_", "feature_names_in_", "_n_features_out")
 
-class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+
+class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random Fourier features: ``sqrt(2 / M) cos(x W + b)``, whose inner products are a kernel, on average.
 
     The error of a kernel value is of the order of ``1 / sqrt(M)``. With the same `random_state` frequencies and offsets
@@ -166,6 +172,41 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         out = np.empty((X.shape[0], drawn.n_components), X.dtype)
         drawn.write(*entries_of(X), out)
         return out
+
+    def to_sklearn(self) -> Any:
+        """Return scikit-learn's transformer with the same frequencies and offsets.
+
+        Returns
+        -------
+        sklearn.kernel_approximation.RBFSampler
+            Fitted; makes the same features without dsgd.
+        """
+        check_is_fitted(self)
+        given = {name: getattr(self, name) for name in ("gamma", "n_components", "random_state")}
+        return copied(RBFSampler(**given), self, _FITTED)
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a transformer with the frequencies and offsets of scikit-learn's.
+
+        Parameters
+        ----------
+        model : sklearn.kernel_approximation.RBFSampler
+            Fitted.
+
+        Returns
+        -------
+        RandomFeatures
+            Fitted; makes the same features.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of transformer.
+        """
+        made: Self = copied(of_peer(cls, RBFSampler, model), model, _FITTED)
+        made.gamma = float(model._gamma)  # that of "scale"
+        return made
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

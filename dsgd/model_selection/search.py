@@ -20,7 +20,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
@@ -38,6 +38,7 @@ from dsgd.model_selection.candidates import check_base, check_candidates, make_m
 from dsgd.model_selection.results import make_results
 from dsgd.model_selection.scoring import score_models
 from dsgd.model_selection.training import Training
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_n_jobs, check_number
 
@@ -57,7 +58,7 @@ def _has(method: str) -> Any:
     return check
 
 
-class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
+class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     """Search for parameters of `SGDClassifier` or `SGDRegressor` that trains all candidates on all folds in one pass.
 
     It is used as `sklearn.model_selection.GridSearchCV`, and with ``factor=`` as its successive halving. All models are
@@ -126,6 +127,8 @@ class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
     >>> len(search.cv_results_["params"]), search.best_score_ > 0.95
     (6, True)
     """
+
+    _left_out: ClassVar = (*SavingMixin._left_out, "scorer_", "_scorers")
 
     def __init__(
         self,
@@ -340,6 +343,10 @@ class SGDSearchCV(MetaEstimatorMixin, BaseEstimator):
         begin = time.perf_counter()
         self.best_estimator_ = best.fit(X) if isinstance(X, Rows) else best.fit(X, y, sample_weight=sample_weight)
         self.refit_time_ = time.perf_counter() - begin
+
+    def _complete(self) -> None:
+        if hasattr(self, "cv_results_"):
+            self._scorers = self._own_scorers()
 
     # -- the best estimator ----------------------------------------------------------------------------------------
 

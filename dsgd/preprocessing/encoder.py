@@ -13,6 +13,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.tables import ArrayTable, Table, as_table, batches
 from dsgd.preprocessing.layout import Layout, Numbers, OneHot, RowWriter
 from dsgd.preprocessing.statistics import Role, Statistics
+from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number
 
@@ -23,7 +24,7 @@ _ROLES: Final = tuple(role for role in get_args(Role) if role != "auto")
 BATCH_ROWS: Final = 65_536
 
 
-class ColumnEncoder(TransformerMixin, BaseEstimator):
+class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     """Columns of numbers, categories, dates and texts as rows of a CSR matrix.
 
     - Numbers are standardised: (x - mean) / standard deviation, over all rows that have one. A missing number becomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,7 @@ from dsgd.inputs import AbstractClusterEstimator, validated
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang
+from dsgd.svm.estimators.from_sklearn import kernel_machine_from_sklearn
 from dsgd.svm.estimators.objects import as_objects, compare
 from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
 from dsgd.svm.kernels.functions import Kernel, as_dense
@@ -128,6 +129,29 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         """
         return kernel_machine_to_sklearn(self)
 
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a machine with the support vectors and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : estimator
+            The class of this name of `sklearn.svm`, fitted.
+
+        Returns
+        -------
+        estimator
+            Of this class, fitted; predicts the same. What certifies a solution (`gap_`, `converged_`) it has after a
+            ``fit`` of its own.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        made: Self = kernel_machine_from_sklearn(cls, model)
+        return made
+
     def _sums(self, X: Any) -> FloatMatrix:
         """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
         check_is_fitted(self)
@@ -163,12 +187,17 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
 
     def _check_support(self) -> None:
-        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
-        n = self.support_vectors_.shape[0]
+        """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""
+        n, columns = self.support_vectors_.shape
+        altered = f"The internal representation of {type(self).__name__} was altered: "
         if n and int(self._n_support.sum()) != n:
             raise InvalidDataError(
-                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
-                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+                f"{altered}n_support_ counts {int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+            )
+        if n and (self.dual_coef_.shape[1] != n or columns != self.n_features_in_):
+            raise InvalidDataError(
+                f"{altered}{n} support vectors of {columns} columns have {self.dual_coef_.shape[1]} coefficients, and "
+                f"rows have {self.n_features_in_} columns. Fit again."
             )
 
     @abstractmethod

@@ -29,6 +29,7 @@ from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.failures import check_restart
+from dsgd.svm.estimators.from_sklearn import linear_machine_from_sklearn
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
 from dsgd.svm.linear_solver.rows import Team, gather_rows
@@ -253,6 +254,29 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             The class of this name of `sklearn.svm`, fitted; predicts without dsgd.
         """
         return linear_machine_to_sklearn(self)
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a machine with the weights of scikit-learn's.
+
+        Parameters
+        ----------
+        model : estimator
+            The class of this name of `sklearn.svm`, fitted.
+
+        Returns
+        -------
+        estimator
+            Of this class, fitted; predicts the same. What certifies a solution (`gap_`, `converged_`) it has after a
+            ``fit`` of its own.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        made: Self = linear_machine_from_sklearn(cls, model)
+        return made
 
     def _job(
         self, seed: int, *, epsilon: float = 0.0, class_factors: FloatVector | str | None = None, n_classes: int = 0

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import rich.console
 
+import dsgd
 from dsgd import SGDClassifier
 from dsgd.__main__ import main
 from dsgd.cli.fit import _train
@@ -31,6 +32,7 @@ from dsgd.compress import QSGD, TopK
 from dsgd.errors import InvalidParameterError, RankError
 from dsgd.kernel_approximation import parse_features
 from dsgd.local import SVRG, Importance, Momentum, parse_optimizer, parse_sampling
+from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime import connect_client
 from dsgd.sync import SGP, AnytimeSGD, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD
 
@@ -74,7 +76,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(files: Path) -> Path:
     """Return a model fitted by the command line."""
-    path = files / "model.joblib"
+    path = files / "model.dsgd"
     command = ["fit", "--data", str(files / "train.svm"), "--model", str(path), "--loss", "log_loss", "--quiet"]
     assert main([*command, "--max-iter", "10", "--tol", "0"]) == 0
     return path
@@ -109,7 +111,7 @@ def test_probabilities_go_to_standard_output(files: Path, model: Path, run: Run)
 
 def test_fit_reports_as_json(files: Path, tmp_path: Path, run: Run) -> None:
     """`--json` prints one object with rows, features, classes, seconds, training loss and the totals of the ledger."""
-    path = tmp_path / "model.joblib"
+    path = tmp_path / "model.dsgd"
     status, out, _ = run(
         "fit", "--data", files / "train.svm", "--model", path, "--max-iter", 3, "--tol", 0, "--jobs", 2, "--json"
     )
@@ -123,11 +125,11 @@ def test_fit_reports_as_json(files: Path, tmp_path: Path, run: Run) -> None:
 
 def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path, run: Run) -> None:
     """`--optimizer` and `--sampling` make what their texts name; others, and wrong parameters, are refused."""
-    path, rest = tmp_path / "model.joblib", ("--loss", "log_loss", "--max-iter", 2, "--tol", 0, "--quiet")
+    path, rest = tmp_path / "model.dsgd", ("--loss", "log_loss", "--max-iter", 2, "--tol", 0, "--quiet")
     given = {"--optimizer": ("svrg:every=2", SVRG(every=2)), "--sampling": ("importance:0.2", Importance(0.2))}
     for option, (text, made) in given.items():
         assert run("fit", "--data", files / "train.npz", "--model", path, option, text, *rest)[0] == 0
-        assert getattr(joblib.load(path), option[2:]) == made
+        assert getattr(dsgd.load(path), option[2:]) == made
     assert parse_optimizer("none") is parse_sampling("uniform") is None
     assert parse_optimizer("momentum:0.5") == Momentum(0.5)
     wrong = {
@@ -142,10 +144,10 @@ def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path,
 
 def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
     """`--features` trains on the random features that its text names, and refuses others before a file is read."""
-    path, rest = tmp_path / "model.joblib", ("--max-iter", 2, "--tol", 0, "--jobs", 2, "--quiet")
+    path, rest = tmp_path / "model.dsgd", ("--max-iter", 2, "--tol", 0, "--jobs", 2, "--quiet")
     text = "rff:40,gamma=0.1,kernel=laplacian"
     assert run("fit", "--data", files / "train.npz", "--model", path, "--features", text, *rest)[0] == 0
-    model = joblib.load(path)
+    model = dsgd.load(path)
     assert repr(model.features) == "RandomFeatures(gamma=0.1, kernel='laplacian', n_components=40)"
     assert model.coef_.shape == (1, 40)
     assert run("score", "--model", path, "--data", files / "test.svm")[0] == 0
@@ -164,9 +166,9 @@ def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
 
 def test_rows_may_be_kept_in_16_bits(files: Path, tmp_path: Path, run: Run) -> None:
     """`--storage` names a format; others, and sparse rows, are refused."""
-    path, options = tmp_path / "model.joblib", ("--max-iter", 2, "--tol", 0, "--quiet", "--storage")
+    path, options = tmp_path / "model.dsgd", ("--max-iter", 2, "--tol", 0, "--quiet", "--storage")
     assert run("fit", "--data", files / "train.npz", "--model", path, *options, "bfloat16")[0] == 0
-    assert (joblib.load(path).storage, joblib.load(path).coef_.dtype) == ("bfloat16", np.float32)
+    assert (dsgd.load(path).storage, dsgd.load(path).coef_.dtype) == ("bfloat16", np.float32)
     for name, text, named in (("train.npz", "half", "'float16', 'bfloat16'"), ("train.svm", "float16", "X is sparse")):
         status, _, error = run("fit", "--data", files / name, "--model", path, *options, text)
         assert status != 0
@@ -175,7 +177,7 @@ def test_rows_may_be_kept_in_16_bits(files: Path, tmp_path: Path, run: Run) -> N
 
 def test_fit_prints_the_ledger(files: Path, tmp_path: Path, run: Run) -> None:
     """For a reader, fit prints what it trained on, the ledger, and where the model is."""
-    path = tmp_path / "model.joblib"
+    path = tmp_path / "model.dsgd"
     status, out, _ = run("fit", "--data", files / "train.svm", "--model", path, "--max-iter", 2, "--tol", 0)
     assert status == 0
     assert "communication" in out or "compute" in out
@@ -187,13 +189,13 @@ def test_several_files_of_any_packing_are_one_set(files: Path, tmp_path: Path, r
     options = ["--max-iter", 2, "--tol", 0, "--quiet", "--model"]
     assert run("fit", "--data", files / "train.svm", *options, tmp_path / "whole")[0] == 0
     assert run("fit", "--data", files / "part-1.svm", files / "part-2.svm.bz2", *options, tmp_path / "parts")[0] == 0
-    whole, parts = joblib.load(tmp_path / "whole"), joblib.load(tmp_path / "parts")
+    whole, parts = dsgd.load(tmp_path / "whole"), dsgd.load(tmp_path / "parts")
     np.testing.assert_array_equal(whole.coef_, parts.coef_)
 
 
 def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
     """A regression loss trains a regressor, whose score is R2."""
-    path = tmp_path / "model.joblib"
+    path = tmp_path / "model.dsgd"
     options = ["--loss", "squared_error", "--alpha", "1e-6", "--max-iter", 30, "--tol", 0, "--quiet"]
     assert run("fit", "--data", files / "values.npz", "--model", path, *options)[0] == 0
     status, out, _ = run("score", "--model", path, "--data", files / "values.npz", "--json")
@@ -278,7 +280,6 @@ def test_wrong_parameters_are_named(text: str, told: str) -> None:
         (["fit", "--data", "{bad}", "--model", "{out}"], "bad.svm, line 2"),
         (["fit", "--data", "{train}", "--model", "{out}", "--workers", "2", "--scheduler", "x"], "leave one out"),
         (["score", "--model", "{missing}", "--data", "{train}"], "missing.svm: No such file"),
-        (["score", "--model", "{train}", "--data", "{train}"], "not a model"),
         (["predict", "--model", "{model}", "--data", "{narrow}", "--out", "-"], "2] features where"),
     ],
 )
@@ -293,9 +294,9 @@ def test_error_is_one_line_with_a_remedy(
     np.savez(tmp_path / "narrow.npz", X=np.ones((3, 2)), y=np.ones(3))
     paths = {
         "missing": tmp_path / "missing.svm",
-        "nowhere": tmp_path / "nowhere" / "model.joblib",
+        "nowhere": tmp_path / "nowhere" / "model.dsgd",
         "folder": tmp_path,
-        "out": tmp_path / "model.joblib",
+        "out": tmp_path / "model.dsgd",
         "train": files / "train.svm",
         "npz": files / "train.npz",
         "bad": tmp_path / "bad.svm",
@@ -341,12 +342,50 @@ def test_error_of_a_rank_is_shown_without_its_traceback(monkeypatch: pytest.Monk
 
 def test_model_is_replaced_whole_or_not_at_all(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
     """A fit that fails leaves the model that was there, and no temporary file."""
-    path = tmp_path / "model.joblib"
+    path = tmp_path / "model.dsgd"
     path.write_bytes(model.read_bytes())
     (tmp_path / "bad.svm").write_text("1 1:two\n", encoding="ascii")
     assert run("fit", "--data", tmp_path / "bad.svm", "--model", path)[0] == 2
     assert path.read_bytes() == model.read_bytes()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.svm", "model.joblib"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.svm", "model.dsgd"]
+
+
+@pytest.mark.filterwarnings("always:.*read as a pickle:UserWarning")
+def test_pickles_are_read_with_a_warning(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    """A model named .joblib is a pickle, which is said wherever one is read; a file without code is read in silence."""
+    path, rest = tmp_path / "model.joblib", ("--max-iter", 2, "--tol", 0, "--quiet")
+    assert run("fit", "--data", files / "train.npz", "--model", path, *rest)[0] == 0
+    assert isinstance(joblib.load(path), SGDClassifier)
+    for name, says in ((path, "read as a pickle, which runs the code"), (model, "")):
+        status, _, errors = run("score", "--model", name, "--data", files / "test.svm")
+        assert status == 0
+        assert says in errors
+        assert bool(errors) is bool(says)
+    ColumnEncoder().fit(np.eye(3)).save(path)
+    status, _, errors = run("score", "--model", path, "--data", files / "test.svm")
+    assert status == 2
+    assert "holds a ColumnEncoder, which predicts nothing" in errors
+    status, _, errors = run("score", "--model", files / "test.svm", "--data", files / "test.svm")
+    assert status == 2
+    assert "dsgd: error: " in errors
+    assert "test.svm: not a model" in errors
+
+
+def test_a_model_that_cannot_be_written_is_not_trained(
+    files: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A strategy of the user's own is code: the error comes before training and says how it can be kept."""
+    (tmp_path / "mine_to_fit.py").write_text(
+        "from dsgd.sync import LocalSGD\nclass Mine(LocalSGD):\n    pass\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    fit = ["fit", "--data", files / "train.npz", "--sync", "mine_to_fit:Mine", "--quiet", "--max-iter", 2, "--tol", 0]
+    status, _, errors = run(*fit, "--model", tmp_path / "model.dsgd")
+    assert status == 2
+    assert "SGDClassifier(sync=...)" in errors
+    assert f"--model {tmp_path / 'model.joblib'}" in errors
+    assert not (tmp_path / "model.dsgd").exists()
+    assert run(*fit, "--model", tmp_path / "model.joblib")[0] == 0
 
 
 def test_info_says_versions_and_folders(run: Run) -> None:
@@ -371,7 +410,7 @@ def test_unreachable_scheduler_is_named(run: Run, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.cluster
 def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     """A real run on two workers prints clean JSON and writes a model that loads without a cluster."""
-    path = tmp_path / "model.joblib"
+    path = tmp_path / "model.dsgd"
     data = [str(files / "part-1.svm"), str(files / "part-2.svm.bz2")]
     options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--transport", "tcp", "--out-of-core"]
     options.append("--json")
@@ -386,7 +425,7 @@ def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     report = json.loads(outcome.stdout)
     assert (report["ranks"], report["rows"], report["transport"]) == (2, 400, "tcp")
     assert report["ledger"]["bytes_sent"] > 0
-    assert joblib.load(path).client is None
+    assert dsgd.load(path).client is None
 
 
 @pytest.mark.slow
@@ -446,7 +485,7 @@ def test_tables_are_read_with_their_strings_and_gaps(run: Run, tmp_path: Path) -
     table[:200].to_parquet(tmp_path / "part-1.parquet")
     table[200:].to_parquet(tmp_path / "part-2.parquet")
     table.to_csv(tmp_path / "rows.csv", index=False)
-    model, rows = tmp_path / "m.joblib", tmp_path / "*.parquet"
+    model, rows = tmp_path / "m.dsgd", tmp_path / "*.parquet"
     fit = ["fit", "--data", rows, "--model", model, "--loss", "log_loss", "--max-iter", 20, "--tol", 0, "--json"]
     status, out, _ = run(*fit, "--target", "clicked", "--categorical", "onehot")
     assert status == 0

@@ -402,6 +402,24 @@ def test_to_sklearn(two_classes, line):
     np.testing.assert_allclose(regressor.to_sklearn().predict(line[0]), regressor.predict(line[0]))
 
 
+@pytest.mark.parametrize("average", [False, True, 70])
+@pytest.mark.parametrize("task", ["two classes", "regression"])
+def test_from_sklearn(two_classes, line, task, average):
+    """A model of scikit-learn predicts the same here and trains on as there, with averages too; others are refused."""
+    ours, theirs = (SGDRegressor, PlainRegressor) if task == "regression" else (SGDClassifier, PlainClassifier)
+    X, y = line if task == "regression" else two_classes
+    other = theirs(average=average, shuffle=False, max_iter=2, tol=None, alpha=0.01).fit(X, y)
+    model = ours.from_sklearn(other)
+    assert np.array_equal(model.predict(X), other.predict(X))
+    assert model.alpha == 0.01
+    other.partial_fit(X[::-1], y[::-1])
+    model.partial_fit(X[::-1], y[::-1])
+    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-9)
+    np.testing.assert_allclose(model.intercept_, other.intercept_, rtol=1e-9)
+    with pytest.raises(InvalidParameterError, match=rf"fitted sklearn\.linear_model\.{theirs.__name__}"):
+        ours.from_sklearn(model)
+
+
 def test_grid_search(two_classes):
     """The estimators work inside a pipeline and a grid search."""
     search = GridSearchCV(

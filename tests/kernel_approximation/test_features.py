@@ -161,3 +161,24 @@ def test_what_has_no_features_is_refused(made: Any, named: str) -> None:
     """A parameter out of its domain is named when rows come."""
     with pytest.raises(InvalidParameterError, match=named):
         made.fit(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("made", "theirs"),
+    [
+        (RandomFeatures(30, gamma=0.4, kernel="laplacian", random_state=1), peers.RBFSampler(gamma="scale")),
+        (Nystroem("poly", degree=2, coef0=1.0, n_components=4), peers.Nystroem(gamma=0.3, n_components=5)),
+    ],
+    ids=["random", "nystroem"],
+)
+def test_transformers_and_their_peers_become_each_other(made: Any, theirs: Any) -> None:
+    """Features stay the same after `to_sklearn` and `from_sklearn`; what a peer has no parameters for is refused."""
+    Z = clone(made).fit(ROWS)
+    plain = Z.to_sklearn()
+    assert type(plain) is type(theirs)
+    np.testing.assert_allclose(plain.transform(ROWS), Z.transform(ROWS), rtol=1e-12)
+    np.testing.assert_allclose(
+        type(made).from_sklearn(theirs.fit(ROWS)).transform(ROWS), theirs.transform(ROWS), rtol=1e-9, atol=1e-12
+    )
+    with pytest.raises(InvalidParameterError, match=r"takes kernels by name|must be a fitted sklearn"):
+        type(made).from_sklearn(peers.Nystroem(kernel=lambda a, b: 1.0, n_components=1).fit(ROWS[:1]))

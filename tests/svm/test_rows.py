@@ -138,13 +138,24 @@ def test_rows_of_numbers_stay_arrays_to_a_callable_kernel():
 
 
 def test_a_machine_whose_numbers_do_not_fit_is_refused():
-    """A machine whose counts of support vectors were changed predicts nothing."""
+    """A machine whose counts, coefficients or columns of support vectors were changed predicts nothing."""
     X, y = blobs()
     for model in MACHINES:
         broken = clone(model).fit(X, y)
         broken._n_support[0] += 1
         with pytest.raises(InvalidDataError, match=r"internal representation of .* was altered"):
             broken.predict(X)
+        broken._n_support[0] -= 1
+        for name, fewer in (
+            ("dual_coef_", broken.dual_coef_[:, 1:]),
+            ("support_vectors_", broken.support_vectors_[:, 1:]),
+        ):
+            whole = getattr(broken, name)
+            setattr(broken, name, fewer)
+            with pytest.raises(InvalidDataError, match=r"was altered: \d+ support vectors"):
+                broken.predict(X)
+            setattr(broken, name, whole)
+        broken.predict(X)
 
 
 def test_sparse_kernel_matrices_are_refused():

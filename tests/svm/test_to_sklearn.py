@@ -1,4 +1,4 @@
-"""to_sklearn of every SVM gives scikit-learn's estimator, fitted, with the same predictions."""
+"""to_sklearn and from_sklearn of every SVM give the other's estimator, fitted, with the same predictions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ def inner(A: Any, B: Any) -> Any:
 
 
 def check_same(model: Any, X: Any) -> None:
-    """Check type and predictions of what to_sklearn gives, also after a pickle."""
+    """Check types and predictions of what to_sklearn gives, after a pickle, and of what from_sklearn makes of it."""
     other = pickle.loads(pickle.dumps(model.to_sklearn()))
     assert type(other) is getattr(plain, type(model).__name__)
+    check_predictions(model, other, X)
+    check_predictions(type(model).from_sklearn(other), other, X)
+
+
+def check_predictions(model: Any, other: Any, X: Any) -> None:
+    """Check that our estimator and scikit-learn's predict the same."""
     ours, theirs = model.predict(X), other.predict(X)
     if hasattr(model, "decision_function"):
         values = model.decision_function(X)
@@ -34,7 +40,7 @@ def check_same(model: Any, X: Any) -> None:
         assert np.array_equal(ours[is_certain], theirs[is_certain])
     else:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
-    assert other.n_features_in_ == model.n_features_in_
+    assert getattr(other, "n_features_in_", X.shape[1]) == model.n_features_in_
 
 
 @pytest.mark.parametrize("form", ["dense", "float32", "csr"])
@@ -85,7 +91,9 @@ def test_probabilities_go_along(n_classes):
     """A machine with probabilities gives the same ones there, but for where LIBSVM stops to couple those of pairs."""
     X, y = make_classification(120, 4, n_informative=4, n_redundant=0, n_classes=n_classes, random_state=0)
     model = SVC(probability=True, random_state=0).fit(X, y)
-    np.testing.assert_allclose(model.to_sklearn().predict_proba(X), model.predict_proba(X), atol=5e-3)
+    other = model.to_sklearn()
+    np.testing.assert_allclose(other.predict_proba(X), model.predict_proba(X), atol=5e-3)
+    np.testing.assert_allclose(SVC.from_sklearn(other).predict_proba(X), model.predict_proba(X), rtol=1e-9)
 
 
 def test_machines_that_are_not_fitted_say_so():
@@ -93,3 +101,50 @@ def test_machines_that_are_not_fitted_say_so():
     for machine in (SVC, LinearSVR):
         with pytest.raises(ValueError, match="not fitted"):
             machine().to_sklearn()
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "precomputed", inner])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_machines_of_libsvm_are_taken_over(machine, kernel, form):
+    """What LIBSVM has trained predicts the same here, whatever its kernel, rows and labels, and can be saved."""
+    X, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=3, class_sep=2.0, random_state=0)
+    if kernel == "precomputed" and form == "csr":
+        return  # refused by both
+    X = rbf_kernel(X) if kernel == "precomputed" else sp.csr_matrix(X) if form == "csr" else X
+    target = np.array(["u", "v", "w"])[y] if machine in (SVC, NuSVC) else X[:, [0]].sum(axis=1) if form == "csr" else y
+    other = getattr(plain, machine.__name__)(kernel=kernel, cache_size=17).fit(X, np.asarray(target).ravel())
+    model = machine.from_sklearn(other)
+    check_predictions(model, other, X)
+    check_predictions(model, model.to_sklearn(), X)
+    assert model.cache_size == 17
+    assert np.array_equal(model.n_support_, other.n_support_)
+
+
+@pytest.mark.parametrize("machine", [LinearSVC, LinearSVR])
+def test_machines_of_liblinear_are_taken_over(machine):
+    """What LIBLINEAR has trained predicts the same here."""
+    X, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
+    other = getattr(plain, machine.__name__)(C=0.3, random_state=0).fit(X, y)
+    check_predictions(machine.from_sklearn(other), other, X)
+
+
+def test_texts_under_a_kernel_function_are_taken_over():
+    """Rows that are no vectors go along in both directions."""
+
+    def common(A: Any, B: Any) -> Any:
+        return np.array([[len(set(a) & set(b)) for b in B] for a in A], dtype=float)
+
+    texts, y = ["sun", "gun", "run", "tea", "sea", "pea"], [0, 0, 0, 1, 1, 1]
+    model = SVC(kernel=common).fit(texts, y)
+    again = SVC.from_sklearn(model.to_sklearn())
+    assert again.decision_function(["fun", "lea"]).tolist() == model.decision_function(["fun", "lea"]).tolist()
+
+
+def test_from_sklearn_takes_the_class_of_its_name():
+    """Another class, or one that is not fitted, is an error that says what is taken."""
+    X, y = make_classification(40, 4, random_state=0)
+    with pytest.raises(ValueError, match=r"\(model=\.\.\.\) must be a fitted sklearn\.svm\.SVC\. Got NuSVC"):
+        SVC.from_sklearn(plain.NuSVC().fit(X, y))
+    with pytest.raises(ValueError, match="not fitted"):
+        LinearSVC.from_sklearn(plain.LinearSVC())

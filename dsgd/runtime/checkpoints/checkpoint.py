@@ -3,20 +3,13 @@
 Problem: a job of hours must survive the loss of the whole cluster; a file half written, damaged or of another job must
 never be taken for its state.
 
-Format (version 1), all numbers little-endian::
+Format: that of `dsgd.runtime.checkpoints.container`, version 1, with the magic ``DSGDCKPT``. The header has the version
+of dsgd, world size, position, configuration and id of the job, and time; the arrays are the state.
 
-    offset  0  magic      8 bytes   b"DSGDCKPT"
-    offset  8  version    uint32    1
-    offset 12  header     uint32    length of the JSON header
-    offset 16  digest     32 bytes  SHA-256 of all that follows
-    offset 48  JSON       version of dsgd, world size, position, configuration and id of the job, time
-               npz        the arrays, uncompressed; never pickled
-
-Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. A local file is written
-beside its place, flushed to the disk and renamed; in an object store one object is put, which is atomic there. Last,
-``newest.json`` lists the files that count, newest first, with the job that wrote each and how often its gang had been
-formed; older files go. A gang that was given up, but still runs somewhere, finds a later one of its job, or the fit
-that resumed from it, at the head of the list and writes nothing.
+Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. Last, ``newest.json``
+lists the files that count, newest first, with the job that wrote each and how often its gang had been formed; older
+files go. A gang that was given up, but still runs somewhere, finds a later one of its job, or the fit that resumed from
+it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
 """
@@ -25,23 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import re
-import secrets
-import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from time import time
 from typing import Any, Final
 
 import numpy as np
 
 from dsgd.errors import CheckpointError, InvalidParameterError
+from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_number
 
@@ -64,9 +53,7 @@ __all__ = [
 #: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
 AUTO: Final = "auto"
 
-_MAGIC: Final = b"DSGDCKPT"
-_VERSION: Final = 1
-_PREFIX: Final = struct.Struct("<8sII32s")
+_FILES: Final = Container("a checkpoint", b"DSGDCKPT", 1)
 _LIST: Final = "newest.json"
 # What a list may name: a file of this folder that we have written, and no other one.
 _FILE: Final = re.compile(r"checkpoint-\d{8,}-\d{8,}\.dsgd")
@@ -158,14 +145,14 @@ def is_empty(path: str | os.PathLike[str]) -> bool:
         It cannot be read.
     """
     try:
-        return not _listed(_folder(path))
+        return not _listed(folder_of(path))
     except OSError as error:
         raise CheckpointError(f"checkpoint={str(path)!r} cannot be read: {error}.") from error
 
 
 def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Return whether two places, as in `Checkpoint`, are one."""
-    return _folder(a).path == _folder(b).path
+    return folder_of(a).path == folder_of(b).path
 
 
 def check_vacant(target: Checkpoint) -> None:
@@ -202,7 +189,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
     SupersededError
         Another job, or a later gang of the same one, has written there since.
     """
-    folder = _folder(target.path)
+    folder = folder_of(target.path)
     name = _name(state.position)
     try:
         listed = _listed(folder)
@@ -218,7 +205,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
         newest_first = sorted(own, key=lambda other: (own[other], other), reverse=True)
         kept = [*newest_first, *(other for other in listed if other not in own)][: target.keep]
         authors = {other: [state.job_id, own[other]] if other in own else listed[other] for other in kept}
-        folder.put(_LIST, json.dumps({"version": _VERSION, "names": kept, "written_by": authors}).encode())
+        folder.put(_LIST, json.dumps({"version": _FILES.version, "names": kept, "written_by": authors}).encode())
         for other in folder.names():
             # Also what a process that was killed left: a file that was never listed, or one half written.
             if other.lstrip(".").startswith("checkpoint-") and other not in kept:
@@ -248,7 +235,7 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
     CheckpointError
         There is none, none is whole, or it belongs to another job: names the differences.
     """
-    folder = _folder(path)
+    folder = folder_of(path)
     try:
         names = _listed(folder)
     except OSError as error:
@@ -259,7 +246,7 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
     for name in names:
         try:
             state = _decode(folder.get(name))
-        except (OSError, _DamagedError) as damage:
+        except (OSError, DamagedError) as damage:
             damages.append(f"{name}: {damage}")
             continue
         check_configuration(state.configuration, configuration, f"{path}: {name}")
@@ -287,7 +274,7 @@ def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) 
     CheckpointError
         The folder cannot be read. Without it nobody knows whether there is one.
     """
-    folder = _folder(path)
+    folder = folder_of(path)
     damages = []
     try:
         for name in _listed(folder):
@@ -295,7 +282,7 @@ def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) 
                 break
             try:
                 state = _decode(folder.get(name))
-            except (FileNotFoundError, _DamagedError) as damage:
+            except (FileNotFoundError, DamagedError) as damage:
                 damages.append(f"{name}: {damage}")
                 continue
             if state.job_id != job_id:
@@ -343,54 +330,28 @@ def describe(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
-class _DamagedError(Exception):
-    """A file is not a whole checkpoint of a version we know."""
-
-
 def _name(position: tuple[int, int]) -> str:
     return "checkpoint-{:08d}-{:08d}.dsgd".format(*position)
 
 
 def _encode(state: SavedState) -> bytes:
-    header = json.dumps(
-        {
-            "dsgd": version("dsgd"),
-            "written_at": time(),
-            "world_size": state.world_size,
-            "position": list(state.position),
-            "configuration": state.configuration,
-            "job_id": state.job_id,
-            "formed": state.formed,
-        }
-    ).encode()
-    buffer = io.BytesIO()
     objects = [name for name, array in state.arrays.items() if array.dtype.hasobject]
     if objects:
         raise CheckpointError(f"checkpoints hold numbers only, but {', '.join(objects)} hold Python objects.")
-    arrays: dict[str, Any] = dict(state.arrays)
-    # Not allow_pickle=False: numpy before 2.1 saves an array of that name.
-    np.savez(buffer, **arrays)
-    body = header + buffer.getvalue()
-    return _PREFIX.pack(_MAGIC, _VERSION, len(header), hashlib.sha256(body).digest()) + body
+    header = {
+        "dsgd": version("dsgd"),
+        "written_at": time(),
+        "world_size": state.world_size,
+        "position": list(state.position),
+        "configuration": state.configuration,
+        "job_id": state.job_id,
+        "formed": state.formed,
+    }
+    return _FILES.pack(header, state.arrays)
 
 
 def _decode(content: bytes) -> SavedState:
-    if len(content) < _PREFIX.size:
-        raise _DamagedError(f"it has {len(content)} bytes, which is less than a header")
-    magic, number, n_header, digest = _PREFIX.unpack_from(content)
-    if magic != _MAGIC:
-        raise _DamagedError("it is not a checkpoint of dsgd")
-    if number != _VERSION:
-        raise _DamagedError(f"it has format {number}; this version of dsgd reads format {_VERSION}")
-    body = memoryview(content)[_PREFIX.size :]
-    if hashlib.sha256(body).digest() != digest:
-        raise _DamagedError("its checksum is wrong")
-    header = json.loads(bytes(body[:n_header]))
-    try:
-        with np.load(io.BytesIO(body[n_header:]), allow_pickle=False) as archive:
-            arrays = dict(archive.items())
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise _DamagedError(str(error)) from error
+    header, arrays = _FILES.unpack(content)
     epoch, number = header["position"]
     by = {"job_id": header.get("job_id", ""), "formed": header.get("formed", 0)}
     return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, **by)
@@ -408,7 +369,7 @@ def _differences(where: str, saved: Any, ours: Any) -> list[str]:
     return [] if json.dumps(saved) == json.dumps(ours) else [f"{where} was {saved!r} there and is {ours!r} here"]
 
 
-def _listed(folder: _LocalFolder | _RemoteFolder) -> dict[str, tuple[str, int]]:
+def _listed(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]]:
     """Return the names of the checkpoints, newest first, each with its job and how often that had been formed.
 
     Where the list itself is lost they are those of all files, and nobody knows of which job they are.
@@ -420,73 +381,3 @@ def _listed(folder: _LocalFolder | _RemoteFolder) -> dict[str, tuple[str, int]]:
         return {name: (str(authors.get(name, ("", 0))[0]), int(authors.get(name, ("", 0))[1])) for name in names}
     names = sorted((name for name in folder.names() if _FILE.fullmatch(name)), reverse=True)
     return dict.fromkeys(names, ("", 0))
-
-
-class _LocalFolder:
-    """A folder of this machine."""
-
-    def __init__(self, path: str) -> None:
-        self.path = Path(path).absolute()
-
-    def put(self, name: str, content: bytes) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        # Beside its place, so that the rename stays inside one file system and replaces the file as a whole.
-        temporary = self.path / f".{name}.{secrets.token_hex(4)}"
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    def get(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
-
-    def names(self) -> list[str]:
-        return [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
-
-    def remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
-
-
-class _RemoteFolder:
-    """A folder behind a URL."""
-
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        self.system, self.path = fsspec.core.url_to_fs(url)
-
-    def put(self, name: str, content: bytes) -> None:
-        self.system.makedirs(self.path, exist_ok=True)
-        self.system.pipe_file(f"{self.path}/{name}", content)
-
-    def get(self, name: str) -> bytes:
-        content: bytes = self.system.cat_file(f"{self.path}/{name}")
-        return content
-
-    def names(self) -> list[str]:
-        if not self.system.exists(self.path):
-            return []
-        # Object stores remember listings; what another process has written since must be seen.
-        self.system.invalidate_cache()
-        return [str(entry).rsplit("/", 1)[-1] for entry in self.system.ls(self.path, detail=False)]
-
-    def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.system.rm_file(f"{self.path}/{name}")
-
-
-def _folder(path: str | os.PathLike[str]) -> _LocalFolder | _RemoteFolder:
-    text = os.fspath(path)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    return _RemoteFolder(text) if "://" in text else _LocalFolder(text)

@@ -1,0 +1,195 @@
+"""Files of arrays and JSON, never of code: checkpoints and models.
+
+Problem: a file that is half written, damaged, of another kind or of a later version must be told from a good one, and
+reading it must run nothing that it says.
+
+Format, all numbers little-endian::
+
+    offset  0  magic      8 bytes   which kind of file
+    offset  8  version    uint32    of the format of that kind
+    offset 12  header     uint32    length of the JSON header
+    offset 16  digest     32 bytes  SHA-256 of all that follows
+    offset 48  JSON       the header
+               npz        the arrays, uncompressed; never pickled
+
+A local file is written beside its place, flushed to the disk and renamed; in an object store one object is put, which
+is atomic there.
+
+Cost: the file twice in memory, and one pass for its digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.types import AnyArray
+
+__all__ = ["Container", "DamagedError", "LocalFolder", "RemoteFolder", "folder_of"]
+
+_PREFIX: Final = struct.Struct("<8sII32s")
+
+
+class DamagedError(Exception):
+    """A file is not a whole one of its kind, of a version we know."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A kind of file.
+
+    Parameters
+    ----------
+    noun : str
+        What one is called in errors, such as ``"a checkpoint"``.
+    magic : bytes, length 8
+        How it begins.
+    version : int
+        Of its format: the one that is written, and the latest that is read.
+    """
+
+    noun: str
+    magic: bytes
+    version: int
+
+    def is_begun(self, content: bytes) -> bool:
+        """Return whether a file that begins like this is meant to be of this kind."""
+        return content.startswith(self.magic)
+
+    def pack(self, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> bytes:
+        """Return the content of a file.
+
+        Parameters
+        ----------
+        header : mapping
+            What JSON can hold.
+        arrays : mapping of str to array
+            Without Python objects; an entry may have any other type.
+        """
+        said = json.dumps(header).encode()
+        buffer = io.BytesIO()
+        given: dict[str, Any] = dict(arrays)
+        # Not allow_pickle=False: numpy before 2.1 saves an array of that name.
+        np.savez(buffer, **given)
+        body = said + buffer.getvalue()
+        return _PREFIX.pack(self.magic, self.version, len(said), hashlib.sha256(body).digest()) + body
+
+    def unpack(self, content: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+        """Return header and arrays of a file.
+
+        Raises
+        ------
+        DamagedError
+            It is not whole, of another kind, or of a later format.
+        """
+        if not self.is_begun(content) and len(content) >= len(self.magic):
+            raise DamagedError(f"it is not {self.noun} of dsgd")
+        if len(content) < _PREFIX.size:
+            raise DamagedError(f"it has {len(content)} bytes, which is less than a header")
+        _, number, n_header, digest = _PREFIX.unpack_from(content)
+        if not 1 <= number <= self.version:
+            raise DamagedError(f"it has format {number}; this version of dsgd reads format {self.version}")
+        body = memoryview(content)[_PREFIX.size :]
+        if hashlib.sha256(body).digest() != digest:
+            raise DamagedError("its checksum is wrong")
+        try:
+            header: dict[str, Any] = json.loads(bytes(body[:n_header]))
+            with zipfile.ZipFile(io.BytesIO(body[n_header:])) as stored:
+                # We write none; a few bytes might stand for more than there is memory.
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in stored.infolist()):
+                    raise DamagedError("it holds compressed arrays")
+            with np.load(io.BytesIO(body[n_header:]), allow_pickle=False) as archive:
+                return header, dict(archive.items())
+        except (ValueError, RecursionError, EOFError, zipfile.BadZipFile) as error:
+            raise DamagedError(str(error)) from error
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).absolute()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, whole or not at all; make the folder if there is none."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        # Beside its place, so that the rename stays inside one file system and replaces the file as a whole.
+        temporary = self.path / f".{name}.{secrets.token_hex(4)}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def get(self, name: str) -> bytes:
+        """Return what a file holds."""
+        return (self.path / name).read_bytes()
+
+    def names(self) -> list[str]:
+        """Return the names of all files; none if there is no folder."""
+        return [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+class RemoteFolder:
+    """A folder behind a URL."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.system, self.path = fsspec.core.url_to_fs(url)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, whole or not at all; make the folder if there is none."""
+        self.system.makedirs(self.path, exist_ok=True)
+        self.system.pipe_file(f"{self.path}/{name}", content)
+
+    def get(self, name: str) -> bytes:
+        """Return what a file holds."""
+        content: bytes = self.system.cat_file(f"{self.path}/{name}")
+        return content
+
+    def names(self) -> list[str]:
+        """Return the names of all files; none if there is no folder."""
+        if not self.system.exists(self.path):
+            return []
+        # Object stores remember listings; what another process has written since must be seen.
+        self.system.invalidate_cache()
+        return [str(entry).rsplit("/", 1)[-1] for entry in self.system.ls(self.path, detail=False)]
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.system.rm_file(f"{self.path}/{name}")
+
+
+def folder_of(path: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
+    """Return the folder of a path, or of a URL that fsspec can open."""
+    text = os.fspath(path)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    return RemoteFolder(text) if "://" in text else LocalFolder(text)

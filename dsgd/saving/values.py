@@ -1,0 +1,261 @@
+"""Values as JSON and arrays, and back.
+
+JSON has None, bools, whole and finite numbers, texts and lists. Everything else is an object with one entry, whose key
+says what it is: one row of a table for each, with how it is written and read. What has no row cannot be saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.runtime.checkpoints.container import DamagedError
+from dsgd.saving.registry import name_of_record, record_of
+from dsgd.types import AnyArray
+
+__all__ = ["Reader", "UnsavedError", "Writer"]
+
+
+class UnsavedError(Exception):
+    """A value that is neither data nor made of known parts; the text says what it is."""
+
+
+class Writer:
+    """Makes JSON of values, and collects their arrays.
+
+    Parameters
+    ----------
+    models : mapping of str to (callable, callable), default {}
+        Further rows of the table: by key, what tells whether a value is meant, and what makes JSON of it.
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        Those collected so far.
+    """
+
+    def __init__(
+        self, models: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Writer], Any]]] | None = None
+    ) -> None:
+        self.arrays: dict[str, AnyArray] = {}
+        self._names: dict[int, str] = {}
+        self._rows = {key: (codec.takes, codec.write) for key, codec in _CODECS.items()} | dict(models or {})
+
+    def value(self, value: Any) -> Any:
+        """Return a value as JSON.
+
+        Raises
+        ------
+        UnsavedError
+            It has a part that no file can hold.
+        """
+        kind = type(value)
+        if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+            return value
+        if kind is list:
+            return [self.value(item) for item in value]
+        for key, (takes, write) in self._rows.items():
+            if takes(value):
+                return {key: write(value, self)}
+        what = f"{kind.__name__} {value.__name__!r}" if hasattr(value, "__name__") else f"a {kind.__qualname__}"
+        raise UnsavedError(what)
+
+    def array(self, array: AnyArray) -> str:
+        """Take in an array without objects, and return its name; one that is given twice is written once."""
+        name = self._names.setdefault(id(array), f"{len(self._names)}")
+        self.arrays[name] = array
+        return name
+
+
+class Reader:
+    """Makes values of JSON and arrays; the inverse of a `Writer`.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        Those of the file.
+    models : mapping of str to callable, default {}
+        Further rows of the table: by key, what reads a value.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, AnyArray], models: Mapping[str, Callable[[Any, Reader], Any]] | None = None
+    ) -> None:
+        self._arrays = arrays
+        self._rows = {key: codec.read for key, codec in _CODECS.items()} | dict(models or {})
+
+    def value(self, coded: Any) -> Any:
+        """Return the value that JSON stands for.
+
+        Raises
+        ------
+        DamagedError
+            It stands for none.
+        """
+        if isinstance(coded, list):
+            return [self.value(item) for item in coded]
+        if not isinstance(coded, dict):
+            return coded
+        ((key, content),) = coded.items()
+        if key not in self._rows:
+            raise DamagedError(f"it holds a value of the unknown kind {key!r}")
+        return self._rows[key](content, self)
+
+    def array(self, name: str) -> AnyArray:
+        """Return an array by its name."""
+        return self._arrays[name]
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """A row of the table: whether a value is of this kind, its JSON, and the value again."""
+
+    takes: Callable[[Any], bool]
+    write: Callable[[Any, Writer], Any]
+    read: Callable[[Any, Reader], Any]
+
+
+_BUILTIN_TYPES: Final = {"bool": bool, "float": float, "int": int, "str": str}
+_SPARSE: Final[dict[str, Any]] = {
+    kind.__name__: kind for kind in (sp.csr_matrix, sp.csr_array, sp.csc_matrix, sp.csc_array)
+}
+
+
+def _of_type(*kinds: type) -> Callable[[Any], bool]:
+    """Return what tells values of exactly one of some types: those of a subclass may be more than they look."""
+    return lambda value: type(value) in kinds
+
+
+def _is_plain_scalar(value: Any) -> bool:
+    return (
+        isinstance(value, np.generic)
+        and value.dtype.kind in "biufU"
+        and value.dtype.itemsize <= 8 * (1 if value.dtype.kind != "U" else 2**20)
+    )
+
+
+def _read_sparse(content: Any, of: Reader) -> Any:
+    name, shape, parts = content
+    data, indices, indptr = (of.array(part) for part in parts)
+    matrix = _SPARSE[name]((data, indices, indptr), shape=tuple(shape))
+    # Compiled code trusts them.
+    matrix.check_format(full_check=True)
+    return matrix
+
+
+def _read_objects(content: Any, of: Reader) -> AnyArray:
+    shape, items = content
+    flat = np.empty(len(items), dtype=object)
+    flat[:] = [of.value(item) for item in items]
+    return flat.reshape(shape)
+
+
+def _read_masked(content: Any, of: Reader) -> Any:
+    data, mask, fill_value = (of.value(part) for part in content)
+    return np.ma.MaskedArray(data, mask, fill_value=fill_value)
+
+
+def _write_record(value: Any, to: Writer) -> Any:
+    given = {field.name: to.value(getattr(value, field.name)) for field in fields(value) if field.init}
+    return [name_of_record(value), given]
+
+
+def _read_record(content: Any, of: Reader) -> Any:
+    name, given = content
+    kind = record_of(name)
+    if kind is None:
+        raise DamagedError(f"it holds a part of the unknown class {name!r}")
+    return kind(**{field: of.value(coded) for field, coded in given.items()})
+
+
+def _read_random_state(content: Any, of: Reader) -> Any:
+    state = np.random.RandomState()
+    state.set_state(of.value(content))
+    return state
+
+
+#: In this order; a value is of the first kind that takes it.
+_CODECS: Final[dict[str, _Codec]] = {
+    "float": _Codec(_of_type(float), lambda value, to: repr(value), lambda text, of: float(text)),
+    "tuple": _Codec(
+        _of_type(tuple),
+        lambda value, to: [to.value(item) for item in value],
+        lambda items, of: tuple(of.value(item) for item in items),
+    ),
+    "dict": _Codec(
+        _of_type(dict),
+        lambda value, to: [[to.value(name), to.value(item)] for name, item in value.items()],
+        lambda items, of: {of.value(name): of.value(item) for name, item in items},
+    ),
+    "frozenset": _Codec(
+        _of_type(frozenset),
+        lambda value, to: [to.value(item) for item in sorted(value, key=repr)],
+        lambda items, of: frozenset(of.value(item) for item in items),
+    ),
+    "bytes": _Codec(_of_type(bytes), lambda value, to: value.hex(), lambda text, of: bytes.fromhex(text)),
+    "scalar": _Codec(
+        _is_plain_scalar,
+        lambda value, to: [value.dtype.str, to.value(value.item())],
+        lambda pair, of: np.dtype(pair[0]).type(of.value(pair[1])),
+    ),
+    "texts": _Codec(  # numpy's strings of any length, which no file of arrays holds
+        lambda value: type(value) is np.ndarray and value.dtype == np.dtypes.StringDType(),
+        lambda value, to: [list(value.shape), value.ravel().tolist()],
+        lambda pair, of: np.array(pair[1], dtype=np.dtypes.StringDType()).reshape(pair[0]),
+    ),
+    "objects": _Codec(
+        lambda value: type(value) is np.ndarray and value.dtype == object,
+        lambda value, to: [list(value.shape), [to.value(item) for item in value.ravel()]],
+        _read_objects,
+    ),
+    "array": _Codec(
+        lambda value: type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject,
+        lambda value, to: to.array(value),
+        lambda name, of: of.array(name),
+    ),
+    "element": _Codec(
+        lambda value: isinstance(value, np.generic) and not value.dtype.hasobject,
+        lambda value, to: to.array(np.asarray(value)),
+        lambda name, of: of.array(name)[()],
+    ),
+    "masked": _Codec(
+        _of_type(np.ma.MaskedArray),
+        lambda value, to: [to.value(value.data), to.value(np.ma.getmaskarray(value)), to.value(value.fill_value)],
+        _read_masked,
+    ),
+    "sparse": _Codec(
+        _of_type(*_SPARSE.values()),
+        lambda value, to: [
+            type(value).__name__,
+            list(value.shape),
+            [to.array(part) for part in (value.data, value.indices, value.indptr)],
+        ],
+        _read_sparse,
+    ),
+    "dtype": _Codec(
+        lambda value: isinstance(value, np.dtype) and value.names is None and not value.hasobject,
+        lambda value, to: value.str,
+        lambda text, of: np.dtype(text),
+    ),
+    "number type": _Codec(
+        lambda value: isinstance(value, type) and issubclass(value, (np.number, np.bool_)),
+        lambda value, to: np.dtype(value).str,
+        lambda text, of: np.dtype(text).type,
+    ),
+    "type": _Codec(
+        lambda value: value in _BUILTIN_TYPES.values() if isinstance(value, type) else False,
+        lambda value, to: value.__name__,
+        lambda name, of: _BUILTIN_TYPES[name],
+    ),
+    "random state": _Codec(
+        _of_type(np.random.RandomState), lambda value, to: to.value(value.get_state(legacy=False)), _read_random_state
+    ),
+    "path": _Codec(lambda value: isinstance(value, Path), lambda value, to: str(value), lambda text, of: Path(text)),
+    "record": _Codec(lambda value: name_of_record(value) is not None, _write_record, _read_record),
+}
