@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["ESTIMATORS", "name_of_record", "record_of"]
+__all__ = ["ESTIMATORS", "history", "name_of_record", "record_of"]
 
 #: Where the estimators and transformers are that can be saved, by name.
 ESTIMATORS: Final = {
@@ -60,3 +60,10 @@ def name_of_record(value: Any) -> str | None:
     """Return the name by which a file has an object, None if it is no record of the table."""
     kind = type(value)
     return kind.__name__ if is_dataclass(kind) and record_of(kind.__name__) is kind else None
+
+
+@cache
+def history() -> type[Any]:
+    """Return the class of the histories of fits."""
+    found: type[Any] = import_module("dsgd.inputs.history").History
+    return found

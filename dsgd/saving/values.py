@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.runtime.checkpoints.container import DamagedError
-from dsgd.saving.registry import name_of_record, record_of
+from dsgd.saving.registry import history, name_of_record, record_of
 from dsgd.types import AnyArray
 
 __all__ = ["Reader", "UnsavedError", "Writer"]
@@ -197,6 +197,11 @@ _CODECS: Final[dict[str, _Codec]] = {
         _of_type(frozenset),
         lambda value, to: [to.value(item) for item in sorted(value, key=repr)],
         lambda items, of: frozenset(of.value(item) for item in items),
+    ),
+    "history": _Codec(
+        lambda value: type(value) is history(),
+        lambda value, to: [to.value(line) for line in value],
+        lambda lines, of: history()(of.value(line) for line in lines),
     ),
     "bytes": _Codec(_of_type(bytes), lambda value, to: value.hex(), lambda text, of: bytes.fromhex(text)),
     "scalar": _Codec(

@@ -177,6 +177,10 @@ def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_pat
 
 def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
     """Where no checkpoint can be written the solution is returned, unless several in a row fail before it is there."""
+    X, y = rows()
+    model = SVC(C=10.0, checkpoint=Checkpoint(tmp_path / "whole", every_s=3600.0))
+    model.classes_ = np.arange(3)
+    whole = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
     monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
     monkeypatch.setattr(writer_module, "_RETRY_S", 0.0)
     tried = []
@@ -186,12 +190,9 @@ def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
         raise CheckpointError("No space left on device.")
 
     monkeypatch.setattr(writer_module, "write", fails)
-    X, y = rows()
-    model = SVC(C=10.0, checkpoint=Checkpoint(tmp_path, every_s=3600.0))
-    model.classes_ = np.arange(3)
-    found = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
-    plain = run_on_threads(saved, [None] * 2, (_with(model, checkpoint=None), X, y, 0), timeout_s=20).value
-    np.testing.assert_array_equal(found["dual_coef_"], plain["dual_coef_"])
+    hindered = _with(model, checkpoint=Checkpoint(tmp_path, every_s=3600.0))
+    found = run_on_threads(saved, [None] * 2, (hindered, X, y, 0), timeout_s=20).value
+    np.testing.assert_array_equal(found["dual_coef_"], whole["dual_coef_"])
     assert tried == [(3, 0)] * 3
     with pytest.raises(CheckpointError, match="No space left"):
         run_on_threads(saved, [None] * 2, (_with(model, checkpoint=Checkpoint(tmp_path, 0.0)), X, y, 0), timeout_s=20)
