@@ -76,7 +76,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         False turns elimination off.
     cache_size : float, default 200
         Megabytes of cached kernel rows at most. On a cluster, pairs of classes are dealt out to ranks where the rows of
-        all take no more (:ref:`svm-dealt-pairs`).
+        all take no more (:ref:`Several classes <svm-dealt-pairs>`).
     n_jobs : int or None, default None
         Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
         cluster either takes those of the worker.
