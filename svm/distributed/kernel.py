@@ -189,8 +189,8 @@ class Gang:
         """Return the rows of all ranks, in the order of rows, on every rank."""
         X, ledger = X[self._order], self.rank.ledger
         ledger.begin_round("rows")
-        whole: Any = np.empty((self.n_rows, X.shape[1]), dtype=X.dtype)
         if not sp.issparse(X):
+            whole: Any = np.empty((self.n_rows, X.shape[1]), dtype=X.dtype)
             for number, part in self._each(X.reshape(-1)):
                 whole[self._holder == number] = part.reshape(-1, X.shape[1])
         else:

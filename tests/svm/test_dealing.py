@@ -213,3 +213,13 @@ def test_the_fullest_rank_has_little_more_than_the_best_deal(costs, n_ranks):
         for ranks in product(range(n_ranks), repeat=len(costs))
     )
     assert longest <= (4 / 3 - 1 / (3 * n_ranks)) * best + 1e-9
+
+
+def test_sparse_rows_may_be_as_wide_as_no_array_could_be() -> None:
+    """What is gathered of sparse rows is their entries, whatever the number of columns."""
+    X, y, _ = rows(sparse=True)
+    wide = sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 2**31 - 2))
+    narrow, _ = fit_on(SVC(gamma=0.5), X, y, None, 2)
+    ours, ledger = fit_on(SVC(gamma=0.5), wide, y, None, 2)
+    assert is_dealt(ledger)
+    np.testing.assert_allclose(ours.dual_coef_.toarray(), narrow.dual_coef_.toarray(), rtol=1e-6, atol=1e-9)
