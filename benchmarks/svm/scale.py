@@ -169,10 +169,10 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     fitted = [run for run in runs if is_of(run, fitted_sets)]
     costs = fit_costs([run.observation(cores) for run in fitted])
     rows.add(case="costs", costs={phase: list(numbers) for phase, numbers in costs.items()}, cores=cores)
-    heads = ("phase", "c0:.3g", "c1:.3g", "c2:.3g", "c3:.3g")
+    heads = ("phase", "c0:.3g", "c1:.3g", "c2:.3g", "c3:.3g", "c4:.3g", "c5:.3g")
     with table("what work costs, nanoseconds, in the order of the model", *heads) as line:
         for phase, numbers in costs.items():
-            line(phase, *(1e9 * number for number in numbers), *[None] * (4 - len(numbers)))
+            line(phase, *(1e9 * number for number in numbers), *[None] * (6 - len(numbers)))
     if "check" in options.only:
         check(runs, costs, fitted, cores, rows)
     n = shrink * SIZE

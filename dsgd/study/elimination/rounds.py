@@ -5,8 +5,8 @@ run on one rank says how many rounds there are, how many variables, kernel value
 and says follows.
 
 With L = ceil(log2 P), R rounds of q variables on average, f of which were not in the block before, d features in values
-of w bytes, n samples of which A are active on average, a message of m bytes taking alpha + m beta, and o processes for
-each core (1 if every rank has one of its own):
+of w bytes, n samples of which A are active on average, a message of m bytes taking alpha + m beta, o processes for each
+core (1 if every rank has one of its own), and b = 1 where several ranks share a machine, else 0:
 
 ======  =====================================================  =======================================================
 phase   work                                                   messages
@@ -16,19 +16,22 @@ choose  o R (c_0 + c_1 A / P + c_2)                            R L (alpha + m be
                                                                m beta) if all offers go to all
 rows    o R (c_0 + c_1 f d), and none of it if P = 1           R (L alpha + f (d + 2) w beta); P - 1 in place of L if
                                                                offers and rows go round a ring
-solve   R (c_0 + (c_1 + c_3 d) q q / 2 + c_2 q steps), on      R L (alpha + (8 q + 16) beta)
-        rank 0 while others wait
-update  o (R c_0 + (c_1 + c_2 d) new / P + c_3 read / P)       none
-check   o (c_0 + (c_1 + c_2 d) exact / P)                      s / 256 L alpha + s (d + 2) 8 beta for s support
+solve   R (c_0 + (c_1 + c_3 d) q q / 2 + c_2 q steps + c_4     R L (alpha + (8 q + 16) beta)
+        + c_5 (o - 1)), on rank 0 while others wait
+update  o (R c_0 + (c_1 + c_2 d) new / P + c_3 read / P        none
+        + c_4 b V / P)
+check   o (c_0 + (c_1 + c_2 d + c_3 b) exact / P)              s / 256 L alpha + s (d + 2) 8 beta for s support
                                                                vectors, and a sum of n numbers
 ======  =====================================================  =======================================================
 
 Of V = new + read values, which ranks divide, none takes equally long: the scan after it waits for the slowest, c_2 and
-c_3 of V / P, and a rank that has slept must wake, c_2 of choose; both are zero if P = 1.
+c_3 of V / P, and a rank that has slept must wake, c_2 of choose and c_4 of solve; all of these are zero if P = 1.
+Ranks that share a machine share its memory too, and all of them fetch kernel values at the same time: c_4 of update,
+c_3 of check.
 The numbers c of each phase are found by non-negative least squares of relative errors on runs of any numbers of ranks
 (`fit_costs`); alpha and beta are measured between the ranks (`dsgd.collectives.calibrate`). Where ranks outnumber the
 cores, work that is divided takes o times as long, since all do it at once, but blocks do not: only rank 0 is at work.
-Ranks then finish further apart, as they take turns: c_3 of scan.
+Ranks then finish further apart, as they take turns: c_3 of scan; and rank 0 may find others on its core: c_5 of solve.
 
 The published algorithm (`pairwise_seconds`) takes, for each of its I steps,
 
@@ -155,7 +158,7 @@ class Place:
     link : LinkCost
         What a message between two of them costs.
     cores : int or None, default None
-        Cores that they share; None gives each rank one of its own.
+        Cores of the machine that they share; None gives each rank a machine of its own.
     talk : {"tree", "ring"}, default "tree"
         How the worst violators of all ranks are found and their rows sent: by trees, in log2 P messages, or by sending
         all offers to all round a ring, and the rows too.
@@ -173,6 +176,11 @@ class Place:
     def load(self) -> float:
         """Ranks for each core, at least one."""
         return max(1.0, self.ranks / (self.cores or self.ranks))
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether several ranks work on one machine at the same time."""
+        return min(self.ranks, self.cores or 1) > 1
 
 
 @dataclass(frozen=True)
@@ -216,9 +224,10 @@ class Observation:
 def _work_of(phase: str, a: RoundAmounts, place: Place) -> list[float]:
     """Return the amounts on the rank that is waited for, as many as the phase has costs."""
     share, load, d = place.load / place.ranks, place.load, a.features
-    has_others = float(place.ranks > 1)
+    has_others, shares_memory = float(place.ranks > 1), float(place.shares_memory)
+    values = a.new_values + a.read_values
     if phase == "scan":
-        waited = has_others / place.ranks * (a.new_values + a.read_values)
+        waited = has_others / place.ranks * values
         return [load * a.rounds, share * a.looked, waited, (load - 1.0) * waited]
     if phase == "choose":
         return [load * a.rounds, share * a.looked, has_others * load * a.rounds]
@@ -227,11 +236,13 @@ def _work_of(phase: str, a: RoundAmounts, place: Place) -> list[float]:
     if phase == "solve":
         # A rank that is alone reads some values from its cache; others compute half of a block, which is symmetric.
         block = a.block_values if place.ranks == 1 else 0.5 * a.squares
-        return [a.rounds, block, a.step_variables, d * block]
+        waits = [has_others * a.rounds, (load - 1.0) * a.rounds]
+        return [a.rounds, block, a.step_variables, d * block, *waits]
     if phase == "update":
         new = share * a.new_values
-        return [load * a.rounds, new, d * new, share * a.read_values]
-    return [load, share * a.exact_values, share * d * a.exact_values]
+        return [load * a.rounds, new, d * new, share * a.read_values, shares_memory * share * values]
+    exact = share * a.exact_values
+    return [load, exact, d * exact, shares_memory * exact]
 
 
 def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
