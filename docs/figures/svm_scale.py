@@ -14,9 +14,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from dsgd.report import theme
-from dsgd.report.png import picture, settings
+from dsgd.report.png import log_scale, picture, settings
 
 HERE = Path(__file__).parent
 LINES = {
@@ -66,7 +67,10 @@ def compare(axis: Any, rows: list[dict[str, Any]]) -> None:
             )  # fmt: skip
     ends = np.array([0.7 * min(row["seconds"] for row in rows), 1.4 * max(row["seconds"] for row in rows)])
     axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=theme.MUTED.light, alpha=0.15, linewidth=0)
-    axis.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds", title="Real ranks")
+    for side in (axis.xaxis, axis.yaxis):
+        log_scale(side)
+        side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set(xlabel="measured seconds", ylabel="predicted seconds", title="Real ranks")
     axis.legend(frameon=False)
 
 
