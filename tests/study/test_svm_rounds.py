@@ -97,7 +97,7 @@ def test_ranks_that_share_cores_do_what_is_divided_one_after_the_other():
 
 
 def test_ranks_of_one_machine_share_its_memory():
-    """They compute, read and check kernel values more slowly than ranks that have a machine each; one alone does not."""
+    """They compute, read and check kernel values more slowly than ranks that have a machine each."""
     known = amounts()
     apart, beside, alone = (
         predict_phases(known, COSTS, place) for place in (Place(4, LINK), Place(4, LINK, 16), Place(1, LINK, 16))
