@@ -41,8 +41,15 @@ _FOREIGN = {
 }
 
 
-def check_inputs(paths: Sequence[str]) -> None:
+def check_inputs(paths: Sequence[str], option: str = "--data") -> None:
     """Find a missing file before a cluster is started for it.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    option : str, default "--data"
+        What named them.
 
     Raises
     ------
@@ -55,7 +62,7 @@ def check_inputs(paths: Sequence[str]) -> None:
         if are_table_files(path):
             continue  # may be a glob, and is looked at before any process is started
         if "://" not in path and not Path(path).exists():
-            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
+            raise FileNotFoundError(2, f"no such file; {option} takes the paths of files", path)
 
 
 def is_svmlight(path: str) -> bool:

@@ -35,10 +35,12 @@ EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss log_loss --optimizer svrg --tol 0 --max-iter 60 --jobs 4 --model model.dsgd",
     "dsgd fit --data train.svm --features rff:2000,gamma=0.1 --jobs 4 --model model.dsgd",
     "dsgd fit --data 's3://bucket/clicks/*.parquet' --target clicked --loss log_loss --model model.dsgd",
+    "dsgd fit --data train.svm --valid test.svm --early-stopping --scoring roc_auc --restore-best --model model.dsgd",
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.dsgd --json",
 )
 
 _training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
+_validation_option: Final[Any] = partial(typer.Option, rich_help_panel="Validation")
 
 _Files: TypeAlias = Annotated[list[str], options.DATA]
 _Model: TypeAlias = Annotated[
@@ -70,6 +72,23 @@ _Average: TypeAlias = Annotated[
     bool, _training_option("--average", help="Return the mean of the weights over all steps (averaged SGD).")
 ]
 _Seed: TypeAlias = Annotated[int, _training_option(help="Seed of the row order.")]
+_Valid: TypeAlias = Annotated[
+    list[str] | None,
+    _validation_option(
+        help="Validation files, of the format of --data; this process reads them, and svmlight files of --data too. "
+        "May be repeated."
+    ),
+]
+_EarlyStopping: TypeAlias = Annotated[
+    bool,
+    _validation_option("--early-stopping", help="Stop by the score on --valid, or on a tenth of the rows, held out."),
+]
+_Scoring: TypeAlias = Annotated[
+    str | None, _validation_option(help="What is scored: a name of scikit-learn's, as roc_auc or neg_log_loss.")
+]
+_RestoreBest: TypeAlias = Annotated[
+    bool, _validation_option("--restore-best", help="Write the model of the epoch with the best score.")
+]
 _Transport: TypeAlias = Annotated[
     str,
     place_option(
@@ -135,6 +154,10 @@ def fit(
     eta0: _Eta0 = None,
     average: _Average = False,
     seed: _Seed = 0,
+    valid: _Valid = None,
+    early_stopping: _EarlyStopping = False,
+    scoring: _Scoring = None,
+    restore_best: _RestoreBest = False,
     workers: options.Workers = 0,
     scheduler: options.Scheduler = None,
     jobs: options.Jobs = 1,
@@ -156,6 +179,7 @@ def fit(
     """
     check_model_path(model)
     check_inputs(paths := [*data, *(more or [])])
+    check_inputs(valid or [], option="--valid")
     tables = _tables(paths, target)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
@@ -165,15 +189,17 @@ def fit(
         "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
         "timeouts": _timeouts(timeout),
         "out_of_core": out_of_core,
+        "early_stopping": early_stopping,
+        "restore_best": restore_best,
         **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
-        **_given(transport=transport, on_failure=on_failure),
+        **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
         **_encoding(tables, categorical),
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
-        _train(estimator, *_rows(client, paths, tables, target), show=not (quiet or as_json))
+        _train(estimator, _rows(client, paths, tables, target, valid), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
@@ -239,11 +265,34 @@ def _encoding(tables: Any, categorical: str) -> dict[str, Any]:
     return {"encoder": ColumnEncoder(categorical=categorical)}  # type: ignore[arg-type] # fit checks it
 
 
-def _rows(client: Any, paths: list[str], tables: Any, target: str | None) -> tuple[Any, Any]:
-    """Return the rows of files, or the files, which workers read by themselves if they can."""
+def _rows(client: Any, paths: list[str], tables: Any, target: str | None, valid: list[str] | None) -> dict[str, Any]:
+    """Return the rows of files for ``fit``, or the files, which workers read by themselves if they can."""
     if tables is not None:
-        return tables, target
-    return (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+        return {"X": tables, "y": target} | ({"X_val": _valid_tables(valid, target), "y_val": target} if valid else {})
+    if not valid:
+        X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+        return {"X": X, "y": y}
+    if tables_in(valid) is not None:
+        raise InvalidParameterError(
+            f"--valid names tables ({valid[:9]}), and --data does not: give files of one format"
+        )
+    from dsgd.inputs import widen
+
+    (X, y), (X_val, y_val) = read_rows(paths), read_rows(valid)
+    if is_svmlight(paths[0]) and is_svmlight(valid[0]):
+        # Files of rows with few entries name no column beyond their last one.
+        X, X_val = (widen(rows, max(X.shape[1], X_val.shape[1])) for rows in (X, X_val))
+    return {"X": X, "y": y, "X_val": X_val, "y_val": y_val}
+
+
+def _valid_tables(valid: list[str], target: str | None) -> Any:
+    tables = tables_in(valid)
+    if tables is None:
+        raise InvalidParameterError(
+            f"--data names tables, and --valid does not ({valid[:9]}): give files of one format"
+        )
+    tables.check([target])
+    return tables
 
 
 def _tables(paths: list[str], target: str | None) -> Any:
@@ -260,7 +309,7 @@ def _tables(paths: list[str], target: str | None) -> Any:
     return tables
 
 
-def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
+def _train(estimator: Any, rows: Mapping[str, Any], *, show: bool) -> None:
     from rich.console import Console
 
     from dsgd.progress import ProgressLine
@@ -269,7 +318,7 @@ def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
     if show and console.is_terminal:
         # The table of results follows, so the progress line is no longer needed.
         estimator.set_callbacks(ProgressLine(console, keep=False))
-    estimator.fit(X, y)
+    estimator.fit(**rows)
     estimator.set_callbacks()
 
 
@@ -292,6 +341,8 @@ def _report(estimator: Any, path: Path) -> dict[str, Any]:
         "peak_rss_bytes": int(fitted["peak_rss_bytes"]),
         "ledger": {name: float(value) for name, value in estimator.ledger_.totals().items()},
     }
+    if getattr(estimator, "best_score_", None) is not None:
+        report |= {"best_score": float(estimator.best_score_), "best_epoch": int(estimator.best_epoch_)}
     if hasattr(estimator, "classes_"):
         report["classes"] = estimator.classes_.tolist()
     return report

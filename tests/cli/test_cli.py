@@ -29,6 +29,7 @@ from dsgd.cli.fit import _train
 from dsgd.cli.parts import parse_sync
 from dsgd.comm.topology import Star
 from dsgd.compress import QSGD, TopK
+from dsgd.datasets import load_svmlight
 from dsgd.errors import InvalidParameterError, RankError
 from dsgd.kernel_approximation import parse_features
 from dsgd.local import SVRG, Importance, Momentum, parse_optimizer, parse_sampling
@@ -140,6 +141,46 @@ def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path,
         status, _, error = run("fit", "--data", files / "train.npz", "--model", path, *pair)
         assert status == 2
         assert re.search(named, error)
+
+
+def test_validation_files_choose_the_epoch(files: Path, tmp_path: Path, run: Run) -> None:
+    """The model is that of ``fit`` with the same rows, which name fewer columns than those of training."""
+    path = tmp_path / "model"
+    options = ["--model", path, "--loss", "log_loss", "--eta0", 5.0, "--learning-rate", "constant", "--max-iter", 30]
+    chosen = ["--early-stopping", "--scoring", "roc_auc", "--restore-best", "--json"]
+    status, out, _ = run(
+        "fit", "--data", files / "train.svm", "--valid", files / "test.svm", "--tol", 1e-3, *options, *chosen
+    )
+    assert status == 0
+    X, y = load_svmlight(files / "train.svm")
+    X_val, y_val = load_svmlight(files / "test.svm", n_features=5)
+    expected = SGDClassifier(
+        loss="log_loss", eta0=5.0, learning_rate="constant", max_iter=30, tol=1e-3, early_stopping=True, random_state=0,
+        scoring="roc_auc", restore_best=True,
+    ).fit(X, y, X_val=X_val, y_val=y_val)  # fmt: skip
+    report = json.loads(out)
+    assert (report["best_score"], report["best_epoch"]) == (expected.best_score_, expected.best_epoch_)
+    np.testing.assert_array_equal(dsgd.load(path).coef_, expected.coef_)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--valid", "nothing.svm"], "--valid takes"),
+        (["--valid", "test.csv"], "--valid names tables"),
+        (["--scoring", "roc_auc"], "scoring"),
+        (["--restore-best"], "restore_best"),
+    ],
+    ids=["no file", "other format", "nothing to score", "nothing to restore"],
+)
+def test_validation_options_need_rows(options: list[str], told: str, files: Path, tmp_path: Path, run: Run) -> None:
+    """What is missing is named, before anything is trained."""
+    (tmp_path / "test.csv").write_text("a,b\n1,2\n", encoding="ascii")
+    paths = [tmp_path / text if "." in text else text for text in options]
+    status, _, errors = run("fit", "--data", files / "train.svm", "--model", tmp_path / "model", *paths)
+    assert status == 2
+    assert told in errors
+    assert not (tmp_path / "model").exists()
 
 
 def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
@@ -467,7 +508,7 @@ def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) 
         rich.console, "Console", functools.partial(rich.console.Console, file=screen, force_terminal=True, width=100)
     )
     estimator, before = SGDClassifier(max_iter=3, tol=None), sys.stdout
-    _train(estimator, np.array([[-1.0], [1.0]]), [0, 1], show=True)
+    _train(estimator, {"X": np.array([[-1.0], [1.0]]), "y": [0, 1]}, show=True)
     assert "SGDClassifier" in screen.getvalue()
     assert "epoch 3/3  loss" in screen.getvalue()
     assert sys.stdout is before
