@@ -266,6 +266,8 @@ def read_rows(X: Any, n_threads: int, storage: str | None = None) -> KnownRows |
             return None
         prints = np.zeros(whole.n_rows, np.uint64)
         it.nbytes = whole.nbytes
+        # Loads the kernel, as a stage of its own: for a thread that waits until another has it, that would be hashing.
+        whole.part(0, 0).add_fingerprints(prints[:0])
 
         def read(part: int) -> bool:
             start, stop = split(whole.n_rows, n_threads, part)
