@@ -50,7 +50,7 @@ class NuSVC(AbstractKernelClassifier):
         of the smaller class of a pair.
     probability : bool, default "deprecated"
         Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
-        five more machines (`dsgd.svm.estimators.platt`). Deprecated, as there, in favour of
+        five more machines (`dsgd.svm.calibration.platt`). Deprecated, as there, in favour of
         ``CalibratedClassifierCV(NuSVC(), ensemble=False)``: any value but the default warns so.
     class_weight : dict, "balanced" or None, default None
         Weight of each class, by which the variables of its rows are bounded (scikit-learn ignores it here). Weights may

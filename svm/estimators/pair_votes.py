@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.svm.calibration.curves import METHODS, normalised, probabilities_of
+from dsgd.svm.calibration.platt import couple
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
-from dsgd.svm.estimators.platt import couple
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["AbstractPairVotes"]
@@ -41,8 +42,16 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
     _sigmoids: FloatMatrix
 
+    #: What ``"sigmoid"`` and ``"isotonic"`` have fitted: which of them, and the curve of each pair for its positive
+    #: sign.
+    _curves: tuple[str | None, list[FloatMatrix]] = (None, [])
+
     def _is_calibrated(self) -> bool:
         return bool(self.probability) and self.probability != "deprecated"
+
+    def _curve_method(self) -> str | None:
+        """Return which of `METHODS` `probability` is, None if none."""
+        return self.probability if isinstance(self.probability, str) and self.probability in METHODS else None
 
     def _sign_of_first(self) -> float:
         """Return the sign that the first class of a pair has; with two classes, positive means the second."""
@@ -151,10 +160,10 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities; only with ``probability=True``.
+        """Return class probabilities; only with a `probability`.
 
         The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
-        the rows, labels from the votes of the machines of all.
+        the rows, labels from the votes of the machines of all. With two classes and ``"isotonic"`` they may be zero.
 
         Returns
         -------
@@ -162,10 +171,16 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
             Probabilities, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        if not self._sigmoids.shape[1]:
+        method = self._curve_method()
+        if method is not None and self._curves[0] != method:
+            raise NotFittedError(f"predict_proba is not available when not fitted with probability={method!r}")
+        if method is None and not self._sigmoids.shape[1]:
             raise NotFittedError("predict_proba is not available when fitted with probability=False")
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        if method is not None:
+            positive = probabilities_of(method, self._curves[1], self._pair_scores(X))
+            return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
         scale, shift = self._sigmoids
         return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
 
@@ -175,4 +190,5 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
         check_is_fitted(self)
         if self._is_lazy(X):
             return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        return np.log(self.predict_proba(X))
+        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
+            return np.log(self.predict_proba(X))

@@ -36,7 +36,7 @@ class SVC(AbstractKernelClassifier):
         Cost of violating the margin; C_i is C times class weight times sample weight.
     probability : bool, default "deprecated"
         Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
-        five more machines (`dsgd.svm.estimators.platt`). Deprecated, as there, in favour of
+        five more machines (`dsgd.svm.calibration.platt`). Deprecated, as there, in favour of
         ``CalibratedClassifierCV(SVC(), ensemble=False)``: any value but the default warns so.
     class_weight : dict, "balanced" or None, default None
         Weight of each class.
