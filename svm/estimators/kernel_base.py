@@ -149,7 +149,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     #: Returns the value of a gamma on the rows of the fit; for a grid, which answers the fit's problems.
     _width_of: Callable[[float | str], float] | None = None
 
-    #: Seed of the folds for probabilities, the same on all ranks; None leaves rows in order.
+    #: Seed of the folds for probabilities, the same on all ranks; see `AbstractCalibrated`.
     _fold_seed: int | None = 0
 
     #: The program of the ranks and its arguments besides the model; a grid puts its own here.

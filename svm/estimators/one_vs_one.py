@@ -265,7 +265,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             return
         curves = [trained.curve for trained in found if trained.curve is not None]
         self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
-        self._curves = (method, curves)
+        self._curves = (method, [] if method is None else curves)
         coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
         is_support = coefs.any(axis=0)
         if not is_support.all():

@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
-from dsgd.svm.calibration.curves import METHODS, normalised, probabilities_of
+from dsgd.svm.calibration.curves import normalised
 from dsgd.svm.calibration.platt import couple
+from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -30,7 +31,7 @@ def _has_probabilities(model: AbstractPairVotes) -> bool:
 
 
 @inherit_method_docs
-class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
+class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractKernelMachine):
     """Kernel classifier as it predicts; `dsgd.svm.estimators.one_vs_one.AbstractKernelClassifier` trains it."""
 
     decision_function_shape: str
@@ -42,16 +43,8 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
     _sigmoids: FloatMatrix
 
-    #: What ``"sigmoid"`` and ``"isotonic"`` have fitted: which of them, and the curve of each pair for its positive
-    #: sign.
-    _curves: tuple[str | None, list[FloatMatrix]] = (None, [])
-
     def _is_calibrated(self) -> bool:
         return bool(self.probability) and self.probability != "deprecated"
-
-    def _curve_method(self) -> str | None:
-        """Return which of `METHODS` `probability` is, None if none."""
-        return self.probability if isinstance(self.probability, str) and self.probability in METHODS else None
 
     def _sign_of_first(self) -> float:
         """Return the sign that the first class of a pair has; with two classes, positive means the second."""
@@ -171,15 +164,12 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
             Probabilities, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        method = self._curve_method()
-        if method is not None and self._curves[0] != method:
-            raise NotFittedError(f"predict_proba is not available when not fitted with probability={method!r}")
-        if method is None and not self._sigmoids.shape[1]:
+        if self._curve_method() is None and not self._sigmoids.shape[1]:
             raise NotFittedError("predict_proba is not available when fitted with probability=False")
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
-        if method is not None:
-            positive = probabilities_of(method, self._curves[1], self._pair_scores(X))
+        if self._curve_method() is not None:
+            positive = self._positive_probabilities(self._pair_scores(X))
             return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
         scale, shift = self._sigmoids
         return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
