@@ -52,7 +52,7 @@ def draw_seed(random_state: Any) -> int | None:
 
 
 def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArray:
-    """Return the fold of each row, int8, shape (n,).
+    """Return the fold of each row, uint8, shape (n,).
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArr
             f"Requesting {N_FOLDS}-fold cross-validation but provided less than {N_FOLDS} examples for at least one "
             f"class: {few}. Leave these classes out of X and y, or fit without probability."
         )
-    folds = np.empty(len(codes), dtype=np.int8)
+    folds = np.empty(len(codes), dtype=np.uint8)
     splitter = StratifiedKFold(N_FOLDS, shuffle=seed is not None, random_state=seed)
     for number, (_, held_out) in enumerate(splitter.split(codes, codes)):
         folds[held_out] = number

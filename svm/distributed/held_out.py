@@ -136,7 +136,7 @@ def _share_folds(held: HeldRows, hold_out: HoldOut, team: Team) -> AnyArray:
     """Return the fold of every row of the whole, on all ranks."""
     n = int(team.totals(float(len(held.all_numbers)))[0])
     numbers, codes = team.gather(held.all_numbers), team.gather(held.all_codes)
-    folds: AnyArray = np.empty(n, dtype=np.int8)
+    folds: AnyArray = np.empty(n, dtype=np.uint8)
     if team.leads:
         of_all = np.empty(n, dtype=np.int64)
         of_all[np.concatenate(numbers)] = np.concatenate(codes)

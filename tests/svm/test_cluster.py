@@ -121,12 +121,12 @@ def test_frames_get_codes_where_they_are_asked_for(client, make):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_probabilities_are_those_of_one_process(client, data, form):
+@pytest.mark.parametrize(("form", "probability"), [(np.asarray, True), (sp.csr_matrix, True), (np.asarray, "isotonic")])
+def test_probabilities_are_those_of_one_process(client, data, form, probability):
     """All ranks draw the folds of one process, and rows without weight are in none of them."""
     X, y = form(data[0]), data[1]
     weights = np.random.default_rng(0).choice([-1.0, 1.0, 2.0], size=len(y))
-    model = SVC(gamma=0.2, tol=1e-5, probability=True, random_state=np.random.RandomState(3))
+    model = SVC(gamma=0.2, tol=1e-5, probability=probability, random_state=np.random.RandomState(3))
     expected = clone(model).fit(X, y, weights)
     ours = clone(model).set_params(client=client).fit(X, y, weights)
     np.testing.assert_allclose(ours.probA_, expected.probA_, rtol=1e-4)
