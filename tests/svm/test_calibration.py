@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_calibrated_is_refused(make):
     few = np.r_[np.flatnonzero(y == "eel"), np.flatnonzero(y == "bee")[:4]]
     with pytest.raises(InvalidDataError, match=r"less than 5 examples for at least one class: \['bee'\]"):
         make(probability="sigmoid").fit(X[few], y[few])
-    with pytest.raises(InvalidParameterError, match='"sigmoid" or "isotonic". Got \'temperature\''):
+    with pytest.raises(InvalidParameterError, match=r'"sigmoid" or "isotonic"\. Got \'temperature\''):
         make(probability="temperature").fit(X, y)
     if make is SVC:
         weights[y == "bee"] = 0.0
@@ -146,7 +146,7 @@ def test_what_cannot_be_calibrated_is_refused(make):
 def blocks_of(X: Any, y: Any, weights: Any, n_ranks: int) -> list[list[Any]]:
     """Return the blocks of each rank: every n-th, so that ranks hold no stretch of rows."""
     ends = np.linspace(0, len(y), 3 * n_ranks + 1).astype(int)
-    blocks = [(X[a:b], y[a:b], weights[a:b], a) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    blocks = [(X[a:b], y[a:b], weights[a:b], a) for a, b in pairwise(ends)]
     return [blocks[number::n_ranks] for number in range(n_ranks)]
 
 
