@@ -375,7 +375,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             return np.ones((N_FOLDS, k))
         left = [codes[folds != number] for number in range(N_FOLDS)]
         found = [compute_class_weight(self.class_weight, classes=np.arange(k), y=labels) for labels in left]
-        return np.array(found) / self.class_weight_
+        factors: FloatMatrix = np.array(found) / self.class_weight_
+        return factors
 
     def _held_out_scores(
         self,
