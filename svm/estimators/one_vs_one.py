@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -48,6 +48,18 @@ __all__ = ["AbstractKernelClassifier"]
 #: Most steps to smaller tolerances, in units of the steps to `tol` and one for each sample: if the margin is zero, each
 #: further digit takes more steps than those before and none is enough.
 _REFINED = 20
+
+
+@dataclass(frozen=True)
+class _RowTable:
+    """What there is for every row: class, sample or -1, bound, weight, fold; and the factors of bounds by fold."""
+
+    codes: AnyArray
+    owner: IntVector
+    bounds: FloatVector
+    weights: FloatVector
+    folds: AnyArray
+    factors: FloatMatrix
 
 
 @inherit_method_docs
@@ -204,10 +216,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         kernel = self._make_kernel(X, weights, first, owner)
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
-        method = self._curve_method()
-        if method is not None:
-            folds = assign_folds(codes, self.classes_, self._fold_seed)
-            factors = self._fold_factors(codes, folds)
+        table = _RowTable(codes, owner, bounds, weights, *self._hold_out(codes))
 
         def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> TrainedPair:
             rows = small.samples(pair)
@@ -232,23 +241,9 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 thresholds = self._find_thresholds(dual, solution)
                 return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
 
-            curve = None
-            if self._is_calibrated():
-                used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
-                of_row = np.argsort(rows)
-                place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
-                hold_out = partial(self._held_out_scores, place, is_first, n=len(rows))
-            if self._is_calibrated() and method is None:
-                solve_part = partial(solve, anew=True)
-                parts = draw_folds(len(used), self._fold_seed or 0)
-                scores = hold_out(parts, [bounds[used]] * len(parts), solve_part)
-                curve = np.array(fit_sigmoid(self._sign_of_first() * scores, is_first))[:, None]
             solution = solve(upper_of)
-            if method is not None:
-                solve_part = partial(solve, anew=True, near=solution.alpha)
-                parts = [np.flatnonzero(folds[used] == number) for number in range(N_FOLDS)]
-                scores = hold_out(parts, [bounds[used] * by[codes[used]] for by in factors], solve_part)
-                curve = fit_curve(method, scores, is_first == (self._sign_of_first() > 0), weights[used])
+            near = None if self._curve_method() is None else solution.alpha
+            curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
             if self._is_heard:
                 self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
@@ -263,9 +258,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             found = self._for_each(pairs, sizes, partial(train_pair, small=small), pool)
         if found is None:  # they are on rank 0
             return
-        curves = [trained.curve for trained in found if trained.curve is not None]
-        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
-        self._curves = (method, [] if method is None else curves)
+        self._take_curves([trained.curve for trained in found if trained.curve is not None])
         coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
         is_support = coefs.any(axis=0)
         if not is_support.all():
@@ -368,15 +361,46 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             solution = replace(best, converged=best.gap < tol, counts=solution.counts + again.counts)
         return solution
 
-    def _fold_factors(self, codes: AnyArray, folds: AnyArray) -> FloatMatrix:
-        """Return by what bounds are multiplied where a fold is held out: "balanced" counts the rows that are left."""
+    def _hold_out(self, codes: AnyArray) -> tuple[AnyArray, FloatMatrix]:
+        """Return the stratified fold of each row, and by what bounds are multiplied where a fold is held out.
+
+        "balanced" counts the rows that are left. Without curves there are no folds.
+        """
         k = len(self.classes_)
+        if self._curve_method() is None:
+            return np.empty(0, np.uint8), np.ones((0, k))
+        folds = assign_folds(codes, self.classes_, self._fold_seed)
         if not isinstance(self.class_weight, str):
-            return np.ones((N_FOLDS, k))
+            return folds, np.ones((N_FOLDS, k))
         left = [codes[folds != number] for number in range(N_FOLDS)]
         found = [compute_class_weight(self.class_weight, classes=np.arange(k), y=labels) for labels in left]
-        factors: FloatMatrix = np.array(found) / self.class_weight_
-        return factors
+        return folds, np.array(found) / self.class_weight_
+
+    def _fit_curve(
+        self, pair: tuple[int, int], rows: IntVector, table: _RowTable, solve: Callable[[FloatVector], Solution]
+    ) -> FloatMatrix | None:
+        """Return the curve of a pair, whose samples are `rows`, by machines of parts of its rows; None without one."""
+        if not self._is_calibrated():
+            return None
+        codes, owner = table.codes, table.owner
+        used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
+        of_row = np.argsort(rows)
+        place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
+        method, bounds = self._curve_method(), table.bounds[used]
+        if method is None:
+            parts = draw_folds(len(used), self._fold_seed or 0)
+            scores = self._held_out_scores(place, is_first, parts, [bounds] * len(parts), solve, n=len(rows))
+            return np.array(fit_sigmoid(self._sign_of_first() * scores, is_first))[:, None]
+        parts = [np.flatnonzero(table.folds[used] == number) for number in range(N_FOLDS)]
+        each = [bounds * factors[codes[used]] for factors in table.factors]
+        scores = self._held_out_scores(place, is_first, parts, each, solve, n=len(rows))
+        return fit_curve(method, scores, is_first == (self._sign_of_first() > 0), table.weights[used])
+
+    def _take_curves(self, curves: list[FloatMatrix]) -> None:
+        """Keep the curves of all pairs, LIBSVM's sigmoids where those were fitted."""
+        method = self._curve_method()
+        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
+        self._curves = (method, [] if method is None else curves)
 
     def _held_out_scores(
         self,
