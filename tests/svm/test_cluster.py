@@ -137,6 +137,13 @@ def test_probabilities_are_those_of_one_process(client, data, form, probability)
         np.testing.assert_allclose(again.predict_proba(X), expected.predict_proba(X), atol=1e-4)
 
 
+@pytest.mark.parametrize("probability", [True, "isotonic"])
+def test_a_grid_on_a_cluster_refuses_probabilities(client, data, probability):
+    """Its points have no machines of parts of the rows, and the error says which parameter asks for them."""
+    with pytest.raises(InvalidParameterError, match=rf"svm_path\(probability={probability!r}\)"):
+        svm_path(*data, Cs=[1.0], probability=probability, client=client)
+
+
 def test_prediction_on_dask_input_is_lazy_and_blocked(client, data):
     """Predictions keep the chunks of their rows, and scores are those of arrays."""
     X, y = data
