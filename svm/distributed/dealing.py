@@ -10,7 +10,8 @@ process does. Every second the ranks meet, in the middle of a pair where need be
 begun, as costs are only predicted. Rank 0 collects the solutions.
 
 Cost: the rows, to every rank; a word for each pair at each meeting; for each pair two numbers a support vector, seven
-for each record of its run, and some twenty more. The seconds of its phases stay where they were spent.
+for each record of its run, two for each corner of its calibration curve, and some twenty more. The seconds of its
+phases stay where they were spent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.svm.distributed.kernel import Gang
 from dsgd.svm.kernel_solver.elimination import EVENTS, EliminationRecord
 from dsgd.svm.kernel_solver.problem import Counts, Solution
-from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Dealer", "TrainedPair", "deal", "dealer_of"]
 
@@ -59,14 +60,14 @@ class TrainedPair:
         These coefficients, y α.
     solution : Solution
         The rest of its solution, with empty `alpha` and `u`.
-    sigmoid : pair of float or None
-        A and B of its probabilities.
+    curve : float64 array, shape (2, n), or None
+        What its probabilities are computed by: A and B of a sigmoid, or the corners of a monotone curve.
     """
 
     samples: IntVector
     beta: FloatVector
     solution: Solution
-    sigmoid: tuple[float, float] | None
+    curve: FloatMatrix | None
 
 
 def deal(costs: Sequence[float] | FloatVector, n_ranks: int) -> list[IntVector]:
@@ -233,8 +234,8 @@ class Dealer:
 def _pack(number: int, pair: TrainedPair) -> FloatVector:
     """Return a pair and its number as float64, which holds all whole numbers that are in it."""
     solution, counts = pair.solution, pair.solution.counts
-    sigmoid = () if pair.sigmoid is None else pair.sigmoid
-    lengths = [len(pair.samples), len(counts.history), len(solution.thresholds), len(sigmoid)]
+    curve = np.empty(0) if pair.curve is None else pair.curve.ravel()
+    lengths = [len(pair.samples), len(counts.history), len(solution.thresholds), len(curve)]
     records = [(float(EVENTS.index(record.event)), *astuple(record)[1:]) for record in counts.history]
     return np.concatenate(
         [
@@ -243,7 +244,7 @@ def _pack(number: int, pair: TrainedPair) -> FloatVector:
             np.array([getattr(counts, name) for name in _COUNTS], dtype=np.float64),
             np.array(records, dtype=np.float64).ravel(),
             solution.thresholds,
-            np.array(sigmoid, dtype=np.float64),
+            curve,
             pair.samples,
             pair.beta,
         ]
@@ -260,7 +261,7 @@ def _unpack(vector: FloatVector) -> Iterator[tuple[int, TrainedPair]]:
         return vector[at - n : at]
 
     while at < len(vector):
-        number, n_samples, n_records, n_thresholds, n_sigmoid = take(5).astype(np.int64).tolist()
+        number, n_samples, n_records, n_thresholds, n_curve = take(5).astype(np.int64).tolist()
         gap, duality_gap, objective, converged = take(len(_SCALARS)).tolist()
         counts = Counts(**dict(zip(_COUNTS, take(len(_COUNTS)).astype(np.int64).tolist(), strict=True)))
         for event, n_iter, n_active, within, hits, values, now in take(7 * n_records).reshape(-1, 7).tolist():
@@ -268,9 +269,9 @@ def _unpack(vector: FloatVector) -> Iterator[tuple[int, TrainedPair]]:
                 EVENTS[int(event)], int(n_iter), int(n_active), within, int(hits), int(values), now
             )
             counts.history.append(record)
-        thresholds, sigmoid = take(n_thresholds), take(n_sigmoid).tolist()
+        thresholds, curve = take(n_thresholds), take(n_curve).reshape(2, -1)
         samples, beta = take(n_samples).astype(np.int64), take(n_samples)
         solution = Solution(
             np.empty((1, 0)), np.empty(0), thresholds, gap, duality_gap, objective, bool(converged), counts
         )
-        yield number, TrainedPair(samples, beta, solution, (sigmoid[0], sigmoid[1]) if sigmoid else None)
+        yield number, TrainedPair(samples, beta, solution, curve if n_curve else None)

@@ -14,6 +14,9 @@ rows:
 Every one of them stops on the duality gap over the rows of all ranks, in float64, and all ranks stop at the same point:
 decisions are taken from numbers that are equal on all ranks to the last bit (`dsgd.svm.linear_solver.rows.Team`).
 
+For calibration curves a machine is trained on the rows outside of each fold (`dsgd.svm.distributed.held_out`), from the
+weights of the machine of all rows and the dual variables of the fold before.
+
 Rows are merged and ordered rank by rank: equal rows on two ranks stay two rows, which changes nothing but the path.
 
 Source: the modules named; Zhuang, Chin, Juan and Lin, PAKDD 2015 (Newton's method with the rows divided).
@@ -31,10 +34,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs import Block, widen
+from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.finish import room_for_survivors, solve_survivors
+from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
 from dsgd.svm.linear_solver.cocoa import solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import (
@@ -47,7 +51,7 @@ from dsgd.svm.linear_solver.problem import (
 )
 from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
 from dsgd.svm.linear_solver.solve import COLUMNS_PER_PASS, PATIENCE, SMOOTH_PATIENCE, solve_linear
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = [
     "WARM_ROUNDS",
@@ -56,6 +60,7 @@ __all__ = [
     "LinearPacker",
     "LinearResult",
     "LinearShare",
+    "Starts",
     "train_linear",
 ]
 
@@ -78,11 +83,14 @@ class LinearShare:
         Class codes, or values.
     weights : array of float64, shape (n_rows,)
         Sample weights, summed over merged rows.
+    held : HeldRows or None
+        The rows as calibration takes them.
     """
 
     rows: LinearRows
     targets: FloatVector
     weights: FloatVector
+    held: HeldRows | None = None
 
     @property
     def n_rows(self) -> int:
@@ -108,6 +116,8 @@ class LinearPacker:
         The constant appended to every row.
     seed : int
         Seed of the order of rows.
+    holds_out : bool, default False
+        Whether calibration needs the rows, too; blocks then come with the number of their first row.
     """
 
     classes: AnyArray | None
@@ -116,24 +126,34 @@ class LinearPacker:
     sparse: bool
     bias: float
     seed: int
+    holds_out: bool = False
 
-    def __call__(self, blocks: Sequence[Block], rank_number: int) -> LinearShare:
+    def __call__(self, blocks: Sequence[Any], rank_number: int) -> LinearShare:
         """Return the rows of a rank, made of its blocks."""
         blocks = list(blocks)  # each is looked at several times
-        matrices = [widen(X, self.n_features) for X, _, _ in blocks]
+        matrices = [widen(block[0], self.n_features) for block in blocks]
         if self.sparse:
             nothing: Any = sp.csr_array((0, self.n_features), dtype=self.dtype)
             X = matrices[0] if len(matrices) == 1 else sp.vstack([nothing, *matrices], format="csr")
         else:
             nothing = np.empty((0, self.n_features), self.dtype)
             X = matrices[0] if len(matrices) == 1 else np.concatenate([nothing, *matrices])
-        targets = np.concatenate([np.empty(0), *(self._targets(y) for _, y, _ in blocks)])
-        weights = np.concatenate([np.empty(0), *(np.ones(X.shape[0]) if w is None else w for X, _, w in blocks)])
+        targets = np.concatenate([np.empty(0), *(self._targets(block[1]) for block in blocks)])
+        weights = np.concatenate([np.empty(0), *(_weights(block) for block in blocks)])
         X = X.astype(self.dtype, copy=False)
-        return LinearShare(*gather_rows(X, targets, weights, bias=self.bias, seed=self.seed))
+        share = LinearShare(*gather_rows(X, targets, weights, bias=self.bias, seed=self.seed))
+        if not self.holds_out:
+            return share
+        numbers = np.concatenate([np.empty(0, np.int64), *(b[3] + np.arange(b[0].shape[0]) for b in blocks)])
+        held = HeldRows.of(X, targets, weights, numbers, bias=self.bias, seed=self.seed)
+        return replace(share, held=held)
 
     def _targets(self, y: AnyArray) -> AnyArray:
         return y if self.classes is None else np.searchsorted(self.classes, y)
+
+
+def _weights(block: Any) -> FloatVector:
+    return np.ones(block[0].shape[0]) if block[2] is None else np.asarray(block[2], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -163,6 +183,8 @@ class LinearJob:
         Most rounds, passes and Newton steps, of each method.
     seed : int
         Seed of the order of visits.
+    hold_out : HoldOut or None, default None
+        The calibration curves to fit.
     """
 
     loss: str
@@ -175,6 +197,7 @@ class LinearJob:
     tol: float
     max_iter: int
     seed: int
+    hold_out: HoldOut | None = None
 
     @property
     def n_outputs(self) -> int:
@@ -194,9 +217,10 @@ class LinearJob:
             return balanced_factors(sums)
         return np.ones(1) if self.class_factors is None else self.class_factors
 
-    def solve(self, problem: LinearProblem, team: Team) -> LinearSolution:
+    def solve(self, problem: LinearProblem, team: Team, start: LinearSolution | None = None) -> LinearSolution:
         """Solve a problem all of whose rows are here."""
-        return solve_linear(problem, self.solver, tol=self.tol, max_iter=self.max_iter, team=team, seed=self.seed)
+        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "team": team}
+        return solve_linear(problem, self.solver, **limits, seed=self.seed, start=start)
 
 
 @dataclass(frozen=True)
@@ -238,10 +262,38 @@ class LinearResult:
         One per output; dual variables stay with the rows, so there are none here.
     history : list of GapRecord
         Every certificate, in order.
+    curves : list of arrays, shape (2, m)
+        The calibration curve of each output, on rank 0 where they were asked for.
     """
 
     solutions: list[LinearSolution]
     history: list[GapRecord] = field(default_factory=list)
+    curves: list[FloatMatrix] = field(default_factory=list)
+
+
+class Starts:
+    """Where machines begin that differ from one of all rows by the rows of a fold.
+
+    Parameters
+    ----------
+    solutions : sequence of LinearSolution
+        Those of all rows, one per output.
+    n_rows : int
+        Rows of this rank, before any is held out.
+    """
+
+    def __init__(self, solutions: Sequence[LinearSolution], n_rows: int) -> None:
+        self._weights = [solution.weights for solution in solutions]
+        self._duals = np.zeros((len(solutions), n_rows))
+
+    def of(self, output: int, problem: LinearProblem, kept: IntVector) -> LinearSolution:
+        """Return the start of a problem of the rows `kept`."""
+        duals = np.clip(self._duals[output, kept], problem.low, problem.high)
+        return LinearSolution(self._weights[output], duals, np.inf, -np.inf, 0, False, "")
+
+    def take(self, output: int, solution: LinearSolution, kept: IntVector) -> None:
+        """Keep the dual variables of these rows for the next fold."""
+        self._duals[output, kept] = solution.duals
 
 
 def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
@@ -264,7 +316,7 @@ def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
     Raises
     ------
     InvalidDataError
-        All sample weights are zero.
+        All sample weights are zero, or a class is too small for the folds of a calibration.
     """
     history = _History(rank)
     solutions = []
@@ -275,7 +327,31 @@ def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
             problem = job.pose(data, factors, output)
             solution = _solve(problem, job, team, history)
             solutions.append(replace(solution, duals=np.empty(0), n_proven=count_proven(problem, solution, team)))
-    return LinearResult(solutions, history.records)
+    return LinearResult(solutions, history.records, _fit_curves(rank, data, job, solutions))
+
+
+def _fit_curves(
+    rank: Rank, data: LinearShare, job: LinearJob, solutions: Sequence[LinearSolution]
+) -> list[FloatMatrix]:
+    """Return the calibration curves that the job asks for."""
+    held, hold_out = data.held, job.hold_out
+    if held is None or hold_out is None:
+        return []
+    starts, unheard = Starts(solutions, held.rows.n_rows), _History(rank)
+
+    def train(rows: LinearRows, codes: IntVector, weights: FloatVector, kept: IntVector) -> list[FloatVector]:
+        part = LinearShare(rows, codes.astype(np.float64), weights)
+        factors = _factors(part, job, team)
+        found = []
+        for output in range(job.n_outputs):
+            problem = job.pose(part, factors, output)
+            solution = _solve(problem, job, team, unheard, starts.of(output, problem, kept))
+            starts.take(output, solution, kept)
+            found.append(solution.weights)
+        return found
+
+    with contextlib.closing(Team(rank.n_threads, rank.group, rank.check)) as team:
+        return fit_held_out(held, hold_out, train, team)
 
 
 def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
@@ -287,11 +363,13 @@ def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
     return job.factors(sums)
 
 
-def _solve(problem: LinearProblem, job: LinearJob, team: Team, history: _History) -> LinearSolution:
+def _solve(
+    problem: LinearProblem, job: LinearJob, team: Team, history: _History, start: LinearSolution | None = None
+) -> LinearSolution:
     """Solve one output by the method, or the methods, that the job names."""
     if team.n_ranks == 1:
         # It certifies problems on some of the rows as well, which do not belong in the history.
-        solution = job.solve(problem, team)
+        solution = job.solve(problem, team, start)
         history.stage = solution.solver
         team.report(solution.primal, solution.dual)
         return solution
@@ -299,13 +377,15 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, history: _History
     is_smooth = job.loss.startswith("squared")
     if job.solver == "newton" or (job.solver == "auto" and is_smooth and _has_more_rows(problem, team)):
         history.stage = "newton"
-        return solve_newton(problem, **limits)
+        return solve_newton(problem, **limits, start=start)
     history.stage = "cocoa"
     if job.solver == "cocoa":
-        return solve_cocoa(problem, **limits, seed=job.seed)
+        return solve_cocoa(problem, **limits, seed=job.seed, start=start)
     room = room_for_survivors(problem, team)
     rounds = min(WARM_ROUNDS, job.max_iter)
-    warm = solve_cocoa(problem, **limits | {"max_iter": rounds}, seed=job.seed, loose_bytes=_LOOSE_SHARE * room)
+    limits["max_iter"] = rounds
+    warm = solve_cocoa(problem, **limits, seed=job.seed, start=start, loose_bytes=_LOOSE_SHARE * room)
+    limits["max_iter"] = job.max_iter
     if warm.converged or warm.n_iter >= job.max_iter:
         return warm
     history.stage = "survivors"

@@ -102,7 +102,7 @@ def saving_of(model: Any, content: Callable[[], int]) -> Saving | None:
         return None
     params = {name: value for name, value in model.get_params(deep=False).items() if name not in _FREE}
     params |= {"estimator": type(model).__name__, "classes": getattr(model, "classes_", None)}
-    if params.get("probability") is True:
+    if params.get("probability", "deprecated") not in (False, "deprecated"):
         params["folds"] = model._fold_seed
     resume_from = None if model.resume_from is None else os.fspath(model.resume_from)
     return Saving(as_checkpoint(model.checkpoint), resume_from, describe(params), content())

@@ -42,7 +42,7 @@ from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_n_jobs, check_number
 
-__all__ = ["AbstractKernelSVM", "fill", "row_dtype"]
+__all__ = ["AbstractKernelSVM", "fill", "near_start", "row_dtype"]
 
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
@@ -149,8 +149,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     #: Returns the value of a gamma on the rows of the fit; for a grid, which answers the fit's problems.
     _width_of: Callable[[float | str], float] | None = None
 
-    #: Seed of the folds for probabilities, the same on all ranks.
-    _fold_seed: int = 0
+    #: Seed of the folds for probabilities, the same on all ranks; see `AbstractCalibrated`.
+    _fold_seed: int | None = 0
 
     #: The program of the ranks and its arguments besides the model; a grid puts its own here.
     _program: tuple[Any, ...] = (fit_on_rank,)
@@ -430,6 +430,20 @@ def fill(bounds: FloatVector, amount: float) -> FloatVector:
     out = np.zeros(len(bounds))
     out[:k] = bounds[:k]
     out[k] = np.clip(amount - (ends[k - 1] if k else 0.0), 0.0, bounds[k])
+    return out
+
+
+def near_start(y: FloatVector, alpha: FloatVector, upper: FloatVector) -> FloatVector:
+    """Return a start near the solution `alpha` of a problem with higher bounds: within `upper`, and y'α = 0.
+
+    Of the sign with the larger sum some variables are lowered, those between their bounds first.
+    """
+    out: FloatVector = np.minimum(alpha, upper)
+    excess = float(y @ out)
+    side = np.flatnonzero((y * excess > 0) & (out > 0))
+    side = side[np.argsort(out[side] >= upper[side], kind="stable")]
+    ends = np.cumsum(out[side])
+    out[side] -= np.clip(abs(excess) - (ends - out[side]), 0.0, out[side])
     return out
 
 

@@ -212,7 +212,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
                 return list(pool.map(work, range(n_problems)))
 
-    def _solve_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> list[LinearSolution]:
+    def _solve_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> LinearResult:
         """Solve on worker processes."""
         self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
         begin = time.perf_counter()
@@ -234,8 +234,10 @@ class AbstractLinearSVM(AbstractLinearEstimator):
                 sparse=filled[0].sparse,
                 bias=self._bias(),
                 seed=seed,
+                holds_out=job.hold_out is not None,
             )
-            gang = blocks.run(Work(train_linear, packer, (job,)), self._terms(self._listener()))
+            work = Work(train_linear, packer, (job,), numbered=packer.holds_out)
+            gang = blocks.run(work, self._terms(self._listener()))
         result: LinearResult = gang.value
         self._take_report(
             gang,
@@ -243,7 +245,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             converged=all(solution.converged for solution in result.solutions),
             certificates=[asdict(record) for record in result.history],
         )
-        return result.solutions
+        return result
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same weights.

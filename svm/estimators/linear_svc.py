@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from joblib import effective_n_jobs
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.runtime.gang.policy import FailurePolicy
-from dsgd.svm.distributed.linear import LinearJob, LinearShare
+from dsgd.svm.calibration.curves import draw_seed, normalised
+from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
+from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts
+from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
 from dsgd.svm.linear_solver.l1.columns import make_columns
 from dsgd.svm.linear_solver.l1.newton import solve_l1
-from dsgd.svm.linear_solver.problem import LinearSolution
-from dsgd.svm.linear_solver.rows import Team
-from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
+from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice
 
 __all__ = ["LinearSVC"]
 
 
+def _has_curves(model: LinearSVC) -> bool:
+    if model._curve_method() is None:
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
 @inherit_docs
 @dataclass(eq=False, repr=False)
-class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
+class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
     Minimises over w, one output per class if there are more than two::
@@ -52,6 +67,13 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     multi_class : {"ovr", "crammer_singer"}, default "ovr"
         One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest
         excess of another class's score, so that `loss` and `dual` have no effect, as in scikit-learn.
+    probability : {False, "sigmoid", "isotonic"}, default False
+        Whether `predict_proba` is there, and by which curves from decision values to probabilities. They are fitted to
+        scores of rows that a machine was not trained on, by five more machines, each of four fifths of the rows
+        (stratified folds, of rows in order, or shuffled by a `random_state`). That is
+        ``CalibratedClassifierCV(..., ensemble=False)`` of scikit-learn: a curve for each output, normalised over the
+        classes. ``predict`` and ``decision_function`` stay what they are without. Unlike the order of visits, folds are
+        the same in every fit where `random_state` is None.
     class_weight : dict, "balanced" or None, default None
         Factors of C by class. With more than two classes they apply to the rows of an output's own class, as in
         scikit-learn.
@@ -114,6 +136,7 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     tol: float = 1e-4
     C: float = 1.0
     multi_class: str = "ovr"
+    probability: bool | str = False
     fit_intercept: bool = True
     intercept_scaling: float = 1
     class_weight: Any = None
@@ -140,14 +163,17 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
         Raises
         ------
         InvalidDataError
-            The data cannot be trained on, or hold one class only.
+            The data cannot be trained on, or hold one class only; or a class has fewer than the five rows that
+            `probability` needs.
         """
         self._check_parameters()
         self._check_choices()
         if self._uses_cluster(X):
             self._refuse_on_cluster("penalty", self.penalty == "l1")
             self._refuse_on_cluster("multi_class", self.multi_class == "crammer_singer")
-            self._take_in(self._solve_on_cluster(X, y, sample_weight))
+            result = self._solve_on_cluster(X, y, sample_weight)
+            self._curves = (self._curve_method(), result.curves)
+            self._take_in(result.solutions)
             return self
         self._forget_cluster()
         X, y, weights = self._check_rows(X, y, sample_weight)
@@ -155,21 +181,42 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
         job = self._make_job(self._seed())
         factors = job.factors(np.bincount(codes, weights, job.n_classes).astype(np.float64))
         data = self._gather(X, codes, weights, job.seed)
+        solutions = self._solve_outputs(job, data, factors)
+        self._curves = (self._curve_method(), self._fit_curves(X, codes, weights, job, solutions))
+        self._take_in(solutions)
+        if self._is_one_of_two(job):
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            if self.fit_intercept:
+                self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        return self
+
+    def _is_one_of_two(self, job: LinearJob) -> bool:
+        """Return whether two outputs of a joint problem become one, as scikit-learn has it."""
+        return self.multi_class == "crammer_singer" and job.n_classes == 2
+
+    def _solve_outputs(
+        self,
+        job: LinearJob,
+        data: LinearShare,
+        factors: FloatVector,
+        begin: Callable[[int, LinearProblem], LinearSolution] | None = None,
+    ) -> list[LinearSolution]:
+        """Solve all problems in this process; ``begin(output, problem)`` returns where those may begin that can."""
         if self.multi_class == "crammer_singer":
-            self._fit_jointly(job, data, factors)
-            return self
+            return self._solve_jointly(job, data, factors)
         columns = make_columns(data.rows) if self.penalty == "l1" else None
 
         def solve(k: int, team: Team) -> LinearSolution:
-            if columns is None:
-                return self._solve_l2(job, data, factors, k, team)
             problem = job.pose(data, factors, k)
-            return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
+            if columns is not None:
+                return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
+            if begin is not None:
+                return job.solve(problem, team, begin(k, problem))
+            return self._solve_l2(job, data, factors, k, team)
 
-        self._take_in(self._solve(job.n_outputs, solve))
-        return self
+        return self._solve(job.n_outputs, solve)
 
-    def _fit_jointly(self, job: LinearJob, data: LinearShare, factors: FloatVector) -> None:
+    def _solve_jointly(self, job: LinearJob, data: LinearShare, factors: FloatVector) -> list[LinearSolution]:
         """Solve the problem of Crammer and Singer."""
         codes = data.targets.astype(np.int64)
         costs = job.C * data.weights * factors[codes]
@@ -178,16 +225,66 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
             limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
             return solve_crammer_singer(data.rows, codes, costs, job.n_classes, **limits, seed=job.seed)
 
-        self._take_in(self._solve(1, solve))
-        if job.n_classes == 2:  # one output, as scikit-learn has it
-            self.coef_ = self.coef_[1:] - self.coef_[:1]
-            if self.fit_intercept:
-                self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+        return self._solve(1, solve)
+
+    def _fit_curves(
+        self, X: Any, codes: IntVector, weights: FloatVector, job: LinearJob, solutions: list[LinearSolution]
+    ) -> list[FloatMatrix]:
+        """Return the calibration curves, of machines that are trained in this process; none without a `probability`."""
+        if job.hold_out is None:
+            return []
+        may_begin = self.penalty == "l2" and self.multi_class == "ovr"
+        with closing(Team(effective_n_jobs(self.n_jobs))) as team:
+            numbers = np.arange(len(codes))
+            held = HeldRows.of(X, codes, weights, numbers, bias=self._bias(), seed=job.seed, team=team)
+            starts = Starts(solutions, held.rows.n_rows)
+
+            def train(rows: LinearRows, codes: IntVector, weights: FloatVector, kept: IntVector) -> FloatMatrix:
+                part = LinearShare(rows, codes.astype(np.float64), weights)
+                factors = job.factors(np.bincount(codes, weights, job.n_classes).astype(np.float64))
+                begin = partial(starts.of, kept=kept) if may_begin else None
+                found = self._solve_outputs(job, part, factors, begin)
+                if may_begin:
+                    for output, solution in enumerate(found):
+                        starts.take(output, solution, kept)
+                machine = np.vstack([solution.weights for solution in found])
+                return machine[1:] - machine[:1] if self._is_one_of_two(job) else machine
+
+            return fit_held_out(held, job.hold_out, train, team)
+
+    @available_if(_has_curves)
+    @answers_in_kind
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; only with a `probability`.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of ``classes_``. Those of ``"isotonic"`` may be zero.
+        """
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        return normalised(self._positive_probabilities(self._scores(X)))
+
+    @available_if(_has_curves)
+    @answers_in_kind
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
+        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
+            return np.log(self.predict_proba(X))
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""
         check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
         check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
+        if not (self.probability is False or self._curve_method()):
+            raise InvalidParameterError(
+                f'LinearSVC(probability=...) must be False, "sigmoid" or "isotonic". Got {self.probability!r}.'
+            )
         asked = self._solver()
         if self.penalty == "l1":
             self._refuse(self.loss != "squared_hinge", "penalty", "loss", 'takes loss="squared_hinge" alone')
@@ -231,7 +328,13 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
         return self.classes_
 
     def _make_job(self, seed: int) -> LinearJob:
-        return self._job(seed, class_factors=self._class_factors(), n_classes=len(self.classes_))
+        job = self._job(seed, class_factors=self._class_factors(), n_classes=len(self.classes_))
+        method = self._curve_method()
+        if method is None:
+            return job
+        # A generator draws after it has drawn the seed of the order, so that this is the same as without probability.
+        self._fold_seed = draw_seed(self.random_state)
+        return replace(job, hold_out=HoldOut(method, self.classes_, self._fold_seed))
 
     def _class_factors(self) -> FloatVector | str:
         """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""

@@ -110,7 +110,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
         self._check_parameters()
         check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
         if self._uses_cluster(X):
-            solutions = self._solve_on_cluster(X, y, sample_weight)
+            solutions = self._solve_on_cluster(X, y, sample_weight).solutions
         else:
             self._forget_cluster()
             X, y, weights = self._check_rows(X, y, sample_weight)

@@ -6,15 +6,16 @@ the second, as everywhere in scikit-learn.
 
 With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
 variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
-them.
+them. The folds are LIBSVM's of each pair with True, else stratified folds of all rows; these machines begin near the
+one of all rows, which is solved first.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -23,14 +24,16 @@ import numpy as np
 from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.svm.calibration.curves import METHODS, N_FOLDS, assign_folds, draw_seed, fit_curve
+from dsgd.svm.calibration.platt import draw_folds, fit_sigmoid
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
-from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
+from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
-from dsgd.svm.estimators.platt import draw_folds, fit_sigmoid
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
+from dsgd.svm.kernel_solver.linear_start import has_linear_start
 from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
@@ -45,6 +48,18 @@ __all__ = ["AbstractKernelClassifier"]
 #: Most steps to smaller tolerances, in units of the steps to `tol` and one for each sample: if the margin is zero, each
 #: further digit takes more steps than those before and none is enough.
 _REFINED = 20
+
+
+@dataclass(frozen=True)
+class _RowTable:
+    """What there is for every row: class, sample or -1, bound, weight, fold; and the factors of bounds by fold."""
+
+    codes: AnyArray
+    owner: IntVector
+    bounds: FloatVector
+    weights: FloatVector
+    folds: AnyArray
+    factors: FloatMatrix
 
 
 @inherit_method_docs
@@ -63,7 +78,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
     random_state : int, RandomState or None, default None
         Draws the rows held out from each of the five machines of ``probability``: with the same number, the same rows
-        as in scikit-learn.
+        as in scikit-learn. With "sigmoid" and "isotonic", None leaves rows in order and a number shuffles them, as
+        ``StratifiedKFold(5, shuffle=True, random_state=...)`` does.
 
     Attributes
     ----------
@@ -116,12 +132,19 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
         name = type(self).__name__
         states = check_random_state(self.random_state)
-        if isinstance(self.probability, str) and self.probability == "deprecated":
+        if isinstance(self.probability, str):
+            if self.probability in METHODS:
+                self._fold_seed = draw_seed(self.random_state)
+            elif self.probability != "deprecated":
+                raise InvalidParameterError(
+                    f'{name}(probability=...) must be True or False, "sigmoid" or "isotonic". Got {self.probability!r}.'
+                )
             return
         check_bool(f"{name}(probability=...)", self.probability)
         warnings.warn(
             f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and is removed when theirs "
-            f"is. Use CalibratedClassifierCV({name}(), ensemble=False) instead of {name}(probability=True).",
+            f'is. Use {name}(probability="sigmoid"), or CalibratedClassifierCV({name}(), ensemble=False), instead of '
+            f"{name}(probability=True).",
             FutureWarning,
             stacklevel=4,
         )
@@ -193,6 +216,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         kernel = self._make_kernel(X, weights, first, owner)
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
+        table = _RowTable(codes, owner, bounds, weights, *self._hold_out(codes))
 
         def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> TrainedPair:
             rows = small.samples(pair)
@@ -209,26 +233,23 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                     return go_on(dual, limit)
                 return small.solve(pair, dual, go_on, tol=tol, max_iter=limit, pool=pool)
 
-            def solve(upper: FloatVector, *, anew: bool = False) -> Solution:
+            def solve(upper: FloatVector, *, anew: bool = False, near: FloatMatrix | None = None) -> Solution:
                 dual = self._pose(pair, y, upper)
+                if near is not None and has_linear_start(dual) and kernel.name != "linear":
+                    dual = replace(dual, alpha=near_start(y, near[0], upper)[None])
                 solution = self._solve_pair(dual, partial(run, anew=anew))
                 thresholds = self._find_thresholds(dual, solution)
                 return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
 
-            sigmoid = None
-            if self._is_calibrated():
-                used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
-                of_row = np.argsort(rows)
-                place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
-                scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
-                sigmoid = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(upper_of)
+            near = None if self._curve_method() is None else solution.alpha
+            curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
             if self._is_heard:
                 self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
-            return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, sigmoid)
+            return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, curve)
 
         with self._open_pool() as pool:
             most = self._cache_bytes() if self._takes_small_pairs() else 0
@@ -237,8 +258,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             found = self._for_each(pairs, sizes, partial(train_pair, small=small), pool)
         if found is None:  # they are on rank 0
             return
-        sigmoids = [trained.sigmoid for trained in found if trained.sigmoid is not None]
-        self._sigmoids = np.array(sigmoids, dtype=np.float64).reshape(-1, 2).T.copy()
+        self._take_curves([trained.curve for trained in found if trained.curve is not None])
         coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
         is_support = coefs.any(axis=0)
         if not is_support.all():
@@ -341,15 +361,58 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             solution = replace(best, converged=best.gap < tol, counts=solution.counts + again.counts)
         return solution
 
+    def _hold_out(self, codes: AnyArray) -> tuple[AnyArray, FloatMatrix]:
+        """Return the stratified fold of each row, and by what bounds are multiplied where a fold is held out.
+
+        "balanced" counts the rows that are left. Without curves there are no folds.
+        """
+        k = len(self.classes_)
+        if self._curve_method() is None:
+            return np.empty(0, np.uint8), np.ones((0, k))
+        folds = assign_folds(codes, self.classes_, self._fold_seed)
+        if not isinstance(self.class_weight, str):
+            return folds, np.ones((N_FOLDS, k))
+        left = [codes[folds != number] for number in range(N_FOLDS)]
+        found = [compute_class_weight(self.class_weight, classes=np.arange(k), y=labels) for labels in left]
+        return folds, np.array(found) / self.class_weight_
+
+    def _fit_curve(
+        self, pair: tuple[int, int], rows: IntVector, table: _RowTable, solve: Callable[[FloatVector], Solution]
+    ) -> FloatMatrix | None:
+        """Return the curve of a pair, whose samples are `rows`, by machines of parts of its rows; None without one."""
+        if not self._is_calibrated():
+            return None
+        codes, owner = table.codes, table.owner
+        used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
+        of_row = np.argsort(rows)
+        place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
+        method, bounds = self._curve_method(), table.bounds[used]
+        if method is None:
+            parts = draw_folds(len(used), self._fold_seed or 0)
+            scores = self._held_out_scores(place, is_first, parts, [bounds] * len(parts), solve, n=len(rows))
+            return np.array(fit_sigmoid(self._sign_of_first() * scores, is_first))[:, None]
+        parts = [np.flatnonzero(table.folds[used] == number) for number in range(N_FOLDS)]
+        each = [bounds * factors[codes[used]] for factors in table.factors]
+        scores = self._held_out_scores(place, is_first, parts, each, solve, n=len(rows))
+        return fit_curve(method, scores, is_first == (self._sign_of_first() > 0), table.weights[used])
+
+    def _take_curves(self, curves: list[FloatMatrix]) -> None:
+        """Keep the curves of all pairs, LIBSVM's sigmoids where those were fitted."""
+        method = self._curve_method()
+        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
+        self._curves = (method, [] if method is None else curves)
+
     def _held_out_scores(
         self,
         place: IntVector,
         is_first: AnyArray,
-        bounds: FloatVector,
-        n: int,
+        parts: Sequence[IntVector],
+        bounds: Sequence[FloatVector],
         solve: Callable[[FloatVector], Solution],
+        *,
+        n: int,
     ) -> FloatVector:
-        """Return the scores of the rows of a pair, each by a machine of the four fifths that it is not in.
+        """Return the scores of the rows of a pair, each by a machine of the folds that it is not in.
 
         Parameters
         ----------
@@ -357,21 +420,29 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             Which of the n samples of the problem a row is.
         is_first : bool array, shape (m,)
             Whether a row is of the first class.
-        bounds : array, shape (m,)
-            Upper bounds of the variables of the rows.
-        n : int
-            Samples of the problem.
+        parts : sequence of int64 arrays
+            The rows of each fold.
+        bounds : sequence of arrays, shape (m,)
+            Upper bounds of the variables of the rows, for the machine of each fold.
         solve : callable
             Takes the upper bounds of all samples.
+        n : int
+            Samples of the problem.
         """
         scores = np.zeros(len(place))
-        for fold in draw_folds(len(place), self._fold_seed):
+        for fold, upper in zip(parts, bounds, strict=True):
             kept = np.ones(len(place), dtype=np.bool_)
             kept[fold] = False
-            if is_first[kept].all() or not is_first[kept].any():  # LIBSVM's scores where there is nothing to learn
+            if is_first[kept].all() or not is_first[kept].any():
+                if self._curve_method() is not None:
+                    raise InvalidDataError(
+                        f"{self._ONE_CLASS_LEFT} where a fifth of the rows is held out for probability="
+                        f"{self.probability!r}. Give more rows of each class weights above zero."
+                    )
+                # LIBSVM's scores where there is nothing to learn.
                 scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
                 continue
-            solution = solve(np.bincount(place[kept], weights=bounds[kept], minlength=n).astype(np.float64))
+            solution = solve(np.bincount(place[kept], weights=upper[kept], minlength=n).astype(np.float64))
             margin = _margin(solution)
             if margin > 0:
                 scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin

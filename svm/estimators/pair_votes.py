@@ -15,8 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.svm.calibration.curves import normalised
+from dsgd.svm.calibration.platt import couple
+from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
-from dsgd.svm.estimators.platt import couple
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["AbstractPairVotes"]
@@ -29,7 +31,7 @@ def _has_probabilities(model: AbstractPairVotes) -> bool:
 
 
 @inherit_method_docs
-class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
+class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractKernelMachine):
     """Kernel classifier as it predicts; `dsgd.svm.estimators.one_vs_one.AbstractKernelClassifier` trains it."""
 
     decision_function_shape: str
@@ -151,10 +153,10 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities; only with ``probability=True``.
+        """Return class probabilities; only with a `probability`.
 
         The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
-        the rows, labels from the votes of the machines of all.
+        the rows, labels from the votes of the machines of all. With two classes and ``"isotonic"`` they may be zero.
 
         Returns
         -------
@@ -162,10 +164,13 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
             Probabilities, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        if not self._sigmoids.shape[1]:
+        if self._curve_method() is None and not self._sigmoids.shape[1]:
             raise NotFittedError("predict_proba is not available when fitted with probability=False")
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        if self._curve_method() is not None:
+            positive = self._positive_probabilities(self._pair_scores(X))
+            return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
         scale, shift = self._sigmoids
         return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
 
@@ -175,4 +180,5 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
         check_is_fitted(self)
         if self._is_lazy(X):
             return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        return np.log(self.predict_proba(X))
+        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
+            return np.log(self.predict_proba(X))

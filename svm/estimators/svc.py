@@ -34,10 +34,14 @@ class SVC(AbstractKernelClassifier):
     ----------
     C : float, default 1.0
         Cost of violating the margin; C_i is C times class weight times sample weight.
-    probability : bool, default "deprecated"
-        Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
-        five more machines (`dsgd.svm.estimators.platt`). Deprecated, as there, in favour of
-        ``CalibratedClassifierCV(SVC(), ensemble=False)``: any value but the default warns so.
+    probability : {"sigmoid", "isotonic"} or bool, default "deprecated"
+        Whether `predict_proba` is there, and by which curves from decision values to probabilities, fitted to scores of
+        five more machines, each of the fifth of the rows that it has not seen (`dsgd.svm.calibration.curves`). With two
+        classes they are those of ``CalibratedClassifierCV(SVC(), ensemble=False)`` but for ``gamma="scale"``, which
+        is that of all rows. With more, each pair has a curve, and pairs are combined as by LIBSVM: scikit-learn
+        calibrates each class against the rest, by decision values that count votes and hold little of the margins
+        (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for each pair (`dsgd.svm.calibration.platt`); it and False
+        are deprecated, as in scikit-learn, and warn so.
     class_weight : dict, "balanced" or None, default None
         Weight of each class.
     solver : {"block", "pairwise"}, default "block"

@@ -291,10 +291,10 @@ class _Grid:
 
     def _solve_on_cluster(self, model: Any) -> tuple[_Grid, dict[bytes, list[Link]]]:
         """Solve all on one gang; the solutions then take the place of the data."""
-        if getattr(model, "probability", False) is True:
+        if getattr(model, "probability", "deprecated") not in (False, "deprecated"):
             raise InvalidParameterError(
-                "svm_path(probability=True) needs models of parts of the rows at each point, which a grid on a "
-                "cluster does not train. Use probability=False, and fit an estimator at the chosen point."
+                f"svm_path(probability={model.probability!r}) needs models of parts of the rows at each point, which a "
+                "grid on a cluster does not train. Leave it out, and fit an estimator at the chosen point."
             )
         blank = replace(self, X=None, y=None, sample_weight=None, parameters={**self.parameters, "client": None})
         model._program = (solve_path_on_rank, self.gammas, blank.chain)

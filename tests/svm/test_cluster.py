@@ -121,12 +121,12 @@ def test_frames_get_codes_where_they_are_asked_for(client, make):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_probabilities_are_those_of_one_process(client, data, form):
+@pytest.mark.parametrize(("form", "probability"), [(np.asarray, True), (sp.csr_matrix, True), (np.asarray, "isotonic")])
+def test_probabilities_are_those_of_one_process(client, data, form, probability):
     """All ranks draw the folds of one process, and rows without weight are in none of them."""
     X, y = form(data[0]), data[1]
     weights = np.random.default_rng(0).choice([-1.0, 1.0, 2.0], size=len(y))
-    model = SVC(gamma=0.2, tol=1e-5, probability=True, random_state=np.random.RandomState(3))
+    model = SVC(gamma=0.2, tol=1e-5, probability=probability, random_state=np.random.RandomState(3))
     expected = clone(model).fit(X, y, weights)
     ours = clone(model).set_params(client=client).fit(X, y, weights)
     np.testing.assert_allclose(ours.probA_, expected.probA_, rtol=1e-4)
@@ -135,6 +135,13 @@ def test_probabilities_are_those_of_one_process(client, data, form):
         parts = [da.from_array(part, chunks=(70, 6)[: part.ndim]) for part in (X, y, weights)]
         again = clone(model).set_params(client=client).fit(*parts)
         np.testing.assert_allclose(again.predict_proba(X), expected.predict_proba(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("probability", [True, "isotonic"])
+def test_a_grid_on_a_cluster_refuses_probabilities(client, data, probability):
+    """Its points have no machines of parts of the rows, and the error says which parameter asks for them."""
+    with pytest.raises(InvalidParameterError, match=rf"svm_path\(probability={probability!r}\)"):
+        svm_path(*data, Cs=[1.0], probability=probability, client=client)
 
 
 def test_prediction_on_dask_input_is_lazy_and_blocked(client, data):

@@ -80,9 +80,10 @@ def assert_same(ours: Any, expected: Any) -> None:
     [
         SVC(C=5.0, class_weight="balanced"),
         SVC(kernel="linear", probability=True, random_state=1, elimination="aggressive"),
+        SVC(probability="isotonic"),
         NuSVC(nu=0.2, class_weight="balanced"),
     ],
-    ids=["svc", "probability", "nu"],
+    ids=["svc", "probability", "isotonic", "nu"],
 )
 def test_a_dealt_fit_is_that_of_one_process(model, sparse, n_ranks, n_jobs):
     """With weights and equal rows on several ranks, every number of the model and of its runs is the same."""
@@ -92,6 +93,8 @@ def test_a_dealt_fit_is_that_of_one_process(model, sparse, n_ranks, n_jobs):
     ours, ledger = fit_on(model, X, y, weights, n_ranks)
     assert is_dealt(ledger)
     assert_same(ours, expected)
+    for curve, other in zip(ours._curves[1], expected._curves[1], strict=True):
+        np.testing.assert_array_equal(curve, other)
     assert ours.shape_fit_ == X.shape
 
 

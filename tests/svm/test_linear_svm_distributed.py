@@ -429,6 +429,19 @@ def test_dask_arrays(client, loss):
 
 
 @pytest.mark.cluster
+def test_probabilities_of_dask_arrays(client):
+    """Workers that hold rows of a dask array fit the curves of one process, on the folds of all rows in order."""
+    X, y = rows_for("hinge")
+    model = LinearSVC(tol=1e-8, random_state=0, probability="isotonic")
+    expected = clone(model).fit(X, y)
+    dX, dy = da.from_array(X, chunks=(70, -1)), da.from_array(y, chunks=70)
+    ours = clone(model).set_params(client=client).fit(dX, dy)
+    np.testing.assert_allclose(ours.predict_proba(dX).compute(), expected.predict_proba(X), atol=1e-5)
+    with pytest.raises(InvalidDataError, match="less than 5 examples"):
+        ours.fit(dX, da.from_array(np.where(np.arange(len(y)) < 4, 1.0, -1.0), chunks=70))
+
+
+@pytest.mark.cluster
 def test_other_inputs(client, tmp_path):
     """Arrays of this process, sparse chunks, delayed blocks and svmlight files give the same objective."""
     X, y = rows_for("hinge")

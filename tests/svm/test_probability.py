@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsgd.errors import InvalidParameterError
 from dsgd.svm import SVC, NuSVC, svm_path
-from dsgd.svm.estimators.platt import couple, draw_folds, fit_sigmoid
+from dsgd.svm.calibration.platt import couple, draw_folds, fit_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -165,12 +165,13 @@ def test_few_rows_and_lonely_classes():
         np.testing.assert_allclose(p.sum(axis=1), 1.0)
 
 
-def test_points_of_a_grid_have_the_probabilities_of_a_fit():
+@pytest.mark.parametrize("probability", [True, "sigmoid"])
+def test_points_of_a_grid_have_the_probabilities_of_a_fit(probability):
     """Machines of five folds are no points of a grid: each point has those that a fit at its C and gamma gives."""
     X, y = blobs()
-    path = svm_path(X, y, Cs=[0.1, 1.0, 10.0], gammas=[0.1, 0.3], probability=True, random_state=0)
+    path = svm_path(X, y, Cs=[0.1, 1.0, 10.0], gammas=[0.1, 0.3], probability=probability, random_state=0)
     for number, point in enumerate(path.points):
-        alone = SVC(C=point.C, gamma=point.gamma, probability=True, random_state=0).fit(X, y)
+        alone = SVC(C=point.C, gamma=point.gamma, probability=probability, random_state=0).fit(X, y)
         np.testing.assert_allclose(path.estimator(number).predict_proba(X), alone.predict_proba(X), atol=2e-3)
 
 

@@ -64,7 +64,7 @@ def _draw_below(words: np.random.RandomState, n: int) -> int:
             return product >> 32
 
 
-def fit_sigmoid(scores: FloatVector, is_first: AnyArray) -> tuple[float, float]:
+def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | None = None) -> tuple[float, float]:
     """Return A and B of P(first class | score f) = 1/(1 + exp(A f + B)).
 
     Parameters
@@ -73,8 +73,11 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray) -> tuple[float, float]:
         Scores of rows that the machine has not seen.
     is_first : bool array, shape (n,)
         Which rows are of the first class.
+    weights : array, shape (n,), or None
+        How often rows count; None counts each once, as LIBSVM does.
     """
-    n_first, n_second = int(is_first.sum()), int((~is_first).sum())
+    weights = np.ones(len(scores)) if weights is None else weights
+    n_first, n_second = float(weights[is_first].sum()), float(weights[~is_first].sum())
     target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
     # Scores so small that the slope over them would overflow say no more than zeros.
     unit = max(float(np.abs(scores).max(initial=0.0)), 1e-290)
@@ -82,17 +85,17 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray) -> tuple[float, float]:
 
     def loss(at: FloatVector) -> float:
         z = at @ rows
-        return float(target @ z + np.logaddexp(0.0, -z).sum())
+        return float(weights @ (target * z + np.logaddexp(0.0, -z)))
 
     found = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
     value = loss(found)
     for _ in range(_MAX_STEPS):
         p = expit(-(found @ rows))
-        slope = rows @ (target - p)
-        if np.abs(slope).max() < 1e-10 * len(scores):
+        slope = rows @ (weights * (target - p))
+        if np.abs(slope).max() < 1e-10 * (n_first + n_second):
             break
         # Where all scores are equal the curvature is zero in one direction.
-        step = -np.linalg.solve((rows * (p * (1 - p))) @ rows.T + 1e-12 * np.eye(2), slope)
+        step = -np.linalg.solve((rows * (weights * p * (1 - p))) @ rows.T + 1e-12 * np.eye(2), slope)
         size = 1.0
         while size > 1e-10 and loss(found + size * step) >= value + 1e-4 * size * (slope @ step):
             size /= 2
