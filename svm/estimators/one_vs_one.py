@@ -224,7 +224,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 sigmoid = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(upper_of)
             if self._is_heard:
-                self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
+                steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
+                self._say(f"{self.classes_[list(pair)]}: {steps}", solution.gap)
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
