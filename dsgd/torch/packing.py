@@ -132,6 +132,6 @@ def _chosen(rows: TensorRows, mask: AnyArray) -> TensorRows:
     if rows.targets is None:
         return replace(rows, inputs=torch.utils.data.Subset(rows.inputs, places.tolist()))
     chosen = torch.from_numpy(places)
-    parts = {name: getattr(rows, name) for name in ("inputs", "targets", "weights")}
-    taken = {name: None if part is None else part.index_select(0, chosen) for name, part in parts.items()}
-    return replace(rows, **taken)
+    inputs, targets = (part.index_select(0, chosen) for part in (rows.inputs, rows.targets))
+    weights = None if rows.weights is None else rows.weights.index_select(0, chosen)
+    return replace(rows, inputs=inputs, targets=targets, weights=weights)
