@@ -230,26 +230,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             mean_weight=weight,
         )
         strategy = bound_to(self._strategy(), flat)
-        trained = set(flat.names)
-        buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
-        optimizer = ModuleOptimizer(
-            module=self.module,
-            module_options=self._options("module__"),
-            buffers=buffers,
-            identity=fingerprint(template),
-            criterion=self.criterion,
-            criterion_options=self._options("criterion__"),
-            optimizer=self.optimizer,
-            optimizer_options={"lr": self.lr, **self._options("optimizer__")},
-            # Where ranks exchange gradients, the batch is the strategy's.
-            batch=self.batch_size if self.sync is not None else None,
-            batch_norm=self.batch_norm,
-            device=self.device,
-            is_classification=self._is_classification,
-            passes=self.passes or Passes(),
-        )
         job = TrainJob(
-            optimizer=optimizer,
+            optimizer=self._optimizer(template, flat),
             strategy=strategy,
             initial=flat.params.copy(),
             max_iter=self.max_epochs,
@@ -265,6 +247,27 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             source={"rows": packer} | ({} if watch is None else {"validation": watch.identity}),
         )
         return packer, job, watch
+
+    def _optimizer(self, template: nn.Module, flat: FlatModule) -> ModuleOptimizer:
+        """Return what takes local steps, with everything of the module that is not trained."""
+        trained = set(flat.names)
+        buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
+        return ModuleOptimizer(
+            module=self.module,
+            module_options=self._options("module__"),
+            buffers=buffers,
+            identity=fingerprint(template),
+            criterion=self.criterion,
+            criterion_options=self._options("criterion__"),
+            optimizer=self.optimizer,
+            optimizer_options={"lr": self.lr, **self._options("optimizer__")},
+            # Where ranks exchange gradients, the batch is the strategy's.
+            batch=self.batch_size if self.sync is not None else None,
+            batch_norm=self.batch_norm,
+            device=self.device,
+            is_classification=self._is_classification,
+            passes=self.passes or Passes(),
+        )
 
     def _strategy(self) -> AbstractStrategy[Any]:
         """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
