@@ -84,6 +84,8 @@ class BlockSummary:
         Entries stored.
     visits : int
         Visits to its rows in an epoch of training: one each, or as many as their weights.
+    weight : float or None
+        The sum of the weights of its rows; None if they have none.
     """
 
     rows: int
@@ -96,6 +98,7 @@ class BlockSummary:
     problem: str = ""
     nnz: int = 0
     visits: int = 0
+    weight: float | None = None
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
@@ -178,8 +181,9 @@ def summarise(
     dtype = "float32" if X.dtype == np.float32 else "float64"
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
+    total = None if weights is None or problem else float(np.sum(weights, dtype=np.float64))
     return BlockSummary(
-        X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
+        X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz, n_visits, total
     )
 
 

@@ -39,6 +39,8 @@ class ProgressEvent:
         Name of the strategy.
     compute_s, encode_s, wire_s, wait_s, control_s : tuple of float, length n_ranks
         Seconds of each rank so far; see `dsgd.Ledger`.
+    validation_score : float or None
+        Score of the rows held out or passed for validation after the epoch; None where there are none.
     """
 
     epoch: int
@@ -54,6 +56,7 @@ class ProgressEvent:
     wire_s: tuple[float, ...] = ()
     wait_s: tuple[float, ...] = ()
     control_s: tuple[float, ...] = ()
+    validation_score: float | None = None
 
     @property
     def text(self) -> str:

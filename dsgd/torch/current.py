@@ -8,6 +8,7 @@ from typing import Any
 
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
+from dsgd.torch import process_group
 
 __all__ = ["current_rank", "finish_with", "run_function"]
 
@@ -16,7 +17,7 @@ _here = threading.local()
 
 
 def current_rank() -> Rank:
-    """Return the rank that this thread runs.
+    """Return the rank that this thread runs, or that this process is in the default process group of torch.
 
     Raises
     ------
@@ -24,9 +25,12 @@ def current_rank() -> Rank:
         It runs none.
     """
     rank: Rank | None = getattr(_here, "rank", None)
+    if rank is None and process_group.is_running():
+        return process_group.rank_here()
     if rank is None:
         raise InvalidParameterError(
-            "there is no rank here: call this inside a function that dsgd.torch.launch runs, or pass rank=..."
+            "there is no rank here: call this inside a function that dsgd.torch.launch runs, or, in a script that "
+            "torchrun starts, after torch.distributed.init_process_group(); or pass rank=..."
         )
     return rank
 

@@ -21,7 +21,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import check_summaries, summarise
+from dsgd.inputs.blocks import Block, check_summaries, summarise
 from dsgd.inputs.frames import validated
 from dsgd.inputs.history import History, line_of
 from dsgd.inputs.partition import pack_for_threads
@@ -42,12 +42,13 @@ from dsgd.torch.flat import FlatModule
 from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer
 from dsgd.torch.outputs import predictions
 from dsgd.torch.packing import TensorPacker, cut
-from dsgd.torch.parts import build_module
+from dsgd.torch.parts import build_criterion, build_module, check_weighable
 from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.torch.validation import scored_rows
+from dsgd.torch.weights import checked_weights, mean_weight
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_numbers
 
@@ -106,7 +107,16 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     @notifies_callbacks
-    def fit(self, X: Any = None, y: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> Self:
         """Train the module from the start.
 
         Parameters
@@ -116,11 +126,17 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             tuples (X, y), one for each rank. None where there is a `dataset`.
         y : array or dask array, shape (n,) or, for values, (n, k), or None
             Targets; None where blocks or a dataset hold them.
+        sample_weight : array or dask array, shape (n,), or None
+            Weights of the rows: training minimises the weighted mean of their losses. In a batch that holds all rows a
+            whole number does what repeated rows do; smaller batches are unbiased. Blocks may hold it as third of
+            (X, y, sample_weight).
         X_val : array, shape (n_val, ...), optional
             Validation rows, in the memory of this process: they are scored after every epoch, with `early_stopping`
             they decide when to stop, in place of rows held out, and without it they only go into `history_`.
         y_val : array, shape (n_val,) or, for values, (n_val, k)
             Their targets.
+        sample_weight_val : array, shape (n_val,), optional
+            Their weights in the score.
 
         Returns
         -------
@@ -136,24 +152,25 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             A worker has another version of the module.
         """
         self._check_parameters()
-        validation = given_validation(X_val, y_val)
+        validation = given_validation(X_val, y_val, sample_weight_val)
         refuse_idle(self, has_rows=validation is not None)
         begin = time.perf_counter()
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         template = build_module(self.module, self._options("module__"), seed)
         if validation is None and self.early_stopping and self.scoring is not None:
-            (X, y, _), validation = split_off(self, (X, y, None))
-        gang = self._run(X, y, template, seed, validation)
+            (X, y, sample_weight), validation = split_off(self, (X, y, sample_weight))
+        gang = self._run((X, y, sample_weight), template, seed, validation)
         self._take_in(gang, template, time.perf_counter() - begin)
         return self
 
     def _run(
-        self, X: Any, y: Any, template: nn.Module, seed: int, validation: tuple[Any, Any, Any] | None
+        self, rows: tuple[Any, Any, Any], template: nn.Module, seed: int, validation: tuple[Any, Any, Any] | None
     ) -> GangResult:
-        """Train on any kind of X."""
+        """Train on any kind of (X, y, sample_weight)."""
+        X, y, sample_weight = rows
         supervised = self.dataset is None
         if not supervised:
-            if X is not None or y is not None:
+            if any(part is not None for part in rows):
                 raise InvalidDataError(
                     "fit(X, y) must be called without rows where dataset=... makes them on each rank."
                 )
@@ -161,7 +178,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         n_parts = 0 if supervised else len(X)
         if not self._uses_cluster(X):
             with stage("check") as it:
-                block = self._check_rows(X, y)
+                block = self._check_rows(X, y, sample_weight)
                 summaries = [self._look(block, supervised=supervised)]
                 it.nbytes = summaries[0].nbytes
             packer, job, watch = self._plan(summaries, template, seed, n_parts, validation)
@@ -174,7 +191,11 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             n_ranks=ranks_asked(self.n_jobs),
             seed=seed if self.shuffle and supervised else None,
         )
-        with self._open_blocks(X, y, None, lambda: self._check_rows(X, y), expected, spread) as blocks:
+
+        def check() -> Block:
+            return self._check_rows(X, y, sample_weight)
+
+        with self._open_blocks(X, y, sample_weight, check, expected, spread) as blocks:
             packer, job, watch = self._plan(blocks.summaries, template, seed, n_parts, validation)
             work = Work(train, packer, (job,), cut=cut if supervised else None, mail=mail_for(job), given=watch)
             return blocks.run(work, self._terms(self._listeners()))
@@ -189,6 +210,9 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     ) -> tuple[TensorPacker, TrainJob, ScoredRows | None]:
         """Return what packs the rows, what trains on them, and what scores validation rows on rank 0."""
         check_summaries(summaries)
+        weight = mean_weight(summaries)
+        if weight is not None:
+            check_weighable(build_criterion(self.criterion, self._options("criterion__")))
         flat = FlatModule(template)
         classes = self._learn_targets(summaries)
         watch = None if validation is None else scored_rows(self, validation, template)
@@ -203,28 +227,11 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             work=flat.n_params,
             dataset=self.dataset,
             n_parts=n_parts,
+            mean_weight=weight,
         )
         strategy = bound_to(self._strategy(), flat)
-        trained = set(flat.names)
-        buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
-        optimizer = ModuleOptimizer(
-            module=self.module,
-            module_options=self._options("module__"),
-            buffers=buffers,
-            identity=fingerprint(template),
-            criterion=self.criterion,
-            criterion_options=self._options("criterion__"),
-            optimizer=self.optimizer,
-            optimizer_options={"lr": self.lr, **self._options("optimizer__")},
-            # Where ranks exchange gradients, the batch is the strategy's.
-            batch=self.batch_size if self.sync is not None else None,
-            batch_norm=self.batch_norm,
-            device=self.device,
-            is_classification=self._is_classification,
-            passes=self.passes or Passes(),
-        )
         job = TrainJob(
-            optimizer=optimizer,
+            optimizer=self._optimizer(template, flat),
             strategy=strategy,
             initial=flat.params.copy(),
             max_iter=self.max_epochs,
@@ -240,6 +247,27 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             source={"rows": packer} | ({} if watch is None else {"validation": watch.identity}),
         )
         return packer, job, watch
+
+    def _optimizer(self, template: nn.Module, flat: FlatModule) -> ModuleOptimizer:
+        """Return what takes local steps, with everything of the module that is not trained."""
+        trained = set(flat.names)
+        buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
+        return ModuleOptimizer(
+            module=self.module,
+            module_options=self._options("module__"),
+            buffers=buffers,
+            identity=fingerprint(template),
+            criterion=self.criterion,
+            criterion_options=self._options("criterion__"),
+            optimizer=self.optimizer,
+            optimizer_options={"lr": self.lr, **self._options("optimizer__")},
+            # Where ranks exchange gradients, the batch is the strategy's.
+            batch=self.batch_size if self.sync is not None else None,
+            batch_norm=self.batch_norm,
+            device=self.device,
+            is_classification=self._is_classification,
+            passes=self.passes or Passes(),
+        )
 
     def _strategy(self) -> AbstractStrategy[Any]:
         """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
@@ -318,16 +346,16 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         if torch.device(self.device).type == "cuda" and self.client is None and not torch.cuda.is_available():
             raise InvalidParameterError(f"{name}(device={self.device!r}): torch finds no such device here.")
 
-    def _check_rows(self, X: Any, y: Any) -> tuple[Any, Any, None]:
-        """Validate arrays of this process; return (X, y, None)."""
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
         if self.dataset is not None:
             self.n_features_in_ = 0
             return X, None, None
         many = not self._is_classification
         X, y = validated(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
-        return X, y, None
+        return X, y, checked_weights(sample_weight, X)
 
-    def _look(self, block: tuple[Any, Any, None], *, supervised: bool) -> BlockSummary:
+    def _look(self, block: Block, *, supervised: bool) -> BlockSummary:
         return summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
 
     def _n_threads(self) -> int:

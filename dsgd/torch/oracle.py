@@ -25,11 +25,11 @@ from dsgd.local import AbstractLocalOptimizer, Evaluation, Steps, is_finite, new
 from dsgd.torch.fingerprint import check_same, fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.memory import OptimizerMemory
-from dsgd.torch.outputs import first_output, in_shape_of, predictions, score_sums
+from dsgd.torch.outputs import first_output, mean_loss, predictions, score_sums
 from dsgd.torch.parts import build_criterion, build_module, build_optimizer, is_plain_sgd
 from dsgd.torch.passes import Passes
 from dsgd.torch.randomness import draws
-from dsgd.torch.rows import TensorRows
+from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.torch.state import ModuleState
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.torch.streaming import streamed_gradient
@@ -206,9 +206,11 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         """Return loss, accuracy and squared errors on some rows."""
         state.take_up(params)
         found = np.zeros(7)
-        for output, target in predictions(state.flat.module, rows, state.flat.device):
-            loss = float(state.criterion(output, in_shape_of(output, target)))
-            found += score_sums(output, target, loss, is_classification=self.is_classification)
+        for number, (output, target) in enumerate(predictions(state.flat.module, rows, state.flat.device)):
+            start = number * ROWS_PER_LOOK
+            weights = rows.weights_of(None, start, start + len(target))
+            loss = float(mean_loss(state.criterion, output, target, weights))
+            found += score_sums(output, target, loss, weights, is_classification=self.is_classification)
         return Evaluation.from_vector(found)
 
     def objective_sums(self, params: FloatVector, rows: TensorRows, state: ModuleState) -> FloatVector:
@@ -260,7 +262,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         with self.passes.autocast(state.flat.device):
             with state.repeatable(rows.seed):
                 output = first_output(module(inputs))
-            loss = state.criterion(output, in_shape_of(output, targets))
+            loss = mean_loss(state.criterion, output, targets, rows.weights_of(order, start, stop))
         value = float(loss.detach())
         is_finite_loss = bool(np.isfinite(value))
         # With a scale above one it may have been the scale; the step is left out, and the next scale is smaller.

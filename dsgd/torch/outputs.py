@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from dsgd.errors import InvalidParameterError
 from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import FloatVector
 
-__all__ = ["first_output", "in_shape_of", "predictions", "score_sums"]
+__all__ = ["first_output", "in_shape_of", "mean_loss", "predictions", "score_sums"]
 
 
 def predictions(module: nn.Module, rows: TensorRows, device: torch.device) -> Iterator[tuple[Any, Any]]:
@@ -36,13 +37,67 @@ def in_shape_of(output: Any, target: Any) -> Any:
     return target
 
 
-def score_sums(output: Any, target: Any, loss: float, *, is_classification: bool) -> FloatVector:
-    """Return what a batch adds to an `Evaluation`, given the mean of its losses; shape (7,)."""
+def mean_loss(criterion: nn.Module, output: Any, target: Any, weights: Any) -> Any:
+    """Return the mean over rows of their losses, each times its weight.
+
+    Parameters
+    ----------
+    criterion : torch.nn.Module
+        Returns the mean over rows.
+    output, target : Tensor
+        Of a batch.
+    weights : Tensor or None, shape (n,)
+        Of its rows; None where all are one.
+
+    Raises
+    ------
+    InvalidParameterError
+        With ``reduction="none"`` the criterion does not return a loss for each row.
+    """
+    target = in_shape_of(output, target)
+    if weights is None:
+        return criterion(output, target)
+    losses: Any = criterion
+    losses.reduction = "none"
+    try:
+        found = criterion(output, target)
+    finally:
+        losses.reduction = "mean"
+    if found.ndim == 0 or len(found) != len(weights):
+        raise InvalidParameterError(
+            f"sample_weight: criterion={criterion!r} returns shape {tuple(found.shape)} for {len(weights)} rows with "
+            "reduction='none', not a loss for each row."
+        )
+    return (found.reshape(len(weights), -1).mean(dim=1) * weights.to(found.device)).mean()
+
+
+def score_sums(output: Any, target: Any, loss: float, weights: Any = None, *, is_classification: bool) -> FloatVector:
+    """Return what a batch adds to an `Evaluation`, given the mean of its weighted losses; shape (7,)."""
+    if weights is not None:
+        return _weighted_score_sums(output, target, loss, weights, is_classification=is_classification)
     n = len(target)
     if is_classification:
-        found = output.argmax(dim=1) if output.ndim > 1 and output.shape[1] > 1 else output.reshape(-1) > 0
-        right = float((found == target.reshape(-1)).sum())
+        right = float(_is_right(output, target).sum())
         return np.array([loss * n, n, n, right, 0.0, 0.0, 0.0])
     truth, error = target.double(), in_shape_of(output, target).double() - output.double()
     sums = [float(values.sum()) for values in (error.square(), truth, truth.square())]
     return np.array([loss * n, n, n, 0.0, *sums])
+
+
+def _weighted_score_sums(
+    output: Any, target: Any, loss: float, weights: Any, *, is_classification: bool
+) -> FloatVector:
+    n, shares = len(target), weights.to(output.device).double()
+    total = float(shares.sum())
+    if is_classification:
+        return np.array([loss * n, total, total, float((_is_right(output, target) * shares).sum()), 0.0, 0.0, 0.0])
+    truth, error = target.double(), in_shape_of(output, target).double() - output.double()
+    sums = [
+        float((values.reshape(n, -1).sum(dim=1) * shares).sum()) for values in (error.square(), truth, truth.square())
+    ]
+    return np.array([loss * n, total, total, 0.0, *sums])
+
+
+def _is_right(output: Any, target: Any) -> Any:
+    found = output.argmax(dim=1) if output.ndim > 1 and output.shape[1] > 1 else output.reshape(-1) > 0
+    return found == target.reshape(-1)

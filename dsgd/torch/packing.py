@@ -47,6 +47,8 @@ class TensorPacker:
         numbers of the parts.
     n_parts : int, default 0
         How many parts a dataset has.
+    mean_weight : float or None, default None
+        The mean weight of all rows of all ranks, by which weights are divided; None if rows have none.
     """
 
     classes: AnyArray | None
@@ -58,6 +60,7 @@ class TensorPacker:
     work: int
     dataset: Callable[[int, int], Any] | None = None
     n_parts: int = 0
+    mean_weight: float | None = None
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order."""
@@ -70,7 +73,7 @@ class TensorPacker:
             filled = [pair for pair in pairs if len(pair[0])] or pairs[:1]
             X = filled[0][0] if len(filled) == 1 else np.concatenate([np.asarray(X) for X, _ in filled])
             y = np.concatenate([np.asarray(y) for _, y in filled])
-            rows = self._rows(as_tensor(X, self._torch_dtype), self.targets(y), rank_number)
+            rows = self._rows(as_tensor(X, self._torch_dtype), self.targets(y), rank_number, self._weights(blocks))
         else:
             rows = self._rows(torch.zeros(0), torch.zeros(0), rank_number)
         if not self.validation_fraction or not rows.n_rows:
@@ -95,8 +98,15 @@ class TensorPacker:
     def _torch_dtype(self) -> torch.dtype:
         return torch.float32 if self.dtype == "float32" else torch.float64
 
-    def _rows(self, inputs: Any, targets: Any, rank: int) -> TensorRows:
-        return TensorRows(inputs, targets, self.shuffle, self.seed + _SEED_STEP * rank, rank, self.work)
+    def _rows(self, inputs: Any, targets: Any, rank: int, weights: Any = None) -> TensorRows:
+        return TensorRows(inputs, targets, self.shuffle, self.seed + _SEED_STEP * rank, rank, self.work, weights)
+
+    def _weights(self, blocks: Sequence[Block]) -> Any:
+        """Return the weights of the rows of some blocks, as shares of the mean weight of all ranks."""
+        if self.mean_weight is None or self.dataset is not None:
+            return None
+        given = [np.ones(len(X)) if weights is None else np.asarray(weights) for X, _, weights in blocks]
+        return torch.from_numpy((np.concatenate(given) / self.mean_weight).astype(self.dtype))
 
     def _load(self, block: Block) -> list[tuple[Any, ...]]:
         """Return the (X, y) of a block, or what the dataset makes of the parts that it names."""
@@ -122,4 +132,6 @@ def _chosen(rows: TensorRows, mask: AnyArray) -> TensorRows:
     if rows.targets is None:
         return replace(rows, inputs=torch.utils.data.Subset(rows.inputs, places.tolist()))
     chosen = torch.from_numpy(places)
-    return replace(rows, inputs=rows.inputs.index_select(0, chosen), targets=rows.targets.index_select(0, chosen))
+    inputs, targets = (part.index_select(0, chosen) for part in (rows.inputs, rows.targets))
+    weights = None if rows.weights is None else rows.weights.index_select(0, chosen)
+    return replace(rows, inputs=inputs, targets=targets, weights=weights)

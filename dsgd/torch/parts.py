@@ -13,7 +13,7 @@ from torch import nn
 from dsgd.errors import InvalidParameterError
 from dsgd.torch.randomness import repeatable
 
-__all__ = ["build_criterion", "build_module", "build_optimizer", "is_plain_sgd"]
+__all__ = ["build_criterion", "build_module", "build_optimizer", "check_weighable", "is_plain_sgd"]
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
@@ -67,6 +67,32 @@ def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
             f"criterion={criterion!r} must return the mean over rows: reduction='mean'. Ranks weight means by rows."
         )
     return criterion
+
+
+def check_weighable(criterion: nn.Module) -> None:
+    """Raise unless the mean of a criterion is the mean of a loss for each row, which can be weighted.
+
+    Parameters
+    ----------
+    criterion : torch.nn.Module
+        As `build_criterion` makes it.
+
+    Raises
+    ------
+    InvalidParameterError
+        It has no ``reduction``, or divides by something else than the number of rows.
+    """
+    if not hasattr(criterion, "reduction"):
+        raise InvalidParameterError(
+            f"sample_weight needs a criterion that returns a loss for each row with reduction='none', and "
+            f"criterion={criterion!r} has no `reduction`."
+        )
+    by_class = isinstance(criterion, (nn.CrossEntropyLoss, nn.NLLLoss))
+    if by_class and (criterion.weight is not None or criterion.ignore_index >= 0):
+        raise InvalidParameterError(
+            f"sample_weight does not go with criterion={criterion!r}: with `weight` or `ignore_index` it divides by "
+            "the weight of a batch. Put the weights of classes into sample_weight, and zero for rows to be ignored."
+        )
 
 
 def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) -> torch.optim.Optimizer:

@@ -41,6 +41,8 @@ class TensorRows(AbstractRows):
         Number of the rank, which chooses its device if there are several.
     work : int, default 1
         Multiplications with a weight on the way of one row through the module, for a virtual clock.
+    weights : Tensor or None, default None
+        Weights of the rows in the loss, one on average over all ranks; None where all are one.
     """
 
     inputs: Any
@@ -49,6 +51,7 @@ class TensorRows(AbstractRows):
     seed: int
     place: int = 0
     work: int = 1
+    weights: Any = None
 
     @property
     def n_rows(self) -> int:
@@ -64,7 +67,8 @@ class TensorRows(AbstractRows):
         """Return rows start..stop; tensors are views, and of a dataset the others are left out."""
         if self.targets is None:
             return replace(self, inputs=torch.utils.data.Subset(self.inputs, range(start, stop)))
-        return replace(self, inputs=self.inputs[start:stop], targets=self.targets[start:stop])
+        weights = None if self.weights is None else self.weights[start:stop]
+        return replace(self, inputs=self.inputs[start:stop], targets=self.targets[start:stop], weights=weights)
 
     def entries(self, start: int, stop: int) -> int:
         """Return the multiplications of a visit to rows start..stop."""
@@ -75,7 +79,7 @@ class TensorRows(AbstractRows):
         if self.targets is None:
             return zlib.crc32(str(self.n_rows).encode())
         code = zlib.crc32(str(tuple(self.inputs.shape)).encode())
-        for tensor in (self.inputs, self.targets):
+        for tensor in self._tensors:
             vector = tensor.reshape(-1).numpy()
             code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
         return code
@@ -88,7 +92,7 @@ class TensorRows(AbstractRows):
         for start in range(0, self.n_rows, ROWS_PER_LOOK):
             part = self.rows(start, start + ROWS_PER_LOOK)
             prints = np.zeros(part.n_rows, np.uint64)
-            for tensor in (part.inputs, part.targets):
+            for tensor in part._tensors:
                 # As bytes, so that all types of numbers are one.
                 content = tensor.reshape(part.n_rows, -1).contiguous().view(torch.uint8).numpy()
                 hashes = np.zeros(part.n_rows, np.uint64)
@@ -96,6 +100,11 @@ class TensorRows(AbstractRows):
                 prints = mix64_each(prints ^ hashes)
             total += int(prints.sum(dtype=np.uint64))
         return total % 2**64
+
+    @property
+    def _tensors(self) -> tuple[Any, ...]:
+        """All that a row has."""
+        return (self.inputs, self.targets) if self.weights is None else (self.inputs, self.targets, self.weights)
 
     def order(self, epoch: int) -> AnyArray | None:
         """Return the places of the rows in the order of an epoch; None is the order in which they are."""
@@ -113,6 +122,13 @@ class TensorRows(AbstractRows):
             return self.inputs[start:stop], self.targets[start:stop]
         places = torch.from_numpy(order[start:stop])
         return self.inputs.index_select(0, places), self.targets.index_select(0, places)
+
+    def weights_of(self, order: AnyArray | None, start: int, stop: int) -> Any:
+        """Return the weights of rows start..stop of an order, as a tensor on the CPU; None if all are one."""
+        if self.weights is None:
+            return None
+        part = self.weights[start:stop] if order is None else self.weights[torch.from_numpy(order[start:stop])]
+        return None if bool((part == 1.0).all()) else part
 
 
 def as_tensor(values: Any, dtype: torch.dtype | None = None) -> Any:

@@ -92,7 +92,8 @@ class Synchronizer:
     weight : float or None, default None
         Share of this rank in all means; None where all have equal shares. The shares of all ranks add up to one.
     rank : Rank or None, default None
-        The rank; None is the one that `launch` runs here.
+        The rank; None is the one that `launch` runs here, or else that of this process under ``torchrun``, in the
+        default process group of ``torch.distributed``.
 
     Attributes
     ----------
@@ -253,7 +254,8 @@ class Synchronizer:
     def finish(self) -> None:
         """Bring the ranks together for good: they all have the model that training returns, and its statistics.
 
-        `launch` calls it when the function returns; call it yourself where the model is looked at before.
+        `launch` calls it when the function returns; call it yourself where the model is looked at before, and at the
+        end of a script that ``torchrun`` starts.
         """
         if self._is_finished:
             return

@@ -16,6 +16,7 @@ from dsgd.inputs.frames import validated
 from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.statistics import ModuleStatistics
+from dsgd.torch.weights import checked_weights
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["scored_rows"]
@@ -54,7 +55,7 @@ def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module
     estimator : AbstractTorchEstimator
         The estimator, whose features and classes are known.
     given : tuple
-        (X_val, y_val, None).
+        (X_val, y_val, sample_weight_val).
     template : torch.nn.Module
         The module that training begins with, on which the measure is tried.
 
@@ -69,10 +70,12 @@ def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module
     options: dict[str, Any] = {"allow_nd": True, "multi_output": many, "dtype": "numeric", "y_numeric": many}
 
     def check() -> Block:
-        X, y, _ = given
+        X, y, weights = given
         if estimator.dataset is not None:  # nobody here has seen its rows
-            return *check_X_y(X, y, **options), None
-        return *validated(estimator, X, y, reset=False, **options), None
+            X, y = check_X_y(X, y, **options)
+        else:
+            X, y = validated(estimator, X, y, reset=False, **options)
+        return X, y, checked_weights(weights, X)
 
     block = checked_block(check)
     if estimator._is_classification:

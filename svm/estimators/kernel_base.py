@@ -345,15 +345,16 @@ class AbstractKernelSVM(AbstractKernelMachine):
         ranks = self._gang or self._dealer
         return self._audience is not None or (ranks is not None and ranks.leads)
 
-    def _say(self, text: str) -> None:
-        """Tell who listens; on a gang, where the client is."""
+    def _say(self, text: str, gap: float) -> None:
+        """Tell who listens of a problem that is solved; on a gang, where the client is."""
+        event = {"text": text, "gap": gap}
         ranks = self._gang or self._dealer
         if ranks is not None and ranks.leads:
-            ranks.publish({"text": text})
+            ranks.publish(event)
         if self._audience is not None:
             # What there is before the gap is closed is no model to stop with.
             with contextlib.suppress(StopTraining):
-                self._audience.tell({"text": text})
+                self._audience.tell(event)
 
     # -- on a cluster --------------------------------------------------------------------------------------------
 

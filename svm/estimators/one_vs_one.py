@@ -245,7 +245,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             near = None if self._curve_method() is None else solution.alpha
             curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
             if self._is_heard:
-                self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
+                steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
+                self._say(f"{self.classes_[list(pair)]}: {steps}", solution.gap)
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))

@@ -60,7 +60,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         with self._open_pool() as pool:
             tol, limit = float(self.tol), int(self.max_iter)
             solution = self._solve(Posed(kernel, X, first, dual, pool, self._cache_bytes()), tol, limit)
-        self._say(f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}")
+        self._say(f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}", solution.gap)
         # Equal rows share a coefficient.
         coefs = distribute((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
         support = np.flatnonzero(coefs)

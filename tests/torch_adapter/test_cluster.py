@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from distributed import Client  # noqa: E402 - what comes below needs torch
+import dask.array as da  # noqa: E402 - what comes below needs torch
+from distributed import Client  # noqa: E402
 from torch import nn  # noqa: E402
 
 import torch_programs as programs  # noqa: E402
@@ -199,3 +200,16 @@ def test_workers_with_another_version_of_the_module_are_found_out(client: Client
     finally:
         del sys.modules["planted"]
         client.run(uproot)
+
+
+def test_weights_of_dask_arrays(client: Client) -> None:
+    """Whole numbers are repeated rows for ranks on workers, too."""
+    X, y = programs.images(90)
+    counts = np.random.default_rng(1).integers(0, 3, 90)
+    repeated = np.repeat(np.arange(90), counts)
+    options = {"lr": programs.LR, "max_epochs": 2, "random_state": 0}
+    chunks = [da.from_array(array, chunks=(30, *array.shape[1:])) for array in (X, y, counts)]
+    there = TorchClassifier(programs.fresh()[0], client=client, batch_size=90, **options).fit(*chunks)
+    here = TorchClassifier(programs.fresh()[0], batch_size=len(repeated), **options).fit(X[repeated], y[repeated])
+    for ours, theirs in zip(there.module_.parameters(), here.module_.parameters(), strict=True):
+        np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)

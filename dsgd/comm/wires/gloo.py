@@ -27,7 +27,7 @@ from dsgd.comm.wires import carried
 from dsgd.errors import ClusterError
 from dsgd.types import AnyArray
 
-__all__ = ["connect"]
+__all__ = ["GlooCarrier", "connect"]
 
 _SET_UP_S: Final = 30.0
 _TAG: Final = 0
@@ -49,21 +49,32 @@ class _Pending:
             raise ConnectionAbortedError(str(error)) from error
 
 
-class _Gloo:
-    """A process group."""
+class GlooCarrier:
+    """Moves arrays between the ranks of a process group of gloo; a `dsgd.comm.wires.carried.Carrier`.
+
+    Parameters
+    ----------
+    group : ProcessGroupGloo or ProcessGroup
+        The group; peers are numbers in it.
+    as_tensor : callable
+        ``torch.from_numpy``; this module is loaded without torch.
+    """
 
     def __init__(self, group: Any, as_tensor: Any) -> None:
         self._group, self._as_tensor = group, as_tensor
 
     def send(self, peer: int, array: AnyArray) -> _Pending:
+        """Begin to send an array."""
         tensor = self._as_tensor(array.reshape(-1).view("u1"))
         return _Pending(self._group.send([tensor], peer, _TAG), tensor)
 
     def receive(self, peer: int, array: AnyArray) -> _Pending:
+        """Begin to receive into an array."""
         tensor = self._as_tensor(array.reshape(-1).view("u1"))
         return _Pending(self._group.recv([tensor], peer, _TAG), tensor)
 
     def close(self) -> None:
+        """Let go of the group."""
         self._group = None
 
 
@@ -97,7 +108,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     size, limit = len(addresses), timedelta(seconds=_SET_UP_S)
     own, first = split_address(addresses[rank])[0], split_address(addresses[0])[0]
 
-    def make(links: dict[int, Link], abort: AbortFlag, job: int) -> _Gloo:
+    def make(links: dict[int, Link], abort: AbortFlag, job: int) -> GlooCarrier:
         options = {"timeout": limit, "wait_for_workers": False}
         store = dist.TCPStore(first, 0, size, is_master=True, **options) if rank == 0 else None
         port = _PORT.unpack(carried.tell_all(links, rank, _PORT.pack(0 if store is None else store.port))[0])[0]
@@ -107,6 +118,6 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
         settings._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]
         settings._timeout = limit
         group = dist.ProcessGroupGloo(dist.PrefixStore(f"{job:x}", store), rank, size, settings)
-        return _Gloo(group, torch.from_numpy)
+        return GlooCarrier(group, torch.from_numpy)
 
     return carried.connect(listener, rank, addresses, "gloo", make, **options)

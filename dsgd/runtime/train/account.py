@@ -111,6 +111,7 @@ class ProgressAccount:
             comm_share=float(spent[WIRE] + spent[WAIT]) / total if total > 0.0 else 0.0,
             period=period if self._size > 1 else None,
             strategy=self._strategy,
+            validation_score=None if np.isnan(record.validation_score) else record.validation_score,
             **{f"{name}_s": tuple(self._spent[:, phase].tolist()) for phase, name in enumerate(PHASES)},
         )
         self._told, self._n_rows = self._spent, 0.0

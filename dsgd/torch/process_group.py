@@ -1,0 +1,171 @@
+"""The ranks of torchrun as a gang: a transport over the default process group of ``torch.distributed``.
+
+Problem: a script that ``torchrun`` starts has its ranks already, and needs neither Dask nor `launch`.
+
+Method: all ranks open a group of gloo beside the default one, whatever that is made of. Models that strategies mix are
+in the memory of the host, on devices too, so NCCL would only carry them back and forth; and messages of ours never come
+between those of the user. As on every wire a header goes before each array, and says which frame and operation it is:
+ranks that are not at the same point raise an error instead of adding up wrong numbers.
+
+Cost per frame: that of gloo for the header and for the array. gloo neither authenticates nor encrypts, and takes the
+network that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dsgd.collectives import Group
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import (
+    HEADER_BYTES,
+    Header,
+    check_array,
+    describe_mismatch,
+    job_code,
+    pack_into,
+    unpack_from,
+)
+from dsgd.comm.wires.gloo import GlooCarrier
+from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.runtime.rank import Rank
+from dsgd.types import AnyArray
+
+__all__ = ["TorchProcessGroup", "is_running", "rank_here"]
+
+_DEADLINE_S: Final = 600.0
+_JOB: Final = job_code("torchrun")
+# The default group that `rank_here` was last called in, and the rank in it.
+_known: list[tuple[Any, Rank]] = []
+
+
+class TorchProcessGroup(AbstractTransport):
+    """A rank of the default process group of ``torch.distributed``; all of its ranks make one at once.
+
+    Parameters
+    ----------
+    deadline_s : float, default 600
+        Longest wait for a peer, in seconds.
+
+    Raises
+    ------
+    ClusterError
+        There is no default process group, or torch has no gloo.
+    """
+
+    def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
+        check_limit("TorchProcessGroup(deadline_s)", deadline_s)
+        if not is_running():
+            raise ClusterError("torch.distributed has no default process group: call init_process_group() first.")
+        if not dist.is_gloo_available():
+            raise ClusterError("TorchProcessGroup needs a torch that was built with gloo.")
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
+        self.rank, self.size = int(dist.get_rank()), int(dist.get_world_size())
+        self.ledger, self.wire, self.deadline_s = RankLedger(self.rank), "gloo", float(deadline_s)
+        self.hosts = _hosts(group, self.size)
+        self._carrier: GlooCarrier | None = GlooCarrier(group, torch.from_numpy)
+        self._n_sent: Counter[int] = Counter()
+        self._n_received: Counter[int] = Counter()
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
+        carrier, ledger = self._carrier, self.ledger
+        if carrier is None:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        to, source = None if outgoing is None else to, None if incoming is None else source
+        for peer in (to, source):
+            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        dtypes = [None if array is None else check_array(array) for array in (outgoing, incoming)]
+        start = arrived_at = ledger.clock()
+        at, sending = to, []
+        try:
+            if to is not None and outgoing is not None:
+                header = self._header(self._n_sent[to], op, dtypes[0], outgoing)
+                sending = [carrier.send(to, part) for part in (header, outgoing) if part.nbytes]
+                self._n_sent[to] += 1
+                ledger.count(HEADER_BYTES + outgoing.nbytes)
+            at = source
+            if source is not None and incoming is not None:
+                self._receive_header(carrier, source, self._header(self._n_received[source], op, dtypes[1], incoming))
+                self._n_received[source] += 1
+                arrived_at = ledger.clock()
+                if incoming.nbytes:
+                    carrier.receive(source, incoming).wait(self.deadline_s)
+            at = to
+            for pending in sending:
+                pending.wait(self.deadline_s)
+        except TimeoutError as error:
+            raise GangTimeoutError(
+                f"rank {self.rank} waited {self.deadline_s:g} s for rank {at}. Its process hangs, is overloaded or "
+                "takes fewer steps."
+            ) from error
+        except ProtocolError:  # a RuntimeError, too
+            raise
+        except (ConnectionError, RuntimeError) as error:
+            raise AbortedError(f"rank {at} went away during an exchange with rank {self.rank}: {error}.") from error
+        if ledger.timing:
+            ledger.charge(WAIT, arrived_at - start)
+            ledger.charge(WIRE, ledger.clock() - arrived_at)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait; see `AbstractTransport.set_deadline`."""
+        check_limit("set_deadline", deadline_s)
+        self.deadline_s = float(deadline_s)
+
+    def close(self) -> None:
+        """Let go of the group; torch closes its connections with the default one."""
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.close()
+
+    @staticmethod
+    def _header(number: int, op: int, dtype: int | None, array: AnyArray) -> AnyArray:
+        buffer = bytearray(HEADER_BYTES)
+        pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
+        return np.frombuffer(buffer, dtype=np.uint8)
+
+    def _receive_header(self, carrier: GlooCarrier, source: int, wanted: AnyArray) -> None:
+        got = np.empty_like(wanted)
+        carrier.receive(source, got).wait(self.deadline_s)
+        if (got != wanted).any():
+            expected, found = (unpack_from(header.tobytes()) for header in (wanted, got))
+            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {_difference(expected, found)}.")
+
+
+def is_running() -> bool:
+    """Return whether this process is a rank of ``torch.distributed``."""
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def rank_here() -> Rank:
+    """Return the rank that this process is in the default process group; all ranks call it at once, the first time."""
+    world = dist.group.WORLD
+    if not (_known and _known[0][0] is world):
+        rank = Rank(Group(TorchProcessGroup()), AbortFlag(), n_threads=torch.get_num_threads())
+        _known[:] = [(world, rank)]
+    return _known[0][1]
+
+
+def _hosts(group: Any, size: int) -> tuple[int, ...]:
+    """Return a number for the host of each rank, by the order in which they come."""
+    code = job_code(platform.node()) >> 1  # torch counts with signs
+    codes = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(codes, torch.tensor([code]), group=group)
+    known: dict[int, int] = {}
+    return tuple(known.setdefault(int(code), len(known)) for code in codes)
+
+
+def _difference(expected: Header, found: Header) -> str:
+    return describe_mismatch(expected, found) or "its header is another one"
