@@ -6,6 +6,7 @@ classes, counts, widths and defects without receiving any rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias, final
@@ -84,6 +85,8 @@ class BlockSummary:
         Entries stored.
     visits : int
         Visits to its rows in an epoch of training: one each, or as many as their weights.
+    least : float
+        The least target, for regression; infinity without any.
     """
 
     rows: int
@@ -96,6 +99,7 @@ class BlockSummary:
     problem: str = ""
     nnz: int = 0
     visits: int = 0
+    least: float = math.inf
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
@@ -178,8 +182,19 @@ def summarise(
     dtype = "float32" if X.dtype == np.float32 else "float64"
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
+    has_numbers = supervised and not classification and not problem
     return BlockSummary(
-        X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
+        X.shape[0],
+        n_features,
+        nbytes_of(X),
+        dtype,
+        sparse,
+        classes,
+        counts,
+        problem,
+        nnz=nnz,
+        visits=n_visits,
+        least=float(np.min(y, initial=math.inf)) if has_numbers else math.inf,
     )
 
 
