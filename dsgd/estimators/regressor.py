@@ -178,7 +178,16 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
     @property
     def _deviance(self) -> Deviance | None:
-        return Deviance(self.loss, loss_parameter(self)) if LOSSES[self.loss].has_log_link else None
+        return Deviance(self.loss, loss_parameter(self)) if self._has_log_link else None
+
+    @property
+    def _has_log_link(self) -> bool:
+        return self.loss in LOSSES and LOSSES[self.loss].has_log_link
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._has_log_link
+        return tags
 
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Regression targets are taken as they are."""

@@ -182,7 +182,7 @@ def summarise(
     dtype = "float32" if X.dtype == np.float32 else "float64"
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
-    has_numbers = supervised and not classification and not problem
+    has_numbers = supervised and not classification and not problem and len(y) > 0
     return BlockSummary(
         X.shape[0],
         n_features,
@@ -194,7 +194,7 @@ def summarise(
         problem,
         nnz=nnz,
         visits=n_visits,
-        least=float(np.min(y, initial=math.inf)) if has_numbers else math.inf,
+        least=float(np.min(y)) if has_numbers else math.inf,
     )
 
 
