@@ -86,13 +86,10 @@ def check_parameters(estimator: Any) -> None:
         For the first parameter that is wrong: its name, what is allowed, what was got.
     """
     name = type(estimator).__name__
-    check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
+    _check_loss(estimator)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
     check_learning_rate(f"{name}(learning_rate=...)", estimator.learning_rate)
-    check_numbers(estimator, "alpha", "epsilon", low=0)
-    if not estimator._is_classification:
-        check_numbers(estimator, "quantile", low=0, high=1, open_low=True, open_high=True)
-        check_numbers(estimator, "tweedie_power", low=1, high=2)
+    check_numbers(estimator, "alpha", low=0)
     if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
         raise InvalidParameterError(
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
@@ -142,16 +139,20 @@ def check_parameters(estimator: Any) -> None:
             "them: every row would be a read from disk. Use one of them."
         )
     if isinstance(estimator.optimizer, AbstractReduction):
-        objective = Objective(
-            estimator.loss,
-            estimator.penalty,
-            float(estimator.alpha),
-            float(estimator.l1_ratio or 0),
-            loss_parameter(estimator),
-        )
+        share, parameter = float(estimator.l1_ratio or 0), loss_parameter(estimator)
+        objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), share, parameter)
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
     _check_features(estimator, sampling)
+
+
+def _check_loss(estimator: Any) -> None:
+    """Check the loss, and the parameters of all losses."""
+    check_choice(f"{type(estimator).__name__}(loss=...)", estimator.loss, estimator.loss_functions)
+    check_numbers(estimator, "epsilon", low=0)
+    if not estimator._is_classification:
+        check_numbers(estimator, "quantile", low=0, high=1, open_low=True, open_high=True)
+        check_numbers(estimator, "tweedie_power", low=1, high=2)
 
 
 def _check_features(estimator: Any, sampling: object) -> None:

@@ -15,6 +15,7 @@ from sklearn.model_selection import ShuffleSplit
 from dsgd import SGDClassifier, SGDRegressor, load
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.local import SAGA, SVRG, Deviance, Evaluation, Objective, evaluate, make_shard
+from dsgd.sim import SimulatedCluster
 
 RNG = np.random.default_rng(0)
 X = 0.5 * RNG.standard_normal((600, 4))
@@ -122,7 +123,7 @@ def test_validation_rows_are_scored_like_score() -> None:
 
 @pytest.mark.parametrize(("loss", "bad"), [("poisson", -1.0), ("gamma", 0.0), ("tweedie", -0.5)])
 def test_targets_without_a_meaning_are_refused(loss: str, bad: float) -> None:
-    """On arrays, blocks, dask, validation rows and in scores, with the least value."""
+    """On arrays, files, blocks, a cluster, validation rows and in scores, with the least value."""
     good = TARGETS[loss]
     y = np.where(np.arange(600) == 599, bad, good)
     fitted = model_of(loss, max_iter=1).fit(X, good)
@@ -131,6 +132,8 @@ def test_targets_without_a_meaning_are_refused(loss: str, bad: float) -> None:
         lambda: model_of(loss).fit(X, y),
         lambda: model_of(loss, n_jobs=2, sync=50).fit(X, y),
         lambda: model_of(loss).fit(halves),
+        lambda: model_of(loss, out_of_core=True).fit(X, y),
+        lambda: model_of(loss, client=SimulatedCluster(2)).fit(halves),
         lambda: model_of(loss).partial_fit(X, y),
         lambda: model_of(loss).fit(X, good, X_val=X, y_val=y),
         lambda: fitted.score(X, y),
