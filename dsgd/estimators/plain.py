@@ -56,7 +56,15 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
         theirs["learning_rate"] = "constant"
     elif rate in {"pegasos", "per_epoch"}:
         theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
-    estimator = copied(plain(**theirs) if model._deviance is None else _glm_of(model, plain), model, (*_SHARED, *extra))
+    if "penalty" not in theirs and model.penalty is None:
+        theirs["alpha"] = 0.0
+    if model._deviance is not None:
+        del theirs["tol"]  # of its solver, and never None
+        theirs |= {"power": ours["tweedie_power"], "link": "log"} if model._deviance.loss == "tweedie" else {}
+    estimator = copied(plain(**theirs), model, (*_SHARED, *extra))
+    if model._deviance is not None:
+        # Its fit sets it, and its predict reads its link.
+        estimator._base_loss = estimator._get_loss()
     if not hasattr(plain, "sparsify"):
         coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
         estimator.coef_, estimator.intercept_ = coef.ravel(), float(estimator.intercept_[0])
@@ -68,18 +76,6 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     estimator.n_features_in_ = model._width if model._random_map is None else model._random_map.n_components
     vars(estimator).pop("feature_names_in_", None)
     return make_pipeline(*steps, estimator)
-
-
-def _glm_of(model: AbstractSGD, plain: type) -> Any:
-    """Return a generalised linear model with the log link and the deviance of ours, without coefficients."""
-    given = {name: getattr(model, name) for name in ("alpha", "fit_intercept", "max_iter", "warm_start", "verbose")}
-    if model.penalty is None:
-        given["alpha"] = 0.0
-    power = {"power": model.tweedie_power, "link": "log"} if model.loss == "tweedie" else {}
-    glm = plain(**given, **power)
-    # Its fit sets it, and its predict reads its link.
-    glm._base_loss = glm._get_loss()
-    return glm
 
 
 def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[str, ...]) -> Any:

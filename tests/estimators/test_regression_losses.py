@@ -95,6 +95,8 @@ def test_plain_models_predict_the_same(loss: str) -> None:
     plain = model.to_sklearn()
     assert type(plain).__name__.lower() == f"{loss}regressor"
     np.testing.assert_allclose(plain.predict(X), model.predict(X), rtol=1e-12)
+    free = model_of(loss, max_iter=1, penalty=None).fit(X, TARGETS.get(loss, SIGNAL)).to_sklearn()
+    assert (plain.alpha, free.alpha) == (PENALTY, 0.0)
     np.testing.assert_allclose(model.sparsify().to_sklearn().predict(X), plain.predict(X), rtol=1e-12)
 
 
