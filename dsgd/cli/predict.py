@@ -70,14 +70,15 @@ def score(
     target: Annotated[str | None, typer.Option("--target", "-t", help="Column of the targets, of tables.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: metric, value, rows.")] = False,
 ) -> None:
-    """Print the accuracy of a classifier, or R2 of a regressor, on files."""
+    """Print the accuracy of a classifier, R2 of a regressor, or D2 of one with a log link, on files."""
     estimator = load_model(model)
     X, y = _rows(estimator, [*data, *(more or [])], target)
     if y is None:
         raise InvalidParameterError(f"--target names the column with the targets: {', '.join(X.names[:9])}, ...")
     value = float(estimator.score(X, y))
     if as_json:
-        metric = "accuracy" if hasattr(estimator, "classes_") else "r2"
+        own = "r2" if getattr(estimator, "_deviance", None) is None else "d2"
+        metric = "accuracy" if hasattr(estimator, "classes_") else own
         typer.echo(json.dumps({"metric": metric, "value": value, "rows": len(y)}))
     else:
         typer.echo(f"{value:.6f}")

@@ -459,7 +459,7 @@ class AbstractSGD(AbstractLinearEstimator):
             tol=None if start.is_part else self.tol,
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=early,
-            scoring="accuracy" if self._is_classification else "r2",
+            scoring=self._deviance or ("accuracy" if self._is_classification else "r2"),
             validates=start.validation is not None,
             restore_best=bool(self.restore_best),
             t_start=start.t,

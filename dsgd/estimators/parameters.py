@@ -34,7 +34,7 @@ from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import Hogwild, check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
 
-__all__ = ["check_parameters", "check_whole_fit", "losses_for"]
+__all__ = ["check_parameters", "check_whole_fit", "loss_parameter", "losses_for"]
 
 #: The losses with a threshold, and its default.
 _THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
@@ -43,12 +43,23 @@ _THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon
 def losses_for(*, classification: bool) -> Mapping[str, tuple[Any, ...]]:
     """Return the losses of an estimator by name, each with its row of the table and the default of its threshold.
 
-    A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
+    A regression loss can classify, on targets of -1 and 1, unless it has a log link or asks for a quantile; the other
+    way round makes no sense.
     """
-    rows = {name: row for name, row in LOSSES.items() if classification or row.task == "regression"}
+    classifies = {name for name, row in LOSSES.items() if not row.has_log_link and row.parameter in (None, "epsilon")}
+    rows = {
+        name: row
+        for name, row in LOSSES.items()
+        if (name in classifies if classification else row.task == "regression")
+    }
     return MappingProxyType(
         {name: (row, _THRESHOLDS[name]) if name in _THRESHOLDS else (row,) for name, row in rows.items()}
     )
+
+
+def loss_parameter(estimator: Any) -> float:
+    """Return the parameter that the loss of an estimator reads; `epsilon`, where it reads none."""
+    return float(getattr(estimator, LOSSES[estimator.loss].parameter or "epsilon"))
 
 
 def check_whole_fit(estimator: Any) -> None:
@@ -75,10 +86,10 @@ def check_parameters(estimator: Any) -> None:
         For the first parameter that is wrong: its name, what is allowed, what was got.
     """
     name = type(estimator).__name__
-    check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
+    _check_loss(estimator)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
     check_learning_rate(f"{name}(learning_rate=...)", estimator.learning_rate)
-    check_numbers(estimator, "alpha", "epsilon", low=0)
+    check_numbers(estimator, "alpha", low=0)
     if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
         raise InvalidParameterError(
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
@@ -128,10 +139,20 @@ def check_parameters(estimator: Any) -> None:
             "them: every row would be a read from disk. Use one of them."
         )
     if isinstance(estimator.optimizer, AbstractReduction):
-        objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), float(estimator.l1_ratio or 0))
+        share, parameter = float(estimator.l1_ratio or 0), loss_parameter(estimator)
+        objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), share, parameter)
         check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
     _check_features(estimator, sampling)
+
+
+def _check_loss(estimator: Any) -> None:
+    """Check the loss, and the parameters of all losses."""
+    check_choice(f"{type(estimator).__name__}(loss=...)", estimator.loss, estimator.loss_functions)
+    check_numbers(estimator, "epsilon", low=0)
+    if not estimator._is_classification:
+        check_numbers(estimator, "quantile", low=0, high=1, open_low=True, open_high=True)
+        check_numbers(estimator, "tweedie_power", low=1, high=2)
 
 
 def _check_features(estimator: Any, sampling: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from scipy.sparse import issparse
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 
@@ -11,10 +12,23 @@ from dsgd.estimators.base import BESIDE, AbstractSGD
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local import RandomMap, cycle_of
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["from_plain", "peer_of", "to_plain"]
 
 #: Fitted attributes that all linear models have, here and there.
 _SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")
+
+
+def peer_of(loss: str) -> type:
+    """Return the class of scikit-learn that regresses with a loss."""
+    from sklearn import linear_model
+
+    others = {
+        "quantile": linear_model.QuantileRegressor,
+        "poisson": linear_model.PoissonRegressor,
+        "gamma": linear_model.GammaRegressor,
+        "tweedie": linear_model.TweedieRegressor,
+    }
+    return others.get(loss, linear_model.SGDRegressor)  # type: ignore[no-any-return]
 
 
 def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
@@ -25,7 +39,7 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     model : AbstractSGD
         Fitted.
     plain : type
-        The class of scikit-learn.
+        The class of scikit-learn; of regressors that of `peer_of`.
     extra : tuple of str
         Fitted attributes to carry over beside those that all linear models have.
 
@@ -37,12 +51,23 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     """
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
-    if cycle_of(theirs["learning_rate"]) is not None:
+    rate = theirs.get("learning_rate", "constant")
+    if cycle_of(rate) is not None:
         theirs["learning_rate"] = "constant"
-    elif theirs["learning_rate"] in {"pegasos", "per_epoch"}:
+    elif rate in {"pegasos", "per_epoch"}:
         theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
-    estimator = plain(**theirs)
-    copied(estimator, model, (*_SHARED, *extra))
+    if "penalty" not in theirs and model.penalty is None:
+        theirs["alpha"] = 0.0
+    if model._deviance is not None:
+        del theirs["tol"]  # of its solver, and never None
+        theirs |= {"power": ours["tweedie_power"], "link": "log"} if model._deviance.loss == "tweedie" else {}
+    estimator = copied(plain(**theirs), model, (*_SHARED, *extra))
+    if model._deviance is not None:
+        # Its fit sets it, and its predict reads its link.
+        estimator._base_loss = estimator._get_loss()
+    if not hasattr(plain, "sparsify"):
+        coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
+        estimator.coef_, estimator.intercept_ = coef.ravel(), float(estimator.intercept_[0])
     steps = [] if model.encoder_ is None else [model.encoder_]
     if model._random_map is not None:
         steps.append(_sampler(model, model._random_map))

@@ -9,12 +9,13 @@ from typing import Any, Self
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.parameters import check_whole_fit, losses_for
-from dsgd.estimators.plain import from_plain, to_plain
+from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_for
+from dsgd.estimators.plain import from_plain, peer_of, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
-from dsgd.local import LearningRate, Objective
+from dsgd.kernels import LOSSES
+from dsgd.local import Deviance, LearningRate, Objective
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]
@@ -23,7 +24,7 @@ __all__ = ["SGDRegressor"]
 @inherit_docs
 @dataclass(eq=False, repr=False)
 class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
-    """Linear regression (least squares, Huber, support vector regression) trained by parallel SGD.
+    """Linear regression (least squares, Huber, support vector, quantile, Poisson, Gamma) trained by parallel SGD.
 
     Minimises over w and b::
 
@@ -34,8 +35,16 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
     Parameters
     ----------
-    loss : {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"}, default "squared_error"
-        The loss.
+    loss : {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "quantile", "poisson", \
+"gamma", "tweedie"}, default "squared_error"
+        The loss. The last three are half deviances with a log link: w'x + b is the logarithm of the mean, ``predict``
+        returns the mean, and ``score`` the share D2 of the deviance that is explained, all as in
+        `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with "poisson" and with "tweedie" of a
+        power below 2, else above zero.
+    quantile : float, default 0.5
+        The quantile that ``loss="quantile"`` predicts, in (0, 1).
+    tweedie_power : float, default 1.5
+        Power of the mean that the variance grows with, of ``loss="tweedie"``, in [1, 2]: 1 is "poisson", 2 is "gamma".
     tol : float or None, default 1e-3
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
         improved by `tol` for `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
@@ -78,6 +87,8 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     _: KW_ONLY
     learning_rate: LearningRate = "invscaling"
     power_t: float = 0.25
+    quantile: float = 0.5
+    tweedie_power: float = 1.5
 
     @notifies_callbacks
     def fit(
@@ -126,12 +137,11 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDRegressor
-            Fitted; predicts without dsgd.
+            Fitted; predicts without dsgd. Of losses that it does not have a `QuantileRegressor`, `PoissonRegressor`,
+            `GammaRegressor` or `TweedieRegressor`.
         """
-        from sklearn.linear_model import SGDRegressor as Plain
-
         check_is_fitted(self)
-        return to_plain(self, Plain, ())
+        return to_plain(self, peer_of(self.loss), ())
 
     @classmethod
     def from_sklearn(cls, model: Any) -> Self:
@@ -166,16 +176,31 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     def _classes(self) -> None:
         return None
 
+    @property
+    def _deviance(self) -> Deviance | None:
+        return Deviance(self.loss, loss_parameter(self)) if self._has_log_link else None
+
+    @property
+    def _has_log_link(self) -> bool:
+        return self.loss in LOSSES and LOSSES[self.loss].has_log_link
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._has_log_link
+        return tags
+
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Regression targets are taken as they are."""
 
     def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+        if self._deviance is not None:
+            self._deviance.check_targets(min(summary.least for summary in summaries))
         return Objective(
             loss=self.loss,
             penalty=self.penalty,
             alpha=float(self.alpha),
             l1_ratio=float(self.l1_ratio or 0.0),
-            epsilon=float(self.epsilon),
+            epsilon=loss_parameter(self),
             fit_intercept=bool(self.fit_intercept),
             n_outputs=1,
             positive_weights=(1.0,),

@@ -106,6 +106,8 @@ def watched(
     block = checked_block(lambda: estimator._check_rows(*given, Start(is_first=False)))
     if estimator._is_classification:
         refuse_unknown_labels(block[1], estimator.classes_)
+    if (deviance := estimator._deviance) is not None:
+        deviance.check_targets(float(block[1].min()))
     model = _bare(estimator)
     model.n_features_in_ = estimator._width
     found = ScoredRows(_ModelOf(model, width, n_outputs, by_column), scorer_for(model), block)

@@ -6,6 +6,7 @@ classes, counts, widths and defects without receiving any rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias, final
@@ -86,6 +87,8 @@ class BlockSummary:
         Visits to its rows in an epoch of training: one each, or as many as their weights.
     weight : float or None
         The sum of the weights of its rows; None if they have none.
+    least : float
+        The least target, for regression; infinity without any.
     """
 
     rows: int
@@ -99,6 +102,7 @@ class BlockSummary:
     nnz: int = 0
     visits: int = 0
     weight: float | None = None
+    least: float = math.inf
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
@@ -182,8 +186,20 @@ def summarise(
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
     total = None if weights is None or problem else float(np.sum(weights, dtype=np.float64))
+    has_numbers = supervised and not classification and not problem and len(y) > 0
     return BlockSummary(
-        X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz, n_visits, total
+        X.shape[0],
+        n_features,
+        nbytes_of(X),
+        dtype,
+        sparse,
+        classes,
+        counts,
+        problem,
+        nnz=nnz,
+        visits=n_visits,
+        weight=total,
+        least=float(np.min(y)) if has_numbers else math.inf,
     )
 
 

@@ -28,6 +28,7 @@ from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, release
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows, holds_blocks, take_rows
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
+from dsgd.local import Deviance
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult
@@ -77,6 +78,11 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     #: The listeners of the current fit.
     _audience: Audience | None = None
+
+    @property
+    def _deviance(self) -> Deviance | None:
+        """The deviance that is minimised, of models of the logarithm of a mean."""
+        return None
 
     # What every estimator has; docstrings of its own methods are completed by these (`inherit_method_docs`).
 

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, make_block
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.inputs.tables import is_frame
+from dsgd.local import Evaluation
 from dsgd.types import AnyArray
 
-__all__ = ["accuracy", "apply", "r2", "with_targets"]
+__all__ = ["accuracy", "apply", "d2", "d2_here", "r2", "with_targets"]
 
 
 def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
@@ -96,6 +98,28 @@ def r2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
     return float(1 - residual / (y2_sum - y_sum**2 / weight))
 
 
+def d2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """Compute the share of the deviance that a regressor with a log link explains; no row leaves its worker.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted, without a client.
+    X, y, sample_weight : dask collections
+        As for ``fit``.
+    """
+    found = Evaluation.from_vector(_added_up(_d2_sums, model, X, y, sample_weight))
+    return float(model._deviance.explained(found))
+
+
+def d2_here(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """Compute the same of arrays of this process."""
+    check_consistent_length(X, y, sample_weight)
+    weights = None if sample_weight is None else column_or_1d(sample_weight)
+    found = Evaluation.from_vector(_d2_sums(model, (X, column_or_1d(y), weights)))
+    return float(model._deviance.explained(found))
+
+
 def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, sample_weight: Any) -> AnyArray:
     """Return the sum over all blocks of what `sums_of` returns for a model and a block."""
     import dask
@@ -129,6 +153,15 @@ def _r2_sums(model: Any, block: Any) -> AnyArray:
     predicted = model.predict(X) if len(y) else np.zeros(0)
     y = np.asarray(y, dtype=np.float64)
     return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)
+
+
+def _d2_sums(model: Any, block: Any) -> AnyArray:
+    X, y, sample_weight = block
+    if not len(y):
+        return Evaluation().as_vector()
+    model._deviance.check_targets(float(np.min(y)))
+    found: Evaluation = model._deviance.sums(y, model._scores(X).ravel(), sample_weight)
+    return found.as_vector()
 
 
 def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:

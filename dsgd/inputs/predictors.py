@@ -57,7 +57,7 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
 
 @inherit_method_docs
 class AbstractLinearRegressor(AbstractClusterRegressor, AbstractLinearEstimator):
-    """A linear regressor, with one output."""
+    """A linear regressor, with one output, or of the logarithm of a mean."""
 
     @answers_in_kind
     def predict(self, X: Any) -> Any:
@@ -65,4 +65,5 @@ class AbstractLinearRegressor(AbstractClusterRegressor, AbstractLinearEstimator)
         if self._is_lazy(X):
             check_is_fitted(self)
             return self._apply("predict", X, None, self.coef_.dtype)
-        return self._scores(X).ravel()
+        scores = self._scores(X).ravel()
+        return scores if self._deviance is None else self._deviance.means(scores)

@@ -42,7 +42,7 @@ class AbstractClusterRegressor(RegressorMixin, AbstractClusterEstimator):
     """A regressor that can train on a cluster."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R2; on dask input it is computed block by block.
+        """Return R2, or D2 of a loss with a log link; on dask input it is computed block by block.
 
         Parameters
         ----------
@@ -52,10 +52,14 @@ class AbstractClusterRegressor(RegressorMixin, AbstractClusterEstimator):
         Returns
         -------
         float
-            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2. With a log link each square is the deviance of a target from
+            a mean instead, as in `sklearn.linear_model.PoissonRegressor`.
         """
         X, y, sample_weight = take_named(*unpacked(X, y, sample_weight))
         if self._is_lazy(X):
             check_is_fitted(self)
-            return lazy.r2(self._without_client(), X, y, sample_weight)
+            score = lazy.r2 if self._deviance is None else lazy.d2
+            return score(self._without_client(), X, y, sample_weight)
+        if self._deviance is not None:
+            return lazy.d2_here(self, X, y, sample_weight)
         return float(super().score(X, y, sample_weight))

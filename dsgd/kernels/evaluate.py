@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.halves import entries_of, open_row
-from dsgd.kernels.jit import kernel
-from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope
 from dsgd.kernels.vector import row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, PointerVector
 
-__all__ = ["evaluate_rows"]
+__all__ = ["add_deviances", "evaluate_rows"]
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
@@ -43,7 +43,8 @@ def evaluate_rows(
         Scratch.
     sums : array of float64, shape (7,)
         Loss (times row and class weight), row weight, rows, weight of the rows classified correctly, squared error,
-        target and squared target (each times row weight).
+        target and squared target (each times row weight). Of a loss with a log link there is half the deviance in
+        place of the squared error, and minus the least loss in place of the squared target.
     loss_code : int
         Code of the loss.
     epsilon : float
@@ -56,6 +57,7 @@ def evaluate_rows(
     width = np.uint64(n_features)
     n_outputs = np.uint64(scores.shape[0])
     n_weights, end = n_outputs * width, np.uint64(stop)
+    has_log_link = POISSON <= loss_code <= TWEEDIE
     entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for i in range(np.uint64(start), end):
         first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
@@ -87,6 +89,38 @@ def evaluate_rows(
             sums[3] += weight
         sums[1] += weight
         sums[2] += 1.0
-        sums[4] += weight * (best - target) ** 2
         sums[5] += weight * target
-        sums[6] += weight * target * target
+        if has_log_link:
+            _add_deviance(target, best, weight, loss_code, epsilon, sums)
+        else:
+            sums[4] += weight * (best - target) ** 2
+            sums[6] += weight * target * target
+
+
+@kernel
+def add_deviances(
+    targets: FloatVector, scores: FloatVector, weights: FloatVector, loss_code: int, epsilon: float, sums: FloatVector
+) -> None:
+    """Add to `sums` what `evaluate_rows` adds for a loss with a log link, but loss and correct predictions.
+
+    Parameters
+    ----------
+    targets, scores, weights : array of float64, shape (n,)
+        Targets, predicted logarithms of means, and weights of rows.
+    loss_code, epsilon, sums
+        As of `evaluate_rows`.
+    """
+    for i in range(np.uint64(targets.shape[0])):
+        sums[1] += weights[i]
+        sums[2] += 1.0
+        sums[5] += weights[i] * targets[i]
+        _add_deviance(targets[i], scores[i], weights[i], loss_code, epsilon, sums)
+
+
+@scalar
+def _add_deviance(target: float, p: float, weight: float, loss_code: int, epsilon: float, sums: FloatVector) -> None:
+    """Add half the deviance of a row, and minus its least loss."""
+    loss, _ = loss_and_slope(loss_code, target, p, epsilon)
+    least = least_loss(loss_code, target, epsilon)
+    sums[4] += weight * (loss - least)
+    sums[6] -= weight * least

@@ -15,7 +15,15 @@ squared_error               (p - y)^2 / 2                                ridge r
 huber                       r^2 / 2 if a <= e, else e a - e^2 / 2        robust regression
 epsilon_insensitive         max(0, a - e)                                SVR
 squared_epsilon_insensitive max(0, a - e)^2                              L2-SVR
+quantile                    max(e (y - p), (1 - e) (p - y))              quantile regression
+poisson                     exp(p) - y p                                 counts
+gamma                       p + y exp(-p)                                positive targets
+tweedie                     exp(c p) / c + y exp(-d p) / d               positive targets, many zeros
 =========================== ============================================ =====================================
+
+Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are half the deviance of a mean exp(p), in
+the Tweedie family of power 1, 2 and e, without the terms that depend on the target alone, as in scikit-learn's
+`sklearn/_loss/_loss.pyx.tp`: a loss may be below zero.
 """
 
 from __future__ import annotations
@@ -28,10 +36,13 @@ from typing import Literal
 
 from dsgd.kernels.jit import scalar
 
-__all__ = ["LOSSES", "MAX_SLOPE", "Loss", "loss_and_slope"]
+__all__ = ["LOSSES", "MAX_EXPONENT", "MAX_SLOPE", "Loss", "least_loss", "loss_and_slope"]
 
 #: Slopes are clipped to this size, as in scikit-learn: one absurd row must not throw the model to infinity.
 MAX_SLOPE = 1e12
+
+#: Exponents are clipped to this size: slopes are clipped long before, and sums of losses stay finite.
+MAX_EXPONENT = 500.0
 
 HINGE = 0
 PERCEPTRON = 1
@@ -42,6 +53,11 @@ SQUARED_ERROR = 5
 HUBER = 6
 EPSILON_INSENSITIVE = 7
 SQUARED_EPSILON_INSENSITIVE = 8
+QUANTILE = 9
+#: Of these the mean is the exponential of the prediction.
+POISSON = 10
+GAMMA = 11
+TWEEDIE = 12
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,10 @@ class Loss:
         Where the loss comes from.
     curvature : float, default 1
         Most by which the slope changes over a unit of the prediction; of losses with a corner, the largest slope.
+    parameter : str or None, default None
+        The parameter of an estimator that the loss reads.
+    bounds : tuple of float, default (0, infinity)
+        The least and the largest value of the parameter.
     """
 
     name: str
@@ -67,11 +87,22 @@ class Loss:
     task: Literal["classification", "regression"]
     source: str
     curvature: float = 1.0
+    parameter: str | None = None
+    bounds: tuple[float, float] = (0.0, math.inf)
 
     @property
     def has_corner(self) -> bool:
         """Whether the slope jumps somewhere."""
-        return self.code in (HINGE, PERCEPTRON, EPSILON_INSENSITIVE)
+        return self.code in (HINGE, PERCEPTRON, EPSILON_INSENSITIVE, QUANTILE)
+
+    @property
+    def has_log_link(self) -> bool:
+        """Whether predictions are the logarithm of a mean."""
+        return POISSON <= self.code <= TWEEDIE
+
+    def takes_zero(self, parameter: float) -> bool:
+        """Return whether a target of a loss with a log link may be zero, and not only above it."""
+        return self.code == POISSON or (self.code == TWEEDIE and parameter < 2.0)
 
 
 LOSSES: Mapping[str, Loss] = MappingProxyType(
@@ -84,9 +115,20 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
             Loss("modified_huber", MODIFIED_HUBER, "classification", "Zhang 2004, eq. 8", 2.0),
             Loss("perceptron", PERCEPTRON, "classification", "Rosenblatt 1958"),
             Loss("squared_error", SQUARED_ERROR, "regression", "Gauss 1809"),
-            Loss("huber", HUBER, "regression", "Huber 1964"),
-            Loss("epsilon_insensitive", EPSILON_INSENSITIVE, "regression", "Drucker et al. 1997"),
-            Loss("squared_epsilon_insensitive", SQUARED_EPSILON_INSENSITIVE, "regression", "Ho and Lin 2012", 2.0),
+            Loss("huber", HUBER, "regression", "Huber 1964", 1.0, "epsilon"),
+            Loss("epsilon_insensitive", EPSILON_INSENSITIVE, "regression", "Drucker et al. 1997", 1.0, "epsilon"),
+            Loss(
+                "squared_epsilon_insensitive",
+                SQUARED_EPSILON_INSENSITIVE,
+                "regression",
+                "Ho and Lin 2012",
+                2.0,
+                "epsilon",
+            ),
+            Loss("quantile", QUANTILE, "regression", "Koenker and Bassett 1978", 1.0, "quantile", (0.0, 1.0)),
+            Loss("poisson", POISSON, "regression", "Nelder and Wedderburn 1972", math.inf),
+            Loss("gamma", GAMMA, "regression", "Nelder and Wedderburn 1972", math.inf),
+            Loss("tweedie", TWEEDIE, "regression", "Jorgensen 1987", math.inf, "tweedie_power", (1.0, 2.0)),
         )
     }
 )
@@ -105,7 +147,7 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
     p : float
         Prediction.
     epsilon : float
-        Width of the tube (epsilon-insensitive losses) or of the quadratic part (huber).
+        Width of the tube (epsilon-insensitive losses) or of the quadratic part (huber), quantile or power (tweedie).
 
     Returns
     -------
@@ -144,7 +186,7 @@ def _curved(code: int, y: float, p: float, epsilon: float) -> tuple[float, float
         r = p - y
         slope = min(max(r, -epsilon), epsilon)
         loss = slope * (r - 0.5 * slope)
-    else:
+    elif code <= SQUARED_EPSILON_INSENSITIVE:
         r = p - y
         excess = max(abs(r) - epsilon, 0.0)
         sign = 1.0 if r > 0.0 else -1.0
@@ -152,4 +194,32 @@ def _curved(code: int, y: float, p: float, epsilon: float) -> tuple[float, float
             return excess, (sign if excess > 0.0 else 0.0)
         loss = excess * excess
         slope = 2.0 * sign * excess
+    elif code == QUANTILE:
+        r = p - y
+        slope = 1.0 - epsilon if r > 0.0 else -epsilon
+        return slope * r, slope
+    else:
+        power = 1.0 if code == POISSON else (2.0 if code == GAMMA else epsilon)
+        # Not min and max, which would hide what is not a number.
+        exponent = MAX_EXPONENT if p > MAX_EXPONENT else (-MAX_EXPONENT if p < -MAX_EXPONENT else p)
+        rising = math.exp((2.0 - power) * exponent)
+        falling = y * math.exp((1.0 - power) * exponent)
+        slope = rising - falling
+        loss = rising / (2.0 - power) if power < 2.0 else p
+        loss += falling / (power - 1.0) if power > 1.0 else -y * p
     return loss, min(max(slope, -MAX_SLOPE), MAX_SLOPE)
+
+
+@scalar
+def least_loss(code: int, y: float, epsilon: float) -> float:
+    """Return the least that a loss with a log link can be for a target, which is where the mean is the target.
+
+    Parameters
+    ----------
+    code, y, epsilon
+        As of `loss_and_slope`.
+    """
+    if y <= 0.0:
+        return 0.0
+    loss, _ = loss_and_slope(code, y, math.log(y), epsilon)
+    return float(loss)

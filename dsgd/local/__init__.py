@@ -20,6 +20,7 @@ from dsgd.local.cycles import (
     cycle_of,
     schedule_of,
 )
+from dsgd.local.deviance import Deviance
 from dsgd.local.dual import Dual
 from dsgd.local.evaluate import evaluate
 from dsgd.local.features import RandomMap
@@ -52,6 +53,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "Cyclical",
+    "Deviance",
     "Dual",
     "Evaluation",
     "GradientDescent",

@@ -210,7 +210,8 @@ class Evaluation:
     n_correct : float
         Row weight of the rows classified correctly; without meaning for regression.
     sq_error_sum, y_sum, y2_sum : float
-        Squared error, target and squared target, each times row weight; without meaning for several outputs.
+        Squared error, target and squared target, each times row weight; without meaning for several outputs. Of losses
+        with a log link half the deviance, target and minus the least loss: see `dsgd.local.Deviance`.
     """
 
     loss_sum: float = 0.0

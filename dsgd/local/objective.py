@@ -34,7 +34,8 @@ class Objective:
     l1_ratio : float, default=0.15
         r of elasticnet.
     epsilon : float, default=0.1
-        Parameter of huber and of the epsilon-insensitive losses.
+        Parameter of the loss: the threshold of huber and of the epsilon-insensitive losses, the quantile of quantile,
+        the power of tweedie.
     fit_intercept : bool, default=True
         Whether there is an intercept.
     n_outputs : int, default=1
@@ -70,6 +71,11 @@ class Objective:
             value = getattr(self, name)
             if not (0.0 <= value <= upper and math.isfinite(value)):
                 raise InvalidParameterError(f"Objective({name}=...) must be in [0, {upper}]. Got {value!r}.")
+        low, high = LOSSES[self.loss].bounds
+        if not low <= self.epsilon <= high:
+            raise InvalidParameterError(
+                f"Objective(epsilon=...) must be in [{low}, {high}] with loss={self.loss!r}. Got {self.epsilon!r}."
+            )
         for name in ("positive_weights", "negative_weights"):
             weights = getattr(self, name) or (1.0,) * self.n_outputs
             if len(weights) != self.n_outputs:

@@ -20,6 +20,7 @@ Cost: one number per row and output, and a model in float64. SVRG reads all rows
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -265,6 +266,11 @@ def check_reduction(
         raise IncompatiblePartsError(
             f"{reduction!r} needs a loss without a corner, at which slopes never settle: loss one of "
             f"{', '.join(smooth)}. Got {objective.loss!r}."
+        )
+    if reduction.step is None and not math.isfinite(LOSSES[objective.loss].curvature):
+        raise IncompatiblePartsError(
+            f"{reduction!r} finds the length of its steps from the largest curvature of the loss, and that of "
+            f"loss={objective.loss!r} has no bound: give the length, {type(reduction).__name__}(step=...)."
         )
     if objective.strength * objective.l1_share > 0.0:
         raise IncompatiblePartsError(

@@ -38,7 +38,9 @@ OF_COLUMNS: Final = frozenset(
         "n_iter_no_change",
         "penalty",
         "power_t",
+        "quantile",
         "tol",
+        "tweedie_power",
     }
 )
 # What columns do without, and its value then.

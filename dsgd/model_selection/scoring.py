@@ -19,7 +19,10 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["fitted", "score_models"]
+__all__ = ["OWN_SCORE", "fitted", "score_models"]
+
+#: In place of a scorer: the ``score`` of an estimator.
+OWN_SCORE: Final = "own"
 
 # Of the rows that are copied at a time, and of decisions that are kept at a time.
 _PART_BYTES: Final = 1 << 21
@@ -46,7 +49,7 @@ def score_models(
     rows : array of int64, shape (n,)
         The numbers of the rows to score on.
     scorers : mapping
-        By name; "accuracy" or "r2" in place of a scorer is counted here.
+        By name; "accuracy", "r2" or `OWN_SCORE` in place of a scorer is counted here.
     """
     begin = time.perf_counter()
     X, y, weights = data
@@ -117,13 +120,16 @@ def _scorer_of(scorer: Any) -> Any:
 def _counted(
     name: str, candidate: AbstractSGD, decisions: FloatMatrix, targets: AnyArray, weights: AnyArray | None
 ) -> float:
-    """Return the accuracy or R2 of decisions, shape (n, n_outputs)."""
-    if name == "accuracy":
+    """Return the accuracy, R2 or D2 of decisions, shape (n, n_outputs)."""
+    if candidate._is_classification:
         is_binary = decisions.shape[1] == 1
         codes = (decisions[:, 0] > 0).astype(np.intp) if is_binary else decisions.argmax(axis=1)
         hits = np.asarray(candidate._classes())[codes] == targets
         return float(np.average(hits, weights=weights))
-    errors = np.square(targets - decisions[:, 0].astype(np.float64))
+    deviance, predicted = candidate._deviance, decisions[:, 0].astype(np.float64)
+    if deviance is not None and name == OWN_SCORE:
+        return deviance.explained(deviance.sums(targets, predicted, weights))
+    errors = np.square(targets - (predicted if deviance is None else deviance.means(predicted)))
     spreads = np.square(targets - np.average(targets.astype(np.float64), weights=weights))
     left, spread = (np.sum(each if weights is None else each * weights) for each in (errors, spreads))
     if spread == 0.0:  # as scikit-learn has it
@@ -135,6 +141,8 @@ def _know(model: AbstractSGD, decisions: FloatMatrix) -> None:
     """Let an estimator answer with decisions that are there, whatever rows it is asked about."""
     known = decisions[:, 0] if decisions.shape[1] == 1 else decisions
     name = "decision_function" if model._is_classification else "predict"
+    if model._deviance is not None:
+        known = model._deviance.means(known)
 
     def answer(X: Any) -> AnyArray:
         return known

@@ -36,7 +36,7 @@ from dsgd.inputs import count_threads
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.model_selection.candidates import check_base, check_candidates, make_models, pack_rows
 from dsgd.model_selection.results import make_results
-from dsgd.model_selection.scoring import score_models
+from dsgd.model_selection.scoring import OWN_SCORE, score_models
 from dsgd.model_selection.training import Training
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
@@ -241,7 +241,8 @@ class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
         self.multimetric_ = isinstance(scoring, (list, tuple, set, Mapping))
         if not self.multimetric_:
             self.scorer_ = check_scoring(self.estimator, scoring)
-            return {"score": own if scoring in (None, own) else self.scorer_}
+            # That of a candidate depends on its loss.
+            return {"score": OWN_SCORE if scoring is None else own if scoring == own else self.scorer_}
         named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
         self.scorer_ = {name: check_scoring(self.estimator, each) for name, each in named.items()}
         callable_ = callable(self.refit) or self.refit is False

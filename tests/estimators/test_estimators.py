@@ -71,7 +71,13 @@ FEATURED = [
 
 
 @parametrize_with_checks(
-    [SGDClassifier(max_iter=5), SGDRegressor(max_iter=5), SGDClassifier(max_iter=5, sync="auto"), *FEATURED]
+    [
+        SGDClassifier(max_iter=5),
+        SGDRegressor(max_iter=5),
+        SGDRegressor(max_iter=5, loss="poisson"),
+        SGDClassifier(max_iter=5, sync="auto"),
+        *FEATURED,
+    ]
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_sklearn_contract(estimator, check):

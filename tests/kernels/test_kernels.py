@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, PinballLoss
 
 from dsgd.kernels import (
     LOSSES,
@@ -34,21 +35,23 @@ POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_equal_their_definition(name):
     """Loss and derivative are those of the table, far out too, where exp overflows."""
-    for y in (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 0.0, 2.0):
+    parameter = twin.parameter_of(name, 0.3)
+    for y in twin.targets_of(name, (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 0.0, 2.0)):
         for p in POINTS:
-            loss, slope = loss_and_slope(LOSSES[name].code, y, p, 0.3)
-            np.testing.assert_allclose(loss, twin.loss(name, y, p, 0.3), rtol=1e-12, atol=1e-15)
-            np.testing.assert_allclose(slope, twin.slope(name, y, p, 0.3), rtol=1e-12, atol=1e-15)
+            loss, slope = loss_and_slope(LOSSES[name].code, y, p, parameter)
+            np.testing.assert_allclose(loss, twin.loss(name, y, p, parameter), rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(slope, twin.slope(name, y, p, parameter), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_derivatives_equal_finite_differences(name):
     """The derivative is the central difference of the loss, away from kinks."""
     step = 1e-6
-    for y in (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 2.0):
+    parameter = twin.parameter_of(name, 0.3)
+    for y in twin.targets_of(name, (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 2.0)):
         for p in np.linspace(-3.03, 3.01, 40):
-            above, below = (loss_and_slope(LOSSES[name].code, y, p + s, 0.3)[0] for s in (step, -step))
-            slope = loss_and_slope(LOSSES[name].code, y, p, 0.3)[1]
+            above, below = (loss_and_slope(LOSSES[name].code, y, p + s, parameter)[0] for s in (step, -step))
+            slope = loss_and_slope(LOSSES[name].code, y, p, parameter)[1]
             np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
@@ -56,7 +59,32 @@ def test_slopes_are_clipped_and_nan_passes():
     """An absurd prediction gets the largest slope scikit-learn allows; NaN and infinity are not hidden."""
     assert loss_and_slope(LOSSES["squared_error"].code, 0.0, 1e200, 0.1)[1] == 1e12
     assert loss_and_slope(LOSSES["squared_hinge"].code, 1.0, -1e200, 0.1)[1] == -1e12
-    assert np.isnan(loss_and_slope(LOSSES["squared_error"].code, 0.0, np.nan, 0.1)[0])
+    assert loss_and_slope(LOSSES["poisson"].code, 1.0, 1e200, 0.1)[1] == 1e12
+    assert loss_and_slope(LOSSES["gamma"].code, 1.0, -1e200, 0.1)[1] == -1e12
+    for name, row in LOSSES.items():
+        if row.task == "regression":
+            assert np.isnan(loss_and_slope(row.code, 1.0, np.nan, twin.parameter_of(name, 0.3))[0]), name
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "peer"),
+    [
+        ("quantile", 0.8, PinballLoss(quantile=0.8)),
+        ("poisson", 0.1, HalfPoissonLoss()),
+        ("gamma", 0.1, HalfGammaLoss()),
+        ("tweedie", 1.0, HalfTweedieLoss(power=1.0)),
+        ("tweedie", 1.7, HalfTweedieLoss(power=1.7)),
+        ("tweedie", 2.0, HalfTweedieLoss(power=2.0)),
+    ],
+)
+def test_losses_of_means_and_quantiles_equal_scikit_learns(name, parameter, peer):
+    """Loss and derivative are those of scikit-learn's losses, zero targets and large predictions included."""
+    ys, ps = np.meshgrid([0.0, 1e-8, 0.7, 3.0, 1e6], np.r_[np.linspace(-4.0, 4.0, 17), -20.0, 20.0])
+    ys, ps = ys.ravel() + (0.0 if peer.in_y_true_range(np.zeros(1)) else 0.1), ps.ravel()
+    found = np.array([loss_and_slope(LOSSES[name].code, y, p, parameter) for y, p in zip(ys, ps, strict=True)])
+    expected = np.transpose(peer.loss_gradient(ys, ps))
+    expected[:, 1] = np.clip(expected[:, 1], -1e12, 1e12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -142,7 +170,8 @@ for data in (X, sp.csr_array(X)):
         for penalty in ("l2", "l1", "elasticnet", None) if {every} else ["l2"]:
             for schedule in list(SCHEDULES) if {every} else ["optimal"]:
                 for n_outputs, average in ((1, 0), (2, 3)):
-                    optimizer = SGD(Objective(loss, penalty, n_outputs=n_outputs), schedule, average=average)
+                    objective = Objective(loss, penalty, epsilon=1.0, n_outputs=n_outputs)
+                    optimizer = SGD(objective, schedule, average=average)
                     shard = make_shard(data, y, np.ones(4))
                     params = np.zeros(n_params(3, n_outputs), np.float32)
                     out = params.copy()

@@ -50,7 +50,7 @@ def train(optimizer, shard, n_epochs=N_EPOCHS, cuts=()):
 
 def make(loss="hinge", penalty="l2", schedule="optimal", alpha=0.01, average=0, **changes):
     """Return an optimiser with an alpha that shows and a rate that does not diverge."""
-    objective = Objective(loss, penalty, alpha, **changes)
+    objective = Objective(loss, penalty, alpha, epsilon=twin.parameter_of(loss, 0.1), **changes)
     return SGD(objective, schedule, eta0=0.02, power_t=0.3, average=average)
 
 
@@ -70,6 +70,7 @@ def run_twin(optimizer, X, y, weights, **changes):
 def test_every_member_equals_its_twin(loss):
     """Every loss with every penalty and schedule gives the model of the plain-numpy twin, to rounding."""
     X, y, weights = problem(task=LOSSES[loss].task)
+    y = twin.targets_of(loss, y)
     for penalty, schedule in product(PENALTIES, SCHEDULES):
         optimizer = make(loss, penalty, schedule, alpha=0.5 if schedule in ("pegasos", "per_epoch") else 0.01)
         params, state = train(optimizer, make_shard(X, y, weights, shuffle=False))
@@ -178,6 +179,7 @@ def test_float32_stays_float32_and_close(n_outputs, sparse):
 def test_gradient_equals_its_twin(loss, sparse):
     """The summed gradient of a slice equals the twin's, and adds the losses of the slice."""
     X, y, weights = problem(task=LOSSES[loss].task, density=0.5)
+    y, parameter = twin.targets_of(loss, y), twin.parameter_of(loss, 0.1)
     rng = np.random.default_rng(1)
     params = rng.standard_normal(N_FEATURES + 1)
     shard = make_shard(sp.csr_array(X) if sparse else X, y, weights, shuffle=False)
@@ -186,9 +188,10 @@ def test_gradient_equals_its_twin(loss, sparse):
     out = np.full_like(params, np.nan)
     optimizer.gradient(params, shard, 5, 41, out, state)
     scaled = weights * np.where(y > 0, 2.0, 1.0)
-    expected = twin.gradient(X[5:41], y[5:41], scaled[5:41], params[:-1], params[-1], loss, 0.1)
+    expected = twin.gradient(X[5:41], y[5:41], scaled[5:41], params[:-1], params[-1], loss, parameter)
     np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-12)
-    losses = [twin.loss(loss, t, row @ params[:-1] + params[-1], 0.1) for row, t in zip(X[5:41], y[5:41], strict=True)]
+    scores = X[5:41] @ params[:-1] + params[-1]
+    losses = [twin.loss(loss, t, p, parameter) for p, t in zip(scores, y[5:41], strict=True)]
     np.testing.assert_allclose(state.loss_sum, sum(losses), rtol=1e-10)
     assert state.n_seen == 36
 
@@ -236,7 +239,7 @@ SHARED = ("constant", "optimal", "invscaling", "adaptive")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", SGDClassifier.loss_functions)
 def test_coefficients_equal_scikit_learns(loss, sparse):
     """In the order given, the coefficients after some epochs are those of scikit-learn's SGD."""
     task = LOSSES[loss].task

@@ -256,6 +256,8 @@ def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
     ("options", "named"),
     [
         ({"loss": "hinge"}, "SAGA.*corner.*log_loss.*'hinge'"),
+        ({"loss": "quantile"}, "SAGA.*corner.*'quantile'"),
+        ({"loss": "poisson"}, r"SAGA.*length.*loss='poisson'.*SAGA\(step=...\)"),
         ({"penalty": "l1"}, "SAGA.*L1"),
         ({"average": True}, "SAGA.*average"),
         ({"sampling": "importance"}, "SAGA.*Importance"),
@@ -269,8 +271,9 @@ def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
 )
 def test_what_cannot_be_exact_is_refused(options: dict[str, Any], named: str) -> None:
     """Losses, penalties and parts with which a method would not be what it says are refused, both named."""
+    kind = SGDRegressor if options.get("loss") in SGDRegressor.loss_functions else SGDClassifier
     with pytest.raises(IncompatiblePartsError, match=named):
-        SGDClassifier(**{"loss": "log_loss", "optimizer": SAGA(), **options}).fit(np.eye(2), [0, 1])
+        kind(**{"loss": "log_loss", "optimizer": SAGA(), **options}).fit(np.eye(2), [0, 1])
 
 
 @pytest.mark.parametrize(

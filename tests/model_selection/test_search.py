@@ -24,7 +24,7 @@ from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.columns import Column, make_panels, regroup
 from dsgd.local.order import epoch_order
 from dsgd.model_selection import SGDSearchCV
-from reference.sgd import sequential
+from reference.sgd import parameter_of, sequential, targets_of
 
 N, D = 400, 7
 RNG = np.random.default_rng(0)
@@ -71,8 +71,26 @@ def searches(estimator, grid, *data, fit=None, **options):
             (X, SIGNAL),
             {"scoring": ("r2", "neg_mean_absolute_error"), "refit": "r2"},
         ),
+        (REGRESSOR, {"loss": ["poisson", "gamma", "huber"], "alpha": [1e-3, 0.1]}, (X, np.exp(SIGNAL / 4)), {}),
+        (
+            REGRESSOR,
+            {"loss": ["tweedie"], "tweedie_power": [1.2, 1.8]},
+            (X, np.exp(SIGNAL / 4)),
+            {"scoring": ["r2", "neg_mean_poisson_deviance"], "refit": "r2"},
+        ),
     ],
-    ids=["losses", "scorer", "weights", "classes", "l1-sparse", "class-weight", "rates", "regressor"],
+    ids=[
+        "losses",
+        "scorer",
+        "weights",
+        "classes",
+        "l1-sparse",
+        "class-weight",
+        "rates",
+        "regressor",
+        "own-scores",
+        "means",
+    ],
 )
 def test_results_are_those_of_a_grid_search_of_the_same_estimator(estimator, grid, data, options):
     """In the given order every score, rank and parameter is that of one fit for each candidate and fold."""
@@ -106,6 +124,7 @@ def test_a_column_is_the_sequence_of_its_steps(loss, penalty, schedule, seed):
     rows[rng.random(rows.shape) < 0.3] = 0.0
     # Steps that overshoot would make rounding grow, and so would predictions that lie on a corner of the loss.
     y = y if LOSSES[loss].task == "classification" else y + 0.1 * rng.standard_normal(60)
+    y, parameter = targets_of(loss, y), parameter_of(loss, 0.2)
     weights, alphas = rng.random(60) + 0.5, [0.2, 0.5, 1.0]
     for given_rows, decay in ((rows, 1.0), (sp.csr_array(rows), 0.01)):
         if decay < 1.0 and schedule == "per_epoch":
@@ -113,7 +132,7 @@ def test_a_column_is_the_sequence_of_its_steps(loss, penalty, schedule, seed):
         shard = make_shard(given_rows, y, weights, shuffle=False)
         source = np.repeat(np.arange(60), np.ceil(weights).astype(int))
         columns = [
-            Column(k, 0, 0, SGD(Objective(loss, penalty, alpha, 0.3, 0.2), schedule, eta0=0.02, power_t=0.4))
+            Column(k, 0, 0, SGD(Objective(loss, penalty, alpha, 0.3, parameter), schedule, eta0=0.02, power_t=0.4))
             for k, alpha in enumerate(alphas)
         ]
         (panel,) = make_panels(columns, shard)
@@ -136,7 +155,7 @@ def test_a_column_is_the_sequence_of_its_steps(loss, penalty, schedule, seed):
                 penalty=penalty,
                 alpha=alpha,
                 l1_ratio=0.3,
-                epsilon=0.2,
+                epsilon=parameter,
                 schedule=schedule,
                 eta0=0.02,
                 power_t=0.4,

@@ -7,9 +7,19 @@ import math
 import numpy as np
 
 
+def parameter_of(name, epsilon):
+    """Return a parameter that the loss can have: `epsilon`, but a power for tweedie."""
+    return 1.0 + epsilon if name == "tweedie" else epsilon
+
+
+def targets_of(name, y):
+    """Return targets that the loss can take."""
+    return np.abs(y) if name in ("poisson", "gamma", "tweedie") else y
+
+
 def loss(name, y, p, epsilon):
     """Return the loss."""
-    z, r = y * p, p - y
+    z, r, c = y * p, p - y, min(max(p, -500.0), 500.0)
     return {
         "hinge": lambda: max(0.0, 1 - z),
         "squared_hinge": lambda: max(0.0, 1 - z) ** 2,
@@ -20,13 +30,19 @@ def loss(name, y, p, epsilon):
         "huber": lambda: r * r / 2 if abs(r) <= epsilon else epsilon * abs(r) - epsilon**2 / 2,
         "epsilon_insensitive": lambda: max(0.0, abs(r) - epsilon),
         "squared_epsilon_insensitive": lambda: max(0.0, abs(r) - epsilon) ** 2,
+        "quantile": lambda: max(-epsilon * r, (1 - epsilon) * r),
+        "poisson": lambda: math.exp(c) - y * p,
+        "gamma": lambda: p + y * math.exp(-c),
+        "tweedie": lambda: (
+            math.exp((2 - epsilon) * c) / (2 - epsilon) - y * math.exp((1 - epsilon) * c) / (1 - epsilon)
+        ),
     }[name]()
 
 
 def slope(name, y, p, epsilon):
     """Return the derivative of the loss with respect to p, with scikit-learn's choice at kinks."""
-    z, r = y * p, p - y
-    return {
+    z, r, c = y * p, p - y, min(max(p, -500.0), 500.0)
+    found = {
         "hinge": lambda: -y if z <= 1 else 0.0,
         "squared_hinge": lambda: -2 * y * max(0.0, 1 - z),
         "log_loss": lambda: -y / (1 + math.exp(z)) if z < 300 else 0.0,
@@ -36,7 +52,12 @@ def slope(name, y, p, epsilon):
         "huber": lambda: math.copysign(min(abs(r), epsilon), r),
         "epsilon_insensitive": lambda: math.copysign(1.0, r) if abs(r) > epsilon else 0.0,
         "squared_epsilon_insensitive": lambda: 2 * math.copysign(max(0.0, abs(r) - epsilon), r),
+        "quantile": lambda: 1 - epsilon if r > 0 else -epsilon,
+        "poisson": lambda: math.exp(c) - y,
+        "gamma": lambda: 1 - y * math.exp(-c),
+        "tweedie": lambda: math.exp((2 - epsilon) * c) - y * math.exp((1 - epsilon) * c),
     }[name]()
+    return min(max(found, -1e12), 1e12)
 
 
 def rate(schedule, t, epoch, alpha, eta0, power_t, eta_scale=1.0):

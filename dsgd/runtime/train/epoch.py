@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.local import Evaluation, SGDState, is_finite
+from dsgd.local import Deviance, Evaluation, SGDState, is_finite
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord, Validation, best_of
@@ -213,7 +213,11 @@ class EpochEnd:
             score = float(sums.validation[0])
         elif self._job.holds_out:
             held_out = Evaluation.from_vector(sums.validation)
-            score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
+            scoring = self._job.scoring
+            if isinstance(scoring, Deviance):
+                score = scoring.explained(held_out)
+            else:
+                score = held_out.accuracy if scoring == "accuracy" else held_out.r2
         return EpochRecord(
             epoch=number,
             seconds=self._snapshots.elapsed_s,

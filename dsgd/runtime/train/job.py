@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
+from dsgd.local import AbstractLocalOptimizer, AbstractRows, Deviance, split
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
@@ -99,8 +99,8 @@ class TrainJob:
         See `tol`.
     early_stopping : bool
         Whether the validation score decides, and not the objective.
-    scoring : {"accuracy", "r2"}
-        The validation score of rows that ranks hold out.
+    scoring : {"accuracy", "r2"} or Deviance
+        The validation score of rows that ranks hold out; D2 of a deviance.
     validates : bool, default False
         Whether rank 0 is given a `Validation`, which scores the model after every epoch in place of rows held out.
     restore_best : bool, default False
@@ -140,7 +140,7 @@ class TrainJob:
     tol: float | None
     n_iter_no_change: int
     early_stopping: bool = False
-    scoring: Literal["accuracy", "r2"] = "accuracy"
+    scoring: Literal["accuracy", "r2"] | Deviance = "accuracy"
     validates: bool = False
     restore_best: bool = False
     t_start: float = 1.0
