@@ -105,12 +105,14 @@ class Columns:
         """Return the sum of ``d_i x_ij x_ik`` of chosen columns about their means, shape (n_chosen, n_chosen)."""
         n, p = self.shape
         k = chosen.shape[0]
+        total = np.zeros((k, k))
         if self.is_sparse:
-            part = self.table[:, chosen] if k < p else self.table
-            scaled = part.multiply(np.sqrt(factors)[:, None]).tocsc()
-            total = np.asarray((scaled.T @ scaled).toarray())
+            part = (self.table[:, chosen] if k < p else self.table).tocsr()
+            _add_outer(part.data, part.indices, part.indptr, factors, total)
+        elif factors.shape[0] and (factors == factors[0]).all():
+            part = self.table if k == p else self.table[chosen]
+            total = factors[0] * (part @ part.T)
         else:
-            total = np.zeros((k, k))
             roots = np.sqrt(factors)
             step = max(256, _BLOCK // max(1, k))
             for start in range(0, n, step):
@@ -118,9 +120,7 @@ class Columns:
                 block = self.table[:, start:stop] if k == p else self.table[chosen, start:stop]
                 block = block * roots[start:stop]
                 total += block @ block.T
-        if self.has_intercept:
-            means = self.means(chosen, factors)
-            total -= factors.sum() * np.outer(means, means)
+        _complete(total, self.means(chosen, factors), float(factors.sum()))
         return total
 
 
@@ -246,6 +246,27 @@ def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVecto
     values, rows, bounds = columns
     for k in range(out.shape[0]):
         out[k] = _square(values, rows, bounds[k], bounds[k + 1], factors)
+
+
+@kernel
+def _add_outer(values: FloatVector, places: AnyArray, bounds: AnyArray, factors: FloatVector, out: FloatMatrix) -> None:
+    """Add the outer product of each CSR row with itself, times its factor, to the upper triangle."""
+    for i in range(factors.shape[0]):
+        entries, columns = values[bounds[i] : bounds[i + 1]], places[bounds[i] : bounds[i + 1]]
+        for j in range(entries.shape[0]):
+            row, scaled = out[np.uint32(columns[j])], factors[i] * entries[j]
+            for m in range(j, entries.shape[0]):
+                row[np.uint32(columns[m])] += scaled * entries[m]
+
+
+@kernel
+def _complete(gram: FloatMatrix, means: FloatVector, mass: float) -> None:
+    """Take the means off a matrix of which the upper triangle is there, and write the lower one."""
+    for j in range(means.shape[0]):
+        for m in range(j, means.shape[0]):
+            value = gram[j, m] - mass * means[j] * means[m]
+            gram[j, m] = value
+            gram[m, j] = value
 
 
 @kernel

@@ -64,8 +64,10 @@ def solve_l2(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
         downhill = found.products - problem.l2 * weights
         length = float(np.linalg.norm(downhill))
         first = first or length
-        # Squared losses are solved in one step, if it goes all the way.
-        share = 1e-6 if loss.is_quadratic else min(0.1, (length / first) ** 0.5)
+        # What is left of the gap falls with the square of the residual; a squared loss is solved in one step.
+        share = 0.3 * (tol / found.gap) ** 0.5
+        if not loss.is_quadratic:
+            share = max(share, min(0.1, (length / first) ** 0.5))
         change = _newton_direction(columns, loss.curvature(loss.mean(scores + intercept)), problem.l2, downhill, share)
         n_iter += 1
         taken = longest_step(problem, weights, change, scores, columns.scores(change), intercept)

@@ -39,6 +39,8 @@ _MOST_GRAM_COLUMNS = 3000
 _INNER_SHARE = {True: 1e-3, False: 0.03}
 _MOST_CYCLES = 60
 _GRAM_PASSES = 10
+#: The time of a step of coordinate descent over that of an operation of a factor.
+_PASS_COST = 9
 _COLUMN_PASSES = 50
 
 
@@ -90,7 +92,8 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
             scores = problem.columns.scores(weights)
             intercept = problem.intercept(scores, intercept)
             found = certify(problem, weights, scores + intercept)
-        size = max(size, 3 * int(np.count_nonzero(weights)) // 2)
+        growth = 4 if problem.columns.is_sparse else 3  # matrices of sparse columns cost less
+        size = max(size, growth * int(np.count_nonzero(weights)) // 2)
         chosen = _working_set(problem, weights, found, norms, is_open, size)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
@@ -160,7 +163,9 @@ def _violation(slopes: FloatVector, points: FloatVector, l1: float) -> float:
 def _minimise_gram(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, goal: float) -> None:
     """Minimise a quadratic model held as a matrix; updates `slopes` and `points`."""
     for _ in range(_MOST_CYCLES):
-        if descend_gram(gram, slopes, points, l1, _GRAM_PASSES, goal) <= goal:
+        # As many passes as take the time of a factor.
+        n_passes = max(_GRAM_PASSES, np.count_nonzero(points) ** 2 // (_PASS_COST * points.shape[0]))
+        if descend_gram(gram, slopes, points, l1, n_passes, goal) <= goal:
             break
         _fit_signs(gram, slopes, points, l1)
 
