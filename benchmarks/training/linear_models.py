@@ -1,7 +1,7 @@
 """Generalised linear models beside scikit-learn, celer, skglm and glum: seconds of whole fits on one core, in turns.
 
-Every method gets a tolerance at which it is within a share of the objective at zero of the minimum that the exact method
-of the case has found; the error that it reached is beside its seconds. Methods whose package is not installed are left
+Every method has a tolerance at which its objective is within some 1e-6 of the least that any has found, as a share of
+the objective at zero; the error that it reached is beside its seconds. Methods whose package is not installed are left
 out. The certificate of ours is ``dual_gap_``, in the same units: it is never below the error.
 
     python -m benchmarks run linear_models [--quick] [--only "lasso wide/10"]

@@ -15,7 +15,6 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
-from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import validated
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.linear_model.problem import Solution
@@ -87,7 +86,7 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
 
     def _warn_unless(self, gap: float, tol: float) -> None:
         """Warn if the gap is not reached."""
-        if gap > tol:
+        if not gap <= tol:  # nor where rows are so large that it is no number
             warnings.warn(
                 f"{type(self).__name__} stopped after {self.n_iter_} iterations at a duality gap of {gap:.3g}, above "
                 f"the {tol:.3g} that tol asks for: the objective is within that of its minimum. Increase max_iter, "
@@ -144,8 +143,6 @@ class AbstractRegressor(RegressorMixin, AbstractLinearModel):
     def _check_targets(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, FloatVector, FloatVector]:
         """Return rows, targets and weights that are checked, float64."""
         X, y, weights = self._check_rows(X, y, sample_weight, y_numeric=True)
-        if not np.isfinite(y).all():  # float16 and others that overflow nothing are finite
-            raise InvalidDataError("y has entries that are not finite.")
         return X, np.asarray(y, dtype=np.float64), weights
 
     @property

@@ -126,7 +126,7 @@ def solve_multinomial(
     while True:
         probabilities = np.exp(log_softmax(scores, axis=1))
         primal = problem.primal(scores, weights)
-        gap = max(0.0, primal - problem.dual(problem.balanced(probabilities)))
+        gap = max(primal - problem.dual(problem.balanced(probabilities)), 0.0)
         if best is None or gap <= best.gap:
             best = MultinomialSolution(weights, intercepts, gap, n_iter)
         if gap <= tol or n_iter == max_iter:

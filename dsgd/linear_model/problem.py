@@ -92,8 +92,8 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """P - D, not below zero."""
-        return max(0.0, self.primal - self.dual)
+        """P - D, not below zero; no number if one of them is none."""
+        return max(self.primal - self.dual, 0.0)
 
 
 @dataclass(frozen=True)
