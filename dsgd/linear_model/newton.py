@@ -90,10 +90,13 @@ def _newton_direction(
     means = columns.means(chosen, factors)
     if n <= _MOST_FACTORED and not columns.is_sparse:
         # (l2 I + A'A)^-1 = (I - A' (l2 I + A A')^-1 A) / l2
-        rows = (columns.table - means[:, None]) * np.sqrt(factors)
-        inner = rows.T @ rows
+        rows, factor = columns.table, float(factors[0])
+        if not (factors == factor).all():  # else columns are centred by them already
+            rows, factor = (rows - means[:, None]) * np.sqrt(factors), 1.0
+        inner = factor * (rows.T @ rows)
         inner[np.diag_indices(n)] += l2
-        return np.asarray((downhill - rows @ cho_solve(cho_factor(inner, overwrite_a=True), rows.T @ downhill)) / l2)
+        solved = factor * cho_solve(cho_factor(inner, overwrite_a=True), rows.T @ downhill)
+        return np.asarray((downhill - rows @ solved) / l2)
     return _conjugate_gradients(columns, factors, means, l2, downhill, share)
 
 

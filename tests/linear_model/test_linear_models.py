@@ -157,6 +157,23 @@ def test_every_certificate_is_below_every_objective(kind: str, l1: float, has_in
     assert max(c.dual for c in certificates) < min(c.primal for c in certificates)
 
 
+@pytest.mark.parametrize("make", [SquaredLoss, LogisticLoss, PoissonLoss])
+def test_balanced_dual_variables_sum_to_zero(make: Any) -> None:
+    """At any scores they do, and what they say that the model predicts is a value, a probability or a rate."""
+    y = (TARGETS["labels"] == "yes").astype(float)
+    loss = make(y, WEIGHTS)
+    given = loss.duals(loss.mean(SCORES + 1.5))
+    duals = loss.balanced(given)
+    assert abs(given.sum()) > 1.0
+    assert abs(duals.sum()) < 1e-9
+    has_weight = WEIGHTS > 0
+    predicted = y[has_weight] - duals[has_weight] / WEIGHTS[has_weight]
+    if make is not SquaredLoss:
+        assert (predicted >= 0.0).all()
+    if make is LogisticLoss:
+        assert (predicted <= 1.0).all()
+
+
 @pytest.mark.parametrize("alpha", [0.3, 0.02])
 @pytest.mark.parametrize("rows", [X, sp.csc_matrix(X)])
 def test_lasso_meets_the_optimality_conditions(rows: Any, alpha: float) -> None:
