@@ -15,13 +15,18 @@ __all__ = ["ESTIMATORS", "history", "name_of_record", "record_of"]
 #: Where the estimators and transformers are that can be saved, by name.
 ESTIMATORS: Final = {
     "ColumnEncoder": "dsgd.preprocessing",
+    "ElasticNet": "dsgd.linear_model",
+    "Lasso": "dsgd.linear_model",
     "LinearSVC": "dsgd.svm",
     "LinearSVR": "dsgd.svm",
+    "LogisticRegression": "dsgd.linear_model",
     "NuSVC": "dsgd.svm",
     "NuSVR": "dsgd.svm",
     "Nystroem": "dsgd.kernel_approximation",
     "OneClassSVM": "dsgd.svm",
+    "PoissonRegressor": "dsgd.linear_model",
     "RandomFeatures": "dsgd.kernel_approximation",
+    "Ridge": "dsgd.linear_model",
     "SGDClassifier": "dsgd.estimators",
     "SGDRegressor": "dsgd.estimators",
     "SGDSearchCV": "dsgd.model_selection",

@@ -21,6 +21,7 @@ from dsgd.comm.topology import Ring
 from dsgd.compress import COMPRESSOR_NAMES, ErrorFeedback, Layerwise, TopK, parse_compressor
 from dsgd.errors import ModelFileError
 from dsgd.kernel_approximation import Nystroem, RandomFeatures
+from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
 from dsgd.local import OPTIMIZER_NAMES, Cyclical, Importance, parse_optimizer
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
@@ -37,13 +38,18 @@ METHODS = ("predict", "decision_function", "predict_proba", "transform", "score_
 
 MODELS: dict[str, Callable[[], Any]] = {
     "ColumnEncoder": ColumnEncoder,
+    "ElasticNet": lambda: ElasticNet(0.01),
+    "Lasso": lambda: Lasso(0.01),
     "LinearSVC": LinearSVC,
     "LinearSVR": LinearSVR,
+    "LogisticRegression": lambda: LogisticRegression(class_weight={"yes": 2.0}),
     "NuSVC": lambda: NuSVC(nu=0.2, class_weight={"yes": 2.0}),
     "NuSVR": NuSVR,
     "Nystroem": lambda: Nystroem(n_components=9, random_state=0),
     "OneClassSVM": OneClassSVM,
+    "PoissonRegressor": lambda: PoissonRegressor(alpha=0.1),
     "RandomFeatures": lambda: RandomFeatures(20, random_state=0),
+    "Ridge": Ridge,
     "SGDClassifier": lambda: SGDClassifier("log_loss", features=RandomFeatures(20), average=True, random_state=0),
     "SGDRegressor": lambda: SGDRegressor(random_state=0, sync=DPSGD(64, Ring(), keep_models=True), n_jobs=2),
     "SGDSearchCV": lambda: SGDSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-4, 1e-2], "loss": ["hinge"]}, cv=3),
@@ -94,7 +100,9 @@ def test_a_loaded_model_is_the_saved_one(name: str, form: str, tmp_path: Path) -
     """Parameters, fitted attributes and predictions of every class come back, bit for bit, for all forms of rows."""
     X, y = rows()
     X = sp.csr_matrix(X) if form == "csr" else X.astype(np.float32 if form == "float32" else np.float64)
-    target = y if name.endswith(("C", "SGDClassifier", "SearchCV")) else rows()[0][:, 0]
+    target = y if name.endswith(("C", "SGDClassifier", "SearchCV", "LogisticRegression")) else rows()[0][:, 0]
+    if name == "PoissonRegressor":
+        target = np.abs(target)
     model = MODELS[name]().fit(X, target)
     check_equal(through(model, tmp_path), model, X)
     check_equal(through(MODELS[name](), tmp_path), MODELS[name]())  # and before it is fitted

@@ -1,0 +1,18 @@
+"""Generalised linear models in scikit-learn's interface, solved in this process to a certified duality gap.
+
+::
+
+    model = Lasso(alpha=0.1).fit(X, y)
+    model.dual_gap_  # the objective is within this of its minimum
+
+`losses` has the losses with their duals, `columns` the columns of X with compiled loops, `problem` the objective and
+its certificate. `sparse_newton` solves problems with an L1 penalty, `newton` those without one, and `multinomial` the
+logistic one of several classes.
+"""
+
+from dsgd.linear_model.elastic_net import ElasticNet, Lasso
+from dsgd.linear_model.logistic import LogisticRegression
+from dsgd.linear_model.poisson import PoissonRegressor
+from dsgd.linear_model.ridge import Ridge
+
+__all__ = ["ElasticNet", "Lasso", "LogisticRegression", "PoissonRegressor", "Ridge"]

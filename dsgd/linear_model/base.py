@@ -1,0 +1,164 @@
+"""What the generalised linear models share: checks of rows and weights, the solution, predictions."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import ThreadpoolController
+
+from dsgd.inputs.frames import validated
+from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.linear_model.problem import Solution
+from dsgd.saving import SavingMixin
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_bool, check_number
+
+__all__ = ["AbstractLinearModel", "AbstractRegressor", "one_core"]
+
+
+class AbstractLinearModel(SavingMixin, BaseEstimator):
+    """A generalised linear model that is fitted in this process, with a certificate.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default True
+        Whether scores have an intercept, which is not penalised.
+    warm_start : bool, default False
+        Whether ``fit`` begins at the coefficients of the last one.
+
+    Attributes
+    ----------
+    n_iter_ : int
+        Certificates: one more than the steps of the solver.
+    dual_gap_ : float
+        The objective less a lower bound of its minimum, computed over all rows in float64: an upper bound of the error.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    """
+
+    coef_: Any
+    intercept_: Any
+    fit_intercept: bool
+
+    def _check_common(self) -> None:
+        """Check the parameters that all models have."""
+        name = type(self).__name__
+        check_bool(f"{name}(fit_intercept=...)", self.fit_intercept)
+        for limit, low in (("tol", 0), ("max_iter", 1)):
+            if hasattr(self, limit):
+                where = f"{name}({limit}=...)"
+                check_number(where, getattr(self, limit), low=low, integer=limit == "max_iter")
+        if hasattr(self, "warm_start"):
+            check_bool(f"{name}(warm_start=...)", self.warm_start)
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, AnyArray, FloatVector]:
+        """Return rows, targets and weights that are checked; rows of weight zero do not count."""
+        X, y = validated(
+            self,
+            X,
+            y,
+            accept_sparse=("csr", "csc"),
+            dtype=[np.float64, np.float32],
+            **options,
+        )
+        weights = check_sample_weight(sample_weight, X)
+        check_any_weight(weights)
+        return X, y, np.ones(X.shape[0]) if weights is None else weights.astype(np.float64)
+
+    def _started(self, n_features: int) -> FloatVector:
+        """Return the weights to begin at."""
+        if getattr(self, "warm_start", False) and hasattr(self, "coef_"):
+            start = np.asarray(self.coef_, dtype=np.float64).ravel()
+            if start.shape[0] == n_features:
+                return start
+        return np.zeros(n_features)
+
+    def _warn_unless(self, gap: float, tol: float) -> None:
+        """Warn if the gap is not reached."""
+        if not gap <= tol:  # nor where rows are so large that it is no number
+            warnings.warn(
+                f"{type(self).__name__} stopped after {self.n_iter_} iterations at a duality gap of {gap:.3g}, above "
+                f"the {tol:.3g} that tol asks for: the objective is within that of its minimum. Increase max_iter, "
+                "scale the features, or penalise more.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _take_in(self, solution: Solution, centres: FloatVector) -> None:
+        """Set the fitted attributes of a model with one output."""
+        self.coef_ = solution.weights
+        self.intercept_ = solution.intercept - float(centres @ solution.weights) if self.fit_intercept else 0.0
+        self.n_iter_, self.dual_gap_ = solution.n_iter + 1, solution.gap
+
+    def _scores(self, X: Any) -> AnyArray:
+        """Return X coef' + intercept, shape (n,) or (n, n_outputs)."""
+        check_is_fitted(self)
+        X = validated(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
+        scores: AnyArray = np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
+        return scores
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class AbstractRegressor(RegressorMixin, AbstractLinearModel):
+    """A generalised linear model of one value.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (n_features,)
+        Coefficients.
+    intercept_ : float
+        Intercept.
+    """
+
+    def predict(self, X: Any) -> AnyArray:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted values.
+        """
+        return self._scores(X)
+
+    def _check_targets(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, FloatVector, FloatVector]:
+        """Return rows, targets and weights that are checked, float64."""
+        X, y, weights = self._check_rows(X, y, sample_weight, y_numeric=True)
+        return X, np.asarray(y, dtype=np.float64), weights
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """The coefficients as CSR matrix, shape (1, n_features)."""
+        check_is_fitted(self)
+        return sp.csr_matrix(self.coef_[None])
+
+
+def one_core() -> AbstractContextManager[Any]:
+    """Return a context in which BLAS has one thread: its products are small here, and more threads cost more."""
+    limited: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
+    return limited
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    # Finding the libraries takes milliseconds, longer than a small fit.
+    return ThreadpoolController()

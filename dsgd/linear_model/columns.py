@@ -1,0 +1,345 @@
+"""The columns of X: dense and centred, or sparse, with the operations and compiled loops of the solvers.
+
+Rows of all types become float64, so that sums and certificates are. A dense table is copied in any case, since columns
+must be contiguous; its columns are centred on the way if there is an intercept, which costs nothing and keeps digits.
+Sparse columns are not centred. Where a solver needs columns centred by the curvatures d of the moment (the intercept is
+then eliminated), it takes off ``mean_j`` times the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numba import njit
+
+from dsgd.kernels.jit import kernel
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["ColumnArrays", "Columns", "descend_columns", "descend_gram", "make_columns"]
+
+#: Entries, their rows or None, and where each column starts and the last one ends.
+ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
+
+_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+#: Entries of the block of rows that a Gram matrix is added up from; half of a second-level cache.
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of X.
+
+    Parameters
+    ----------
+    table : array of float64, shape (n_features, n_rows), or CSC matrix, shape (n_rows, n_features)
+        Entries.
+    centres : array of float64, shape (n_features,)
+        What was taken off the columns of a dense table; zeros if nothing was.
+    has_intercept : bool
+        Whether scores have an intercept.
+    """
+
+    table: Any
+    centres: FloatVector
+    has_intercept: bool
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether columns are sparse."""
+        return bool(sp.issparse(self.table))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        n, m = self.table.shape
+        return (n, m) if self.is_sparse else (m, n)
+
+    @property
+    def arrays(self) -> ColumnArrays:
+        """The columns as kernels take them."""
+        if self.is_sparse:
+            return self.table.data, self.table.indices, self.table.indptr
+        n, p = self.shape
+        return self.table.reshape(-1), None, np.arange(p + 1, dtype=np.int64) * n
+
+    def scores(self, weights: FloatVector) -> FloatVector:
+        """Return X w, shape (n_rows,); few columns are read if few weights are not zero."""
+        chosen = np.flatnonzero(weights)
+        if 4 * chosen.shape[0] < weights.shape[0]:
+            out = np.zeros(self.shape[0])
+            _add_columns(self.arrays, chosen, weights[chosen], out)
+            return out
+        return np.asarray(self.table @ weights if self.is_sparse else self.table.T @ weights)
+
+    def products(self, duals: FloatVector) -> FloatVector:
+        """Return X' theta, shape (n_features,)."""
+        return np.asarray(self.table.T @ duals if self.is_sparse else self.table @ duals)
+
+    def products_of(self, chosen: IntVector, duals: FloatVector) -> FloatVector:
+        """Return the entries of X' theta of the chosen columns, shape (n_chosen,)."""
+        if chosen.shape[0] == self.shape[1]:
+            return self.products(duals)
+        out = np.empty(chosen.shape[0])
+        _multiply_columns(self.arrays, chosen, duals, out)
+        return out
+
+    def squares(self, factors: FloatVector) -> FloatVector:
+        """Return the sum of ``d_i x_ij**2``, about the mean if there is an intercept, shape (n_features,)."""
+        out: FloatVector = np.empty(self.shape[1])
+        _square_columns(self.arrays, factors, out)
+        if self.has_intercept:
+            out -= factors.sum() * self.means(np.arange(out.shape[0]), factors) ** 2
+        return np.maximum(out, 0.0)
+
+    def means(self, chosen: IntVector, factors: FloatVector) -> FloatVector:
+        """Return the means of chosen columns with weights d, or zeros without an intercept, shape (n_chosen,)."""
+        if not self.has_intercept:
+            return np.zeros(chosen.shape[0])
+        means: FloatVector = self.products_of(chosen, factors) / factors.sum()
+        return means
+
+    def gram(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
+        """Return the sum of ``d_i x_ij x_ik`` of chosen columns about their means, shape (n_chosen, n_chosen)."""
+        n, p = self.shape
+        k = chosen.shape[0]
+        total = np.zeros((k, k))
+        if self.is_sparse:
+            part = (self.table[:, chosen] if k < p else self.table).tocsr()
+            _add_outer(part.data, part.indices, part.indptr, factors, total)
+        elif factors.shape[0] and (factors == factors[0]).all():
+            part = self.table if k == p else self.table[chosen]
+            total = factors[0] * (part @ part.T)
+        else:
+            roots = np.sqrt(factors)
+            step = max(256, _BLOCK // max(1, k))
+            for start in range(0, n, step):
+                stop = min(n, start + step)
+                block = self.table[:, start:stop] if k == p else self.table[chosen, start:stop]
+                block = block * roots[start:stop]
+                total += block @ block.T
+        _complete(total, self.means(chosen, factors), float(factors.sum()))
+        return total
+
+
+def make_columns(X: Any, costs: FloatVector, has_intercept: bool) -> Columns:
+    """Return the columns of rows.
+
+    Parameters
+    ----------
+    X : array or sparse matrix, shape (n_rows, n_features)
+        Rows, float32 or float64.
+    costs : array of float64, shape (n_rows,)
+        Weights of the means that dense columns are centred by.
+    has_intercept : bool
+        Whether scores have an intercept.
+    """
+    if sp.issparse(X):
+        table: Any = X.tocsc().astype(np.float64, copy=False)
+        if not table.has_canonical_format:
+            table = table.copy()
+            table.sum_duplicates()
+        return Columns(table, np.zeros(X.shape[1]), has_intercept)
+    table = np.empty(X.shape[::-1])
+    centres = np.zeros(X.shape[1])
+    if has_intercept:
+        centres = np.asarray((costs.astype(X.dtype) @ X) / costs.sum(), dtype=np.float64)
+    if X.flags.c_contiguous:
+        _transpose(X, centres, table)
+    else:
+        np.subtract(X.T, centres[:, None], out=table)
+    return Columns(table, centres, has_intercept)
+
+
+@kernel
+def _transpose(rows: FloatMatrix, centres: FloatVector, out: FloatMatrix) -> None:
+    """Write rows as columns, less their centres; so many rows at a time that what is written stays in the cache."""
+    n_rows, n_columns = rows.shape
+    for start in range(0, n_rows, 64):
+        for j in range(n_columns):
+            centre = centres[j]
+            for i in range(start, min(n_rows, start + 64)):
+                out[j, i] = rows[i, j] - centre
+
+
+# `rows` is an argument of these, so that Numba compiles only the branch that is taken; loops go over slices and from
+# zero, so that it knows that no index is negative.
+
+
+@_any_order
+def _dot(values: FloatVector, rows: AnyArray | None, first: int, last: int, duals: FloatVector) -> float:
+    entries, total = values[first:last], 0.0
+    if rows is None:
+        for i in range(entries.shape[0]):
+            total += entries[i] * duals[i]
+    else:
+        places = rows[first:last]
+        for j in range(entries.shape[0]):
+            total += entries[j] * duals[np.uint32(places[j])]
+    return total
+
+
+@_any_order
+def _square(values: FloatVector, rows: AnyArray | None, first: int, last: int, factors: FloatVector) -> float:
+    entries, total = values[first:last], 0.0
+    if rows is None:
+        for i in range(entries.shape[0]):
+            total += factors[i] * entries[i] * entries[i]
+    else:
+        places = rows[first:last]
+        for j in range(entries.shape[0]):
+            total += factors[np.uint32(places[j])] * entries[j] * entries[j]
+    return total
+
+
+@_any_order
+def _add(values: FloatVector, rows: AnyArray | None, first: int, last: int, weight: float, out: FloatVector) -> None:
+    entries = values[first:last]
+    if rows is None:
+        for i in range(entries.shape[0]):
+            out[i] += weight * entries[i]
+    else:
+        places = rows[first:last]
+        for j in range(entries.shape[0]):
+            out[np.uint32(places[j])] += weight * entries[j]
+
+
+@_any_order
+def _add_scaled(
+    values: FloatVector,
+    rows: AnyArray | None,
+    first: int,
+    last: int,
+    weight: float,
+    factors: FloatVector,
+    out: FloatVector,
+) -> None:
+    entries = values[first:last]
+    if rows is None:
+        for i in range(entries.shape[0]):
+            out[i] += weight * factors[i] * entries[i]
+    else:
+        places = rows[first:last]
+        for j in range(entries.shape[0]):
+            row = np.uint32(places[j])
+            out[row] += weight * factors[row] * entries[j]
+
+
+@kernel
+def _multiply_columns(columns: ColumnArrays, chosen: IntVector, duals: FloatVector, out: FloatVector) -> None:
+    values, rows, bounds = columns
+    for k in range(chosen.shape[0]):
+        out[k] = _dot(values, rows, bounds[chosen[k]], bounds[chosen[k] + 1], duals)
+
+
+@kernel
+def _add_columns(columns: ColumnArrays, chosen: IntVector, weights: FloatVector, out: FloatVector) -> None:
+    values, rows, bounds = columns
+    for k in range(chosen.shape[0]):
+        _add(values, rows, bounds[chosen[k]], bounds[chosen[k] + 1], weights[k], out)
+
+
+@kernel
+def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVector) -> None:
+    values, rows, bounds = columns
+    for k in range(out.shape[0]):
+        out[k] = _square(values, rows, bounds[k], bounds[k + 1], factors)
+
+
+@kernel
+def _add_outer(values: FloatVector, places: AnyArray, bounds: AnyArray, factors: FloatVector, out: FloatMatrix) -> None:
+    """Add the outer product of each CSR row with itself, times its factor, to the upper triangle."""
+    for i in range(factors.shape[0]):
+        entries, columns = values[bounds[i] : bounds[i + 1]], places[bounds[i] : bounds[i + 1]]
+        for j in range(entries.shape[0]):
+            row, scaled = out[np.uint32(columns[j])], factors[i] * entries[j]
+            for m in range(j, entries.shape[0]):
+                row[np.uint32(columns[m])] += scaled * entries[m]
+
+
+@kernel
+def _complete(gram: FloatMatrix, means: FloatVector, mass: float) -> None:
+    """Take the means off a matrix of which the upper triangle is there, and write the lower one."""
+    for j in range(means.shape[0]):
+        for m in range(j, means.shape[0]):
+            value = gram[j, m] - mass * means[j] * means[m]
+            gram[j, m] = value
+            gram[m, j] = value
+
+
+@kernel
+def descend_gram(
+    gram: FloatMatrix, slopes: FloatVector, weights: FloatVector, l1: float, n_passes: int, goal: float
+) -> float:
+    """Minimise a quadratic, held as a matrix, plus ``l1 |w|`` by coordinate descent until violations are below `goal`.
+
+    `slopes` is the gradient of the quadratic at `weights`; both are updated. Returns the largest violation of the last
+    pass, as each weight found it.
+    """
+    worst = 0.0
+    for _ in range(n_passes):
+        worst = 0.0
+        for k in range(weights.shape[0]):
+            old, slope, curvature = weights[k], slopes[k], gram[k, k]
+            violation = abs(slope) - l1 if old == 0.0 else abs(slope + (l1 if old > 0.0 else -l1))
+            if violation <= 0.0 or curvature <= 0.0:
+                continue
+            worst = max(worst, violation)
+            aim = old - slope / curvature
+            new = max(abs(aim) - l1 / curvature, 0.0) * (1.0 if aim > 0.0 else -1.0)
+            change = new - old
+            if change != 0.0:
+                weights[k] = new
+                for m in range(weights.shape[0]):
+                    slopes[m] += change * gram[k, m]
+        if worst <= goal:
+            break
+    return worst
+
+
+@kernel
+def descend_columns(
+    columns: ColumnArrays,
+    chosen: IntVector,
+    factors: FloatVector,
+    means: FloatVector,
+    curvatures: FloatVector,
+    slopes: FloatVector,
+    weights: FloatVector,
+    penalties: tuple[float, float],
+    n_passes: int,
+    goal: float,
+) -> float:
+    """Do what `descend_gram` does where the matrix would be too large: by passes over the columns.
+
+    ``slopes`` is the gradient at the start, and is not updated. The change of the scores, weighted by `factors`, is
+    kept for uncentred columns; centring takes the sum of means times changes off all of its entries at once.
+    """
+    values, rows, bounds = columns
+    l1, l2 = penalties
+    moved = np.zeros(factors.shape[0])
+    start = weights.copy()
+    mass, shift, worst = factors.sum(), 0.0, 0.0
+    for _ in range(n_passes):
+        worst = 0.0
+        for k in range(chosen.shape[0]):
+            old, curvature = weights[k], curvatures[k]
+            first, last = bounds[chosen[k]], bounds[chosen[k] + 1]
+            slope = slopes[k] + l2 * (old - start[k]) - shift * mass * means[k]
+            slope += _dot(values, rows, first, last, moved)
+            violation = abs(slope) - l1 if old == 0.0 else abs(slope + (l1 if old > 0.0 else -l1))
+            if violation <= 0.0 or curvature <= 0.0:
+                continue
+            worst = max(worst, violation)
+            aim = old - slope / curvature
+            new = max(abs(aim) - l1 / curvature, 0.0) * (1.0 if aim > 0.0 else -1.0)
+            change = new - old
+            if change != 0.0:
+                weights[k] = new
+                shift += change * means[k]
+                _add_scaled(values, rows, first, last, change, factors, moved)
+        if worst <= goal:
+            break
+    return worst

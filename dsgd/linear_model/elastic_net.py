@@ -1,0 +1,176 @@
+"""`Lasso` and `ElasticNet`: least squares with an L1 penalty, to a duality gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
+from dsgd.linear_model.base import AbstractRegressor, one_core
+from dsgd.linear_model.columns import make_columns
+from dsgd.linear_model.losses import SquaredLoss
+from dsgd.linear_model.problem import Problem
+from dsgd.linear_model.sparse_newton import solve_l1
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["ElasticNet", "Lasso"]
+
+#: The share of |y|^2 / n below which a gap is rounding.
+_ROUNDING = 1e-15
+
+
+@inherit_method_docs
+class AbstractL1Regressor(AbstractRegressor):
+    """Least squares with an L1 penalty; `Lasso` and `ElasticNet` are the ones to use.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Weight of the penalty, positive.
+    tol : float, default 1e-4
+        Largest duality gap, as a share of ``|y|^2 / n``, y about its mean if there is an intercept; as in scikit-learn.
+    max_iter : int, default 1000
+        Most rounds, each of which minimises over a working set.
+
+    Attributes
+    ----------
+    sparse_coef_ : CSR matrix, shape (1, n_features)
+        The coefficients.
+    n_screened_ : int
+        Features that the certificates prove to have coefficient zero at every optimum.
+    """
+
+    alpha: float
+    tol: float
+    max_iter: int
+
+    def _share(self) -> float:
+        """Return the share of the absolute weights in the penalty."""
+        return 1.0
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+            Rows, float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like, shape (n_samples,)
+            Targets.
+        sample_weight : array-like or None, shape (n_samples,)
+            Weights of rows. Their sum does not matter, as in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            Weights are negative, or all zero.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        name = type(self).__name__
+        self._check_common()
+        check_number(f"{name}(alpha=...)", self.alpha, low=0, open_low=True, high=np.inf, open_high=True)
+        X, y, weights = self._check_targets(X, y, sample_weight)
+        with one_core():
+            self._solve(X, y, weights / weights.sum())
+        return self
+
+    def _solve(self, X: Any, y: FloatVector, costs: FloatVector) -> None:
+        """Solve the problem of checked rows whose costs sum to one."""
+        mean = float(costs @ y) if self.fit_intercept else 0.0
+        loss = SquaredLoss(y - mean, costs)
+        columns = make_columns(X, costs, self.fit_intercept)
+        share, alpha = self._share(), float(self.alpha)
+        tol = max(float(self.tol), _ROUNDING) * float(costs @ loss.targets**2)
+        problem = Problem(columns, loss, alpha * share, alpha * (1.0 - share))
+        solution = solve_l1(problem, self._started(X.shape[1]), tol, int(self.max_iter))
+        self._take_in(solution, columns.centres)
+        self.n_screened_ = solution.n_screened
+        if self.fit_intercept:
+            self.intercept_ += mean
+        self._warn_unless(solution.gap, tol)
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False)
+class Lasso(AbstractL1Regressor):
+    """Least squares with an L1 penalty, solved to a certified duality gap.
+
+    Minimises over w and b::
+
+        1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2 + alpha |w|_1
+
+    with sample weights s: the objective of scikit-learn's class of this name.
+
+    See Also
+    --------
+    ElasticNet : With a squared norm in the penalty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.linear_model import Lasso
+    >>> X = np.eye(4)
+    >>> model = Lasso(alpha=0.25, fit_intercept=False).fit(X, [4.0, -2.0, 0.5, 0.0])
+    >>> model.coef_.tolist()
+    [3.0, -1.0, 0.0, 0.0]
+    """
+
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float = 1e-4
+    warm_start: bool = False
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False)
+class ElasticNet(AbstractL1Regressor):
+    """Least squares with an L1 and a squared penalty, solved to a certified duality gap.
+
+    Minimises over w and b::
+
+        1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2
+            + alpha * l1_ratio * |w|_1 + alpha * (1 - l1_ratio) / 2 * |w|^2
+
+    with sample weights s: the objective of scikit-learn's class of this name.
+
+    Parameters
+    ----------
+    l1_ratio : float, default 0.5
+        Share of the L1 penalty, in (0, 1].
+
+    See Also
+    --------
+    Lasso : With the L1 penalty alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.linear_model import ElasticNet
+    >>> X = np.eye(4)
+    >>> model = ElasticNet(alpha=0.5, fit_intercept=False).fit(X, [4.0, -2.0, 0.5, 0.0])
+    >>> model.coef_.round(3).tolist()
+    [1.5, -0.5, 0.0, 0.0]
+    """
+
+    alpha: float = 1.0
+    l1_ratio: float = 0.5
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float = 1e-4
+    warm_start: bool = False
+
+    def _check_common(self) -> None:
+        super()._check_common()
+        check_number("ElasticNet(l1_ratio=...)", self.l1_ratio, low=0, open_low=True, high=1)
+
+    def _share(self) -> float:
+        return float(self.l1_ratio)

@@ -1,0 +1,257 @@
+"""`LogisticRegression`: binary with an L2, L1 or elastic net penalty, multinomial with L2, to a duality gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import expit, log_expit, log_softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs.docstrings import inherit_docs
+from dsgd.linear_model.base import AbstractLinearModel, one_core
+from dsgd.linear_model.columns import make_columns
+from dsgd.linear_model.losses import LogisticLoss
+from dsgd.linear_model.multinomial import Multinomial, solve_multinomial
+from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.problem import Problem
+from dsgd.linear_model.sparse_newton import solve_l1
+from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["LogisticRegression"]
+
+#: The share of the objective at zero below which a gap is rounding.
+_ROUNDING = 1e-14
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
+class LogisticRegression(ClassifierMixin, AbstractLinearModel):
+    """Logistic regression, solved to a certified duality gap.
+
+    Minimises over w and b::
+
+        C sum_i s_i log(1 + exp(-y_i (x_i w + b))) + l1_ratio |w|_1 + (1 - l1_ratio) / 2 |w|^2
+
+    with y = -1 or 1 and s_i the weight of the row times that of its class; for more than two classes the cross-entropy
+    of the softmax of one score per class. This is the objective of scikit-learn's class of this name.
+
+    Parameters
+    ----------
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    l1_ratio : float, default 0.0
+        Share of the L1 penalty, in [0, 1]: 0 is L2, 1 is L1. Above zero for two classes only.
+    class_weight : dict, "balanced" or None, default None
+        Weights of classes, one where a dict names none; "balanced" makes their sums of weights equal.
+    tol : float, default 1e-4
+        Largest duality gap, as a share of the objective of a model with the intercept alone.
+    max_iter : int, default 100
+        Most Newton steps.
+
+    Attributes
+    ----------
+    classes_ : array, shape (n_classes,)
+        Labels.
+    coef_ : array of float64, shape (1, n_features) or (n_classes, n_features)
+        Coefficients; of the second one of two classes.
+    intercept_ : array of float64, shape (1,) or (n_classes,)
+        Intercepts.
+
+    See Also
+    --------
+    dsgd.SGDClassifier : ``loss="log_loss"`` trains by SGD, on data of any size and on a cluster, to moderate accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.linear_model import LogisticRegression
+    >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> model = LogisticRegression().fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[3.0]]).tolist()
+    ['yes']
+    """
+
+    C: float = 1.0
+    l1_ratio: float = 0.0
+    tol: float = 1e-4
+    fit_intercept: bool = True
+    class_weight: Any = None
+    max_iter: int = 100
+    warm_start: bool = False
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+            Rows, float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like, shape (n_samples,)
+            Labels.
+        sample_weight : array-like or None, shape (n_samples,)
+            Weights of rows.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            There is one class only, or weights are negative or all zero.
+        InvalidParameterError
+            A parameter is out of range, or ``l1_ratio > 0`` with more than two classes.
+        """
+        self._check_common()
+        check_number("LogisticRegression(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
+        check_number("LogisticRegression(l1_ratio=...)", self.l1_ratio, low=0, high=1)
+        X, y, weights = self._check_rows(X, y, sample_weight)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        if len(self.classes_) > 2 and self.l1_ratio > 0.0:
+            raise IncompatiblePartsError(
+                f"LogisticRegression(l1_ratio={self.l1_ratio!r}) is solved for two classes only, and y has "
+                f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
+                "(sklearn.multiclass.OneVsRestClassifier)."
+            )
+        costs = float(self.C) * weights * self._class_factors(codes, weights)[codes]
+        if not np.bincount(codes, costs, len(self.classes_)).all():
+            raise InvalidDataError("all rows of a class have the weight zero: leave them out.")
+        with one_core():
+            if len(self.classes_) == 2:
+                self._solve_two(X, codes.astype(np.float64), costs)
+            else:
+                self._solve_many(X, codes, costs)
+        return self
+
+    def decision_function(self, X: Any) -> AnyArray:
+        """Return the scores: log odds of the second class, or one score per class.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,) or (n, n_classes)
+            Scores.
+        """
+        scores = self._scores(X)
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> AnyArray:
+        """Return the most probable labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,)
+            Labels.
+        """
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: AnyArray = self.classes_[codes]
+        return labels
+
+    def predict_proba(self, X: Any) -> AnyArray:
+        """Return the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of `classes_`.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.column_stack([expit(-scores), expit(scores)])
+        return np.asarray(np.exp(log_softmax(scores, axis=1)))
+
+    def predict_log_proba(self, X: Any) -> AnyArray:
+        """Return the logarithms of the probabilities of the classes, which do not underflow.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Logarithms, in the order of `classes_`.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.column_stack([log_expit(-scores), log_expit(scores)])
+        return np.asarray(log_softmax(scores, axis=1))
+
+    def _class_factors(self, codes: IntVector, weights: FloatVector) -> FloatVector:
+        """Return the weights of the classes."""
+        where = "LogisticRegression(class_weight=...)"
+        if self.class_weight is None:
+            return np.ones(len(self.classes_))
+        if isinstance(self.class_weight, dict):
+            labels = self.classes_.tolist()
+            unknown = [label for label in self.class_weight if label not in labels]
+            if unknown:
+                raise InvalidParameterError(
+                    f"{where} names classes that are not in y: {unknown}. The classes are {labels}."
+                )
+            factors = np.array([float(self.class_weight.get(label, 1.0)) for label in labels])
+            if not (np.isfinite(factors) & (factors > 0.0)).all():
+                raise InvalidParameterError(f"{where} must be positive numbers. Got {self.class_weight!r}.")
+            return factors
+        check_choice(where, self.class_weight, ["balanced"])
+        sums = np.bincount(codes, weights, len(self.classes_))
+        return np.asarray(sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0)))
+
+    def _solve_two(self, X: Any, targets: FloatVector, costs: FloatVector) -> None:
+        loss = LogisticLoss(targets, costs)
+        columns = make_columns(X, costs, self.fit_intercept)
+        share = float(self.l1_ratio)
+        problem = Problem(columns, loss, share, 1.0 - share)
+        empty = np.zeros(X.shape[0])
+        tol = max(float(self.tol), _ROUNDING) * loss.value(empty + problem.intercept(empty, 0.0))
+        solution = (solve_l1 if share else solve_l2)(problem, self._started(X.shape[1]), tol, int(self.max_iter))
+        self._take_in(solution, columns.centres)
+        self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
+        self._warn_unless(solution.gap, tol)
+
+    def _solve_many(self, X: Any, codes: IntVector, costs: FloatVector) -> None:
+        hot = np.zeros((X.shape[0], len(self.classes_)))
+        hot[np.arange(len(codes)), codes] = 1.0
+        columns = make_columns(X, costs, self.fit_intercept)
+        problem = Multinomial(columns, hot, costs, 1.0)
+        shape = (hot.shape[1], X.shape[1])
+        shares = costs @ hot / costs.sum()
+        intercepts = np.log(shares) - np.log(shares).mean() if self.fit_intercept else np.zeros(len(shares))
+        empty = np.zeros(shape)
+        tol = max(float(self.tol), _ROUNDING) * problem.primal(problem.scores(empty) + intercepts, empty)
+        start = self._started(empty.size).reshape(shape)
+        if start.any():
+            intercepts = np.asarray(self.intercept_, dtype=np.float64) + start @ columns.centres
+        found = solve_multinomial(problem, start, intercepts, tol, int(self.max_iter))
+        self.coef_ = found.weights
+        free = found.intercepts - found.intercepts.mean()  # a constant for all classes changes nothing
+        self.intercept_ = free - found.weights @ columns.centres if self.fit_intercept else np.zeros(len(free))
+        self.n_iter_, self.dual_gap_ = found.n_iter + 1, found.gap
+        self._warn_unless(found.gap, tol)

@@ -1,0 +1,186 @@
+r"""The problem of a generalised linear model, its certificate, and what a solver returns.
+
+.. math:: P(w, b) = \sum_i c_i \varphi(y_i, x_i \cdot w + b) + l_1 \|w\|_1 + \tfrac12 l_2 \|w\|^2 .
+
+For dual variables that sum to zero, with :math:`v = X^\top\theta - l_2 w`,
+
+.. math:: D = \sum_i (\text{dual term})_i(\kappa\theta_i) - \tfrac12 \kappa^2 l_2 \|w\|^2
+          \quad\text{where}\quad \kappa |v_j| \le l_1 \text{ for all } j
+
+is a lower bound of the minimum: the squared norm is a squared loss of rows :math:`\sqrt{l_2} e_j`, whose dual variables
+are :math:`-\sqrt{l_2}\,w_j`. Without :math:`l_1` it is the sum at :math:`\kappa = 1` less
+:math:`\|X^\top\theta\|^2 / (2 l_2)`.
+
+Screening: D is concave with the modulus 1 / L of a loss whose second derivative is at most L, so that the optimal
+:math:`|v_j|` lies within :math:`\sqrt{2 (P - D)}\,\|x_j\|` of that of any dual point, in the norm that `norms` says.
+Where this is below :math:`l_1`, the weight is zero at every optimum.
+
+Source: Fenchel's duality; Ndiaye, Fercoq, Gramfort and Salmon, JMLR 2017 (gap safe screening).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.linear_model.columns import Columns
+from dsgd.linear_model.losses import AbstractLoss
+from dsgd.types import FloatVector
+
+__all__ = ["Certificate", "Problem", "Solution", "certify", "longest_step"]
+
+
+_MOST_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A generalised linear model to fit.
+
+    Parameters
+    ----------
+    columns : Columns
+        X.
+    loss : AbstractLoss
+        The loss, with targets and costs.
+    l1, l2 : float
+        Weights of the two penalties; not both zero.
+    """
+
+    columns: Columns
+    loss: AbstractLoss
+    l1: float
+    l2: float
+
+    def penalty(self, weights: FloatVector) -> float:
+        """Return the penalty of weights."""
+        return self.l1 * float(np.abs(weights).sum()) + 0.5 * self.l2 * float(weights @ weights)
+
+    def primal(self, scores: FloatVector, weights: FloatVector) -> float:
+        """Return P, given the scores with the intercept."""
+        return self.loss.value(scores) + self.penalty(weights)
+
+    def intercept(self, scores: FloatVector, start: float) -> float:
+        """Return the best intercept, or 0.0 in a model without one."""
+        return self.loss.intercept(scores, start) if self.columns.has_intercept else 0.0
+
+    def norms(self) -> FloatVector:
+        """Return the norms of the columns that screening uses, shape (n_features,)."""
+        norms: FloatVector = np.sqrt(self.loss.smoothness * self.columns.squares(self.loss.costs) + self.l2)
+        return norms
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The objective and its lower bound at weights.
+
+    Parameters
+    ----------
+    primal, dual : float
+        P and D.
+    products : array of float64, shape (n_features,)
+        X' theta: minus the gradient of the loss.
+    scale : float
+        The factor kappa of the dual variables.
+    """
+
+    primal: float
+    dual: float
+    products: FloatVector
+    scale: float
+
+    @property
+    def gap(self) -> float:
+        """P - D, not below zero; no number if one of them is none."""
+        return max(self.primal - self.dual, 0.0)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns.
+
+    Parameters
+    ----------
+    weights : array of float64, shape (n_features,)
+        The weights.
+    intercept : float
+        The intercept, for columns as the problem has them.
+    gap : float
+        P less a lower bound of its minimum, over all rows and columns.
+    n_iter : int
+        Newton steps or rounds.
+    n_screened : int
+        Weights that the certificates prove to be zero at every optimum.
+    """
+
+    weights: FloatVector
+    intercept: float
+    gap: float
+    n_iter: int
+    n_screened: int = 0
+
+
+def certify(problem: Problem, weights: FloatVector, scores: FloatVector) -> Certificate:
+    """Return the certificate of weights, over all rows and columns.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    weights : array of float64, shape (n_features,)
+        Any weights.
+    scores : array of float64, shape (n_rows,)
+        Their scores with the intercept.
+    """
+    loss, l1, l2 = problem.loss, problem.l1, problem.l2
+    duals = loss.duals(loss.mean(scores))
+    if problem.columns.has_intercept:
+        duals = loss.balanced(duals)
+    products = problem.columns.products(duals)
+    primal = problem.primal(scores, weights)
+    if l1 == 0.0:
+        return Certificate(primal, loss.dual_value(duals) - 0.5 * float(products @ products) / l2, products, 1.0)
+    steepest = float(np.abs(products - l2 * weights).max(initial=0.0))
+    scale = min(1.0, l1 / steepest) if steepest > 0.0 else 1.0
+    dual = loss.dual_value(scale * duals) - 0.5 * scale**2 * l2 * float(weights @ weights)
+    return Certificate(primal, dual, products, scale)
+
+
+def longest_step(
+    problem: Problem,
+    weights: FloatVector,
+    change: FloatVector,
+    scores: FloatVector,
+    moved: FloatVector,
+    intercept: float,
+) -> tuple[FloatVector, FloatVector, float] | None:
+    """Return weights, scores and intercept after the longest of the steps 1, 1/2, ... that does not raise P, if any.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    weights, change : array of float64, shape (n_features,)
+        Where to begin, and what a step of one adds.
+    scores, moved : array of float64, shape (n_rows,)
+        The scores of both, without the intercept.
+    intercept : float
+        The intercept at the beginning; that at the end is the best one.
+
+    Returns
+    -------
+    tuple or None
+        None where P is minimal to rounding.
+    """
+    if not change.any():
+        return None
+    before = problem.primal(scores + intercept, weights)
+    step = 1.0
+    for _ in range(_MOST_HALVINGS):
+        new, new_scores = weights + step * change, scores + step * moved
+        new_intercept = problem.intercept(new_scores, intercept)
+        if problem.primal(new_scores + new_intercept, new) <= before:
+            return new, new_scores, new_intercept
+        step *= 0.5
+    return None

@@ -1,0 +1,289 @@
+"""The generalised linear models: certificates, optimality, agreement with scikit-learn, contract, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.special import log_softmax
+from sklearn import linear_model as peers
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dsgd
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
+from dsgd.linear_model.columns import make_columns
+from dsgd.linear_model.losses import LogisticLoss, PoissonLoss, SquaredLoss
+from dsgd.linear_model.problem import Problem, certify
+
+N, P = 80, 30
+RNG = np.random.default_rng(0)
+X = np.where(RNG.random((N, P)) < 0.4, RNG.normal(0.7, 1.0, (N, P)), 0.0)
+SCORES = X[:, :4] @ [1.0, -1.0, 0.5, 0.5]
+WEIGHTS = RNG.integers(0, 4, N).astype(float)
+TARGETS: dict[str, Any] = {
+    "values": SCORES + 3.0 + 0.3 * RNG.standard_normal(N),
+    "labels": np.where(SCORES + 0.5 * RNG.standard_normal(N) > 0.3, "yes", "no"),
+    "classes": np.digitize(SCORES + 0.5 * RNG.standard_normal(N), [-0.3, 0.7]),
+    "counts": RNG.poisson(np.exp(0.5 * SCORES)).astype(float),
+}
+#: Ours, scikit-learn's class and what it needs to be exact, and the targets.
+MODELS: dict[str, tuple[Any, Callable[..., Any], dict[str, Any], str]] = {
+    "lasso": (Lasso(0.05), peers.Lasso, {"max_iter": 100_000}, "values"),
+    "elastic net": (ElasticNet(0.05, l1_ratio=0.7), peers.ElasticNet, {"max_iter": 100_000}, "values"),
+    "ridge": (Ridge(2.0), peers.Ridge, {"solver": "sparse_cg", "max_iter": 10_000}, "values"),
+    "poisson": (PoissonRegressor(alpha=0.02), peers.PoissonRegressor, {"max_iter": 10_000}, "counts"),
+    "logistic l2": (LogisticRegression(C=3.0), peers.LogisticRegression, {"max_iter": 10_000}, "labels"),
+    "logistic balanced": (
+        LogisticRegression(C=3.0, class_weight="balanced"),
+        peers.LogisticRegression,
+        {"max_iter": 10_000},
+        "labels",
+    ),
+    "logistic l1": (
+        LogisticRegression(l1_ratio=1.0),
+        peers.LogisticRegression,
+        {"solver": "saga", "max_iter": 100_000},
+        "labels",
+    ),
+    "logistic elastic": (
+        LogisticRegression(C=0.5, l1_ratio=0.5),
+        peers.LogisticRegression,
+        {"solver": "saga", "max_iter": 100_000},
+        "labels",
+    ),
+    "multinomial": (LogisticRegression(C=2.0), peers.LogisticRegression, {"max_iter": 10_000}, "classes"),
+}
+
+
+def exact(name: str) -> tuple[Any, Any, Any]:
+    """Return our model with a small tolerance, scikit-learn's, and the targets."""
+    ours, peer, options, kind = MODELS[name]
+    shared = {key: value for key, value in ours.get_params().items() if key not in ("tol", "max_iter", "warm_start")}
+    model = clone(ours).set_params(tol=1e-12)
+    return model, peer(**shared, **options, tol=1e-12), TARGETS[kind]
+
+
+def objective(model: Any, rows: Any, y: Any, weights: Any) -> float:
+    """Return what a model minimises, by numpy, from its coefficients: the twin of the solvers' own."""
+    scores = np.asarray(rows @ model.coef_.T) + model.intercept_
+    w = model.coef_
+    if isinstance(model, LogisticRegression):
+        logs = log_softmax(np.column_stack([-scores / 2, scores / 2]) if scores.shape[1] == 1 else scores, axis=1)
+        classes, codes = np.unique(y, return_inverse=True)
+        if model.class_weight == "balanced":
+            sums = np.bincount(codes, weights)
+            weights = weights * (sums.sum() / (len(classes) * sums))[codes]
+        loss = -model.C * float(weights @ logs[np.arange(len(codes)), codes])
+        return loss + model.l1_ratio * np.abs(w).sum() + (1 - model.l1_ratio) / 2 * (w**2).sum()
+    if isinstance(model, Ridge):
+        return float(weights @ (y - scores) ** 2 + model.alpha * w @ w)
+    if isinstance(model, PoissonRegressor):
+        return float(weights @ (np.exp(scores) - y * scores) / weights.sum() + model.alpha / 2 * w @ w)
+    share = getattr(model, "l1_ratio", 1.0)
+    penalty = model.alpha * (share * np.abs(w).sum() + (1 - share) / 2 * w @ w)
+    return float(weights @ (y - scores) ** 2 / (2 * weights.sum()) + penalty)
+
+
+@parametrize_with_checks([Lasso(), ElasticNet(), Ridge(), PoissonRegressor(), LogisticRegression()])
+def test_sklearn_contract(estimator: Any, check: Any) -> None:
+    """Every model keeps scikit-learn's whole contract, with no expected failure."""
+    check(estimator)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("form", ["dense", "csr", "weights"])
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_sklearn(name: str, form: str, intercept: bool) -> None:
+    """Coefficients, intercepts and predictions are scikit-learn's, on dense and sparse rows and with weights."""
+    model, peer, y = exact(name)
+    model.fit_intercept = peer.fit_intercept = intercept
+    if name == "ridge" and form != "csr":
+        peer.set_params(solver="cholesky")
+    rows = sp.csr_matrix(X) if form == "csr" else X
+    weights = WEIGHTS if form == "weights" else None
+    model.fit(rows, y, weights)
+    peer.fit(rows, y, weights)
+    np.testing.assert_allclose(model.coef_, peer.coef_, atol=2e-4)
+    np.testing.assert_allclose(model.intercept_, peer.intercept_, atol=2e-4)
+    for method in ("predict", "predict_proba", "decision_function"):
+        if hasattr(model, method) and getattr(model, method)(X).dtype.kind == "f":
+            np.testing.assert_allclose(getattr(model, method)(X), getattr(peer, method)(X), atol=2e-3)
+
+
+@pytest.mark.parametrize("tol", [0.3, 1e-2, 1e-9])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gap_bounds_the_error(name: str, tol: float) -> None:
+    """The objective of what `fit` returns, by numpy, is above its minimum by no more than `dual_gap_`."""
+    model, peer, y = exact(name)
+    best = clone(model).fit(X, y, WEIGHTS)
+    model.set_params(tol=tol).fit(X, y, WEIGHTS)
+    peer.fit(X, y, WEIGHTS)
+    reached = objective(model, X, y, WEIGHTS)
+    theirs = clone(model)
+    theirs.coef_, theirs.intercept_ = peer.coef_, peer.intercept_
+    least = min(objective(best, X, y, WEIGHTS), objective(theirs, X, y, WEIGHTS))
+    assert reached - least <= model.dual_gap_ + 1e-12 * abs(least)
+    assert least >= reached - model.dual_gap_ - 1e-12 * abs(least)
+
+
+@pytest.mark.parametrize("has_intercept", [True, False])
+@pytest.mark.parametrize("l1", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["squared", "logistic", "poisson"])
+def test_every_certificate_is_below_every_objective(kind: str, l1: float, has_intercept: bool) -> None:
+    """At random weights the dual value is below the objective at any others, also the best ones."""
+    if kind == "poisson" and l1:
+        pytest.skip("no model has this")
+    rng = np.random.default_rng(3)
+    make, y = {
+        "squared": (SquaredLoss, TARGETS["values"]),
+        "logistic": (LogisticLoss, (TARGETS["labels"] == "yes").astype(float)),
+        "poisson": (PoissonLoss, TARGETS["counts"]),
+    }[kind]
+    columns = make_columns(X, WEIGHTS, has_intercept)
+    problem = Problem(columns, make(y, WEIGHTS), l1, 0.5)
+    certificates = []
+    for size in (0.0, 0.01, 0.1, 0.3):
+        weights = size * rng.standard_normal(P)
+        scores = columns.scores(weights)
+        # An intercept that is not the best one leaves dual variables that do not sum to zero until they are balanced.
+        scores = scores + problem.intercept(scores, 0.0) + has_intercept * rng.normal()
+        certificates.append(certify(problem, weights, scores))
+    assert max(c.dual for c in certificates) < min(c.primal for c in certificates)
+
+
+@pytest.mark.parametrize("make", [SquaredLoss, LogisticLoss, PoissonLoss])
+def test_balanced_dual_variables_sum_to_zero(make: Any) -> None:
+    """At any scores they do, and what they say that the model predicts is a value, a probability or a rate."""
+    y = (TARGETS["labels"] == "yes").astype(float)
+    loss = make(y, WEIGHTS)
+    given = loss.duals(loss.mean(SCORES + 1.5))
+    duals = loss.balanced(given)
+    assert abs(given.sum()) > 1.0
+    assert abs(duals.sum()) < 1e-9
+    has_weight = WEIGHTS > 0
+    predicted = y[has_weight] - duals[has_weight] / WEIGHTS[has_weight]
+    if make is not SquaredLoss:
+        assert (predicted >= 0.0).all()
+    if make is LogisticLoss:
+        assert (predicted <= 1.0).all()
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.02])
+@pytest.mark.parametrize("rows", [X, sp.csc_matrix(X)])
+def test_lasso_meets_the_optimality_conditions(rows: Any, alpha: float) -> None:
+    """Correlations with the residual are alpha times the sign of a coefficient, and no larger where it is zero."""
+    y = TARGETS["values"]
+    model = Lasso(alpha, tol=1e-13).fit(rows, y)
+    slopes = X.T @ (y - model.predict(X)) / N
+    active = model.coef_ != 0
+    assert 0 < active.sum() < P
+    np.testing.assert_allclose(slopes[active], alpha * np.sign(model.coef_[active]), atol=1e-6)
+    assert (np.abs(slopes[~active]) <= alpha + 1e-9).all()
+
+
+def test_working_sets_and_screening_keep_the_optimum() -> None:
+    """With many more columns than a working set has, most are proven zero, and the rest is scikit-learn's."""
+    rng = np.random.default_rng(1)
+    wide = rng.standard_normal((60, 700))
+    y = wide[:, :5].sum(axis=1) + 0.1 * rng.standard_normal(60)
+    alpha = np.abs(wide.T @ (y - y.mean())).max() / 60 / 5
+    model = Lasso(alpha, tol=1e-12).fit(wide, y)
+    peer = peers.Lasso(alpha, tol=1e-12, max_iter=100_000).fit(wide, y)
+    np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-5)
+    assert model.n_screened_ > 600
+    assert np.count_nonzero(peer.coef_) <= 700 - model.n_screened_
+
+
+def test_passes_over_columns_are_those_over_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Working sets that are too wide for a matrix give the same models."""
+    y = TARGETS["labels"]
+    for rows in (X, sp.csr_matrix(X)):
+        wanted = LogisticRegression(l1_ratio=0.6, tol=1e-12).fit(rows, y)
+        monkeypatch.setattr("dsgd.linear_model.sparse_newton._MOST_GRAM_COLUMNS", 0)
+        found = LogisticRegression(l1_ratio=0.6, tol=1e-12).fit(rows, y)
+        monkeypatch.undo()
+        np.testing.assert_allclose(found.coef_, wanted.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(N, P), (20, P)])
+def test_conjugate_gradients_and_the_factor_of_rows_are_that_of_columns(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    """All ways to solve a Newton system give the same ridge model; the second shape has fewer rows than columns."""
+    rows, y = X[: shape[0]], TARGETS["values"][: shape[0]]
+    wanted = Ridge(0.5).fit(rows, y).coef_
+    monkeypatch.setattr("dsgd.linear_model.newton._MOST_FACTORED", 25)
+    for given in (rows, sp.csr_matrix(rows)):
+        np.testing.assert_allclose(Ridge(0.5, tol=1e-13).fit(given, y).coef_, wanted, atol=1e-6)
+
+
+def test_alpha_max_gives_zeros() -> None:
+    """At and above the smallest alpha for which zero is optimal, all coefficients are exactly zero; below, not."""
+    y = TARGETS["values"]
+    limit = np.abs((X - X.mean(axis=0)).T @ y).max() / N
+    assert not Lasso(limit * (1 + 1e-12)).fit(X, y).coef_.any()
+    assert Lasso(limit * 0.99, tol=1e-8).fit(X, y).coef_.any()
+
+
+def test_single_precision_and_far_means() -> None:
+    """float32 rows give the model of the same rows in float64; a mean of a million costs no digits that matter."""
+    y = TARGETS["values"]
+    single = X.astype(np.float32)
+    wanted = Lasso(0.05, tol=1e-10).fit(single.astype(np.float64), y).coef_
+    np.testing.assert_allclose(Lasso(0.05, tol=1e-10).fit(single, y).coef_, wanted, atol=1e-6)
+    found = Lasso(0.05, tol=1e-10).fit(np.asfortranarray(X + 1e6), y + 1e6)
+    np.testing.assert_allclose(found.coef_, Lasso(0.05, tol=1e-10).fit(X, y).coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lasso", "poisson", "logistic l1", "multinomial"])
+def test_a_warm_start_is_at_the_optimum(name: str) -> None:
+    """A fit that begins where one has ended needs a certificate or two."""
+    model, _, y = exact(name)
+    model.set_params(warm_start=True, tol=1e-8)
+    first = model.fit(X, y).n_iter_
+    assert model.fit(X, y).n_iter_ <= 2 < first
+
+
+def test_a_fit_that_stops_early_says_so() -> None:
+    """Where max_iter ends a fit, the warning has the gap, which is still a bound."""
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        model = LogisticRegression(max_iter=1, tol=1e-10).fit(X, TARGETS["labels"])
+    best = LogisticRegression(tol=1e-12).fit(X, TARGETS["labels"])
+    ones = np.ones(N)
+    error = objective(model, X, TARGETS["labels"], ones) - objective(best, X, TARGETS["labels"], ones)
+    assert 0 < error <= model.dual_gap_
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_models_predict_the_same(name: str, tmp_path: Any) -> None:
+    """`save` and `dsgd.load` keep predictions to the bit."""
+    model, _, y = exact(name)
+    model.fit(X, y).save(tmp_path / "model.dsgd")
+    assert dsgd.load(tmp_path / "model.dsgd").predict(X).tolist() == model.predict(X).tolist()
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "weights", "message"),
+    [
+        (Lasso(0.0), "values", None, r"alpha=\.\.\."),
+        (ElasticNet(l1_ratio=0.0), "values", None, r"l1_ratio=\.\.\."),
+        (Ridge(-1.0), "values", None, r"alpha=\.\.\."),
+        (LogisticRegression(C=0.0), "labels", None, r"C=\.\.\."),
+        (LogisticRegression(class_weight={"maybe": 2.0}), "labels", None, "maybe"),
+        (LogisticRegression(l1_ratio=0.5), "classes", None, "two classes only"),
+        (PoissonRegressor(), "values", -np.ones(N), "Negative values"),
+        (PoissonRegressor(), "negative", None, "not negative"),
+        (Lasso(), "values", np.zeros(N), "non-zero"),
+    ],
+)
+def test_bad_input_is_refused(model: Any, y: str, weights: Any, message: str) -> None:
+    """Parameters out of range, weights and targets that no model takes are errors that name them."""
+    targets = -np.ones(N) if y == "negative" else TARGETS[y]
+    with pytest.raises((InvalidParameterError, InvalidDataError), match=message):
+        model.fit(X, targets, weights)
