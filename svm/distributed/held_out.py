@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.calibration.curves import N_FOLDS, assign_folds, fit_curve
 from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -110,6 +109,9 @@ def fit_held_out(
     InvalidDataError
         A class has too few rows.
     """
+    # Loads scikit-learn, which a rank that fits no curves does without.
+    from dsgd.svm.calibration.curves import N_FOLDS, fit_curve
+
     folds = _share_folds(held, hold_out, team)[held.all_numbers[held.places]]
     scores: list[FloatMatrix] = []
     order: list[IntVector] = []
@@ -134,6 +136,8 @@ def fit_held_out(
 
 def _share_folds(held: HeldRows, hold_out: HoldOut, team: Team) -> AnyArray:
     """Return the fold of every row of the whole, on all ranks."""
+    from dsgd.svm.calibration.curves import assign_folds
+
     n = int(team.totals(float(len(held.all_numbers)))[0])
     numbers, codes = team.gather(held.all_numbers), team.gather(held.all_codes)
     folds: AnyArray = np.empty(n, dtype=np.uint8)

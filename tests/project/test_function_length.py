@@ -65,10 +65,11 @@ class Function:
 
     @property
     def n_lines(self) -> int:
-        """Lines from `def` to the end, less the docstring."""
+        """Lines from `def` to the end, less the docstring; of a command those of its body, as its options are many."""
         first = self.node.body[0]
         text = _length(first) if _is_text(first) else 0
-        return _length(self.node) - text
+        start = first.lineno if self.is_command else self.node.lineno
+        return _length(self.node) - text - (start - self.node.lineno)
 
     @property
     def n_parameters(self) -> int:
