@@ -97,6 +97,7 @@ def main(folder: Path) -> None:
         errors=errors(),
         hosts=current_rank().group.transport.hosts,
     )
+    dist.barrier()  # a rank that ends closes its connections, and what the other has not read yet is lost
     dist.destroy_process_group()
 
 
