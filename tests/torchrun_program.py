@@ -13,7 +13,7 @@ from torch import nn
 
 from dsgd.collectives import Group
 from dsgd.compress import TopK
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, ProtocolError
 from dsgd.runtime.rank import Rank
 from dsgd.sync import DPSGD, DiLoCo, LocalSGD, MinibatchSGD
 from dsgd.torch import Synchronizer
@@ -56,6 +56,17 @@ def train(strategy: Any, rank: Rank | None = None) -> tuple[np.ndarray, dict[str
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy(), {"bytes_sent": sent}
 
 
+def errors() -> str:
+    """Return what a rank hears when ranks are not at the same point, and when one ends early."""
+    rank = current_rank()
+    try:
+        vector = np.zeros(3 + rank.number)
+        rank.group.transport.exchange(1 - rank.number, vector, 1 - rank.number, np.zeros_like(vector))
+    except ProtocolError as error:
+        return str(error)
+    return "nothing"
+
+
 def uneven() -> str:
     """Return what a rank hears when it takes another number of steps."""
     model = nn.Linear(2, 1)
@@ -83,8 +94,10 @@ def main(folder: Path) -> None:
         *[params for params, _ in found],
         bytes_sent=[sent["bytes_sent"] for _, sent in found],
         uneven=uneven(),
+        errors=errors(),
         hosts=current_rank().group.transport.hosts,
     )
+    dist.barrier()  # a rank that ends closes its connections, and what the other has not read yet is lost
     dist.destroy_process_group()
 
 

@@ -74,6 +74,7 @@ class TorchProcessGroup(AbstractTransport):
         self.hosts = _hosts(group, self.size)
         self._carrier: GlooCarrier | None = GlooCarrier(group, torch.from_numpy)
         self._n_sent: Counter[int] = Counter()
+        self._under_way: list[Any] = []
         self._n_received: Counter[int] = Counter()
 
     def exchange(
@@ -89,7 +90,8 @@ class TorchProcessGroup(AbstractTransport):
                 raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
         dtypes = [None if array is None else check_array(array) for array in (outgoing, incoming)]
         start = arrived_at = ledger.clock()
-        at, sending = to, []
+        at = to
+        sending: list[Any] = []
         try:
             if to is not None and outgoing is not None:
                 header = self._header(self._n_sent[to], op, dtypes[0], outgoing)
@@ -112,6 +114,8 @@ class TorchProcessGroup(AbstractTransport):
                 "takes fewer steps."
             ) from error
         except ProtocolError:  # a RuntimeError, too
+            # gloo forgets a message whose handle is gone, and the peer would wait for it instead of hearing the same.
+            self._under_way += sending
             raise
         except (ConnectionError, RuntimeError) as error:
             raise AbortedError(f"rank {at} went away during an exchange with rank {self.rank}: {error}.") from error

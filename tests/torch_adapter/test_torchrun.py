@@ -74,6 +74,7 @@ def test_torchrun_trains_what_our_ranks_train(tmp_path: Path) -> None:
     for found in (first, second):
         assert found["hosts"].tolist() == [0, 0]
         assert "must take the same number of steps" in str(found["uneven"])
+        assert "bytes, got" in str(found["errors"])
 
 
 def test_without_torchrun_there_is_no_rank() -> None:
