@@ -9,6 +9,7 @@ name                        loss                                         used by
 hinge                       max(0, 1 - z)                                linear SVM
 squared_hinge               max(0, 1 - z)^2                              L2-SVM
 log_loss                    log(1 + exp(-z))                             logistic regression
+softmax                     log(sum_k exp(p_k)) - p_y                    multinomial logistic regression
 modified_huber              max(0, 1 - z)^2 if z >= -1, else -4 z        Zhang, ICML 2004
 perceptron                  max(0, -z)                                   perceptron
 squared_error               (p - y)^2 / 2                                ridge regression
@@ -21,7 +22,8 @@ gamma                       p + y exp(-p)                                positiv
 tweedie                     exp(c p) / c + y exp(-d p) / d               positive targets, many zeros
 =========================== ============================================ =====================================
 
-Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are half the deviance of a mean exp(p), in
+Of softmax p_k are the predictions of all classes and y is one of them (`dsgd.kernels.softmax`); of two classes, which
+have one prediction, it is log_loss. Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are half the deviance of a mean exp(p), in
 the Tweedie family of power 1, 2 and e, without the terms that depend on the target alone, as in scikit-learn's
 `sklearn/_loss/_loss.pyx.tp`: a loss may be below zero.
 """
@@ -80,6 +82,9 @@ class Loss:
         The parameter of an estimator that the loss reads.
     bounds : tuple of float, default (0, infinity)
         The least and the largest value of the parameter.
+    is_coupled : bool, default False
+        Whether several classes share one loss, that of `dsgd.kernels.softmax`, and are not trained each against the
+        rest. With one output such a loss is that of its code.
     """
 
     name: str
@@ -89,6 +94,7 @@ class Loss:
     curvature: float = 1.0
     parameter: str | None = None
     bounds: tuple[float, float] = (0.0, math.inf)
+    is_coupled: bool = False
 
     @property
     def has_corner(self) -> bool:
@@ -112,6 +118,7 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
             Loss("hinge", HINGE, "classification", "Cortes and Vapnik 1995"),
             Loss("squared_hinge", SQUARED_HINGE, "classification", "Fan et al. 2008, LIBLINEAR", 2.0),
             Loss("log_loss", LOG_LOSS, "classification", "Cox 1958", 0.25),
+            Loss("softmax", LOG_LOSS, "classification", "Cox 1966", 0.25, is_coupled=True),
             Loss("modified_huber", MODIFIED_HUBER, "classification", "Zhang 2004, eq. 8", 2.0),
             Loss("perceptron", PERCEPTRON, "classification", "Rosenblatt 1958"),
             Loss("squared_error", SQUARED_ERROR, "regression", "Gauss 1809"),

@@ -78,7 +78,7 @@ class AbstractState(ABC):
 
     Attributes
     ----------
-    counters : array of float64, shape (COUNTERS + n_outputs,)
+    counters : array of float64, shape (COUNTERS + n_losses,)
         What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen and output_losses read and write; see
         `new_counters`.
     on_gradient : callable or None
@@ -133,7 +133,7 @@ class AbstractState(ABC):
 
     @property
     def output_losses(self) -> FloatVector:
-        """The parts of `loss_sum`, one for each output, shape (n_outputs,)."""
+        """The parts of `loss_sum`, one for each output that has a loss of its own, shape (n_losses,)."""
         return self.counters[kernels.COUNTERS :]
 
     def start_epoch(self) -> None:
@@ -144,9 +144,9 @@ class AbstractState(ABC):
         self.counters[kernels.N_SEEN] = 0.0
 
 
-def new_counters(n_outputs: int) -> FloatVector:
-    """Return the counters of a state before the first step, for so many outputs."""
-    counters = np.zeros(kernels.COUNTERS + n_outputs)
+def new_counters(n_losses: int) -> FloatVector:
+    """Return the counters of a state before the first step, for so many losses of a row."""
+    counters = np.zeros(kernels.COUNTERS + n_losses)
     counters[kernels.T] = counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
     return counters
 
@@ -265,6 +265,11 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
     @property
     @abstractmethod
     def n_outputs(self) -> int:
+        """How many times a step goes over the entries of a row: once for each output."""
+
+    @property
+    @abstractmethod
+    def n_losses(self) -> int:
         """How many losses a row has: one for each output that is trained by itself."""
 
     @abstractmethod
@@ -315,7 +320,7 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
 
     @abstractmethod
     def objective_sums(self, params: FloatVector, rows: RowsT, state: StateT) -> FloatVector:
-        """Return what of each output is to become smaller from epoch to epoch, shape (n_outputs,), times rows seen.
+        """Return what of each loss is to become smaller from epoch to epoch, shape (n_losses,), times rows seen.
 
         That is the sum of the losses of this epoch, each before its step, and for each of their rows the penalty, which
         is that of the present model.

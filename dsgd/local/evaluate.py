@@ -6,6 +6,7 @@ import numpy as np
 
 from dsgd.kernels.evaluate import evaluate_rows
 from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.softmax import evaluate_softmax_rows
 from dsgd.local.base import Evaluation
 from dsgd.local.objective import Objective
 from dsgd.local.shard import Residency, Shard
@@ -42,7 +43,7 @@ def evaluate(
     step = max(1, stop - start if residency is None else residency.stride)
     for low in range(start, stop, step):
         high = min(stop, low + step)
-        evaluate_rows(
+        given = (
             values,
             shard.indices,
             shard.indptr,
@@ -52,12 +53,12 @@ def evaluate(
             params,
             np.zeros(objective.n_outputs, shard.dtype),
             sums,
-            LOSSES[objective.loss].code,
-            float(objective.epsilon),
-            shard.n_features,
-            low,
-            high,
         )
+        if objective.is_coupled:
+            evaluate_softmax_rows(*given, shard.n_features, low, high)
+        else:
+            code = LOSSES[objective.loss].code
+            evaluate_rows(*given, code, float(objective.epsilon), shard.n_features, low, high)
         if residency is not None:
             residency.at(high)
     return Evaluation.from_vector(sums)

@@ -21,7 +21,8 @@ class Objective:
     """The objective ``(1/n) sum_i w_i c_i loss(f(x_i), y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
 
     With several outputs, one-vs-rest: the sum also goes over outputs, whose targets are +1 for their class and -1 for
-    all others.
+    all others. With a loss that couples them (`is_coupled`) a row has one loss, and c_i is the positive weight of its
+    class.
 
     Parameters
     ----------
@@ -83,6 +84,16 @@ class Objective:
                     f"Objective({name}=...) must have one entry per output, {self.n_outputs}. Got {len(weights)}."
                 )
             object.__setattr__(self, name, tuple(float(weight) for weight in weights))
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether the outputs share one loss, of which a step needs the predictions of all of them."""
+        return LOSSES[self.loss].is_coupled and self.n_outputs > 1
+
+    @property
+    def curvature(self) -> float:
+        """Most by which slopes change over a unit of the predictions; of coupled outputs twice that of each alone."""
+        return LOSSES[self.loss].curvature * (2.0 if self.is_coupled else 1.0)
 
     @property
     def l1_share(self) -> float:

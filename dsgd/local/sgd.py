@@ -13,6 +13,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
+from dsgd.kernels import softmax as softmax_kernels
 from dsgd.kernels import variance as variance_kernels
 from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
 from dsgd.kernels.losses import LOSSES
@@ -115,6 +116,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
                     f"SGD(reduction={self.reduction!r}) has steps of its own: schedule='constant', eta0=1.0, no rule."
                 )
             check_reduction(self.reduction, self.objective, average=self.average, sampling=self.sampling)
+        if self.sampling is not None and self.objective.is_coupled:
+            raise IncompatiblePartsError(
+                f"SGD(sampling={self.sampling!r}) draws rows by slopes of one class against the rest, and "
+                f"loss={self.objective.loss!r} has slopes of all classes together: use sampling='uniform', or "
+                "loss='log_loss'."
+            )
 
     @property
     def steps(self) -> Steps:
@@ -124,12 +131,18 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def steps_in_fused_rounds(self) -> bool:
         """Whether a step is a plain one on the next row of the walk, as kernels of many rounds take it."""
-        return (self.rule, self.sampling, self.reduction, self.features) == (None, None, None, None)
+        plain = (self.rule, self.sampling, self.reduction, self.features) == (None, None, None, None)
+        return plain and not self.objective.is_coupled
 
     @property
     def n_outputs(self) -> int:
         """One, or the number of classes."""
         return self.objective.n_outputs
+
+    @property
+    def n_losses(self) -> int:
+        """One where the classes share it, else one for each output."""
+        return 1 if self.objective.is_coupled else self.objective.n_outputs
 
     @property
     def averages_suffix(self) -> bool:
@@ -155,7 +168,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             batch = self.steps.rows if self.steps.once_a_round else self.rule.batch or DEFAULT_BATCH
             rule = self.rule.init(model, constants, sparse=is_sparse, batch=batch)
         return SGDState(
-            counters=new_counters(k),
+            counters=new_counters(self.n_losses),
             constants=constants,
             codes=codes,
             class_weights=objective.class_weights(),
@@ -246,9 +259,21 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
             return partial(variance_kernels.run_reduced, *own)
         if rule is None:
-            return partial(kernels.run_rows, *arguments)
+            return partial(self._run_rows, *arguments)
+        if self.objective.is_coupled:
+            return partial(self._run_batches, params, shard, state)
         of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
         return partial(rule_kernels.run_batches, *arguments, *of_rule)
+
+    @property
+    def _run_rows(self) -> Callable[..., None]:
+        """The kernel that takes plain steps."""
+        return softmax_kernels.run_softmax_rows if self.objective.is_coupled else kernels.run_rows  # type: ignore[no-any-return]
+
+    @property
+    def _gradient_rows(self) -> Callable[..., None]:
+        """The kernel that adds gradients up."""
+        return softmax_kernels.gradient_softmax_rows if self.objective.is_coupled else kernels.gradient_rows  # type: ignore[no-any-return]
 
     def _run_features(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
         """Take a step on the features of each row, block by block; none where there are no rows."""
@@ -256,12 +281,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         if start == stop:
             # Loads the kernels.
             block, order = state.features.none_of(shard)
-            kernels.run_rows(*self.arguments(params, block, state)[:-1], order, 0, 0)
+            self._run_rows(*self.arguments(params, block, state)[:-1], order, 0, 0)
         for block, order in state.features.over(shard, state.order, start, stop):
-            kernels.run_rows(*self.arguments(params, block, state)[:-1], order, 0, block.n_rows)
+            self._run_rows(*self.arguments(params, block, state)[:-1], order, 0, block.n_rows)
 
     def _run_batches(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
-        """Take a step of the rule on each batch of drawn rows, cut as `dsgd.kernels.rules.run_batches` does."""
+        """Take a step of the rule on each batch of rows, cut as `dsgd.kernels.rules.run_batches` does."""
         assert state.rule is not None
         gradient, n_batches = state.rule.gradient, -(-(stop - start) // state.rule.batch)
         for k in range(n_batches):
@@ -328,7 +353,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             for block, order in blocks.over(shard, state.order, start, stop):
                 arguments = self.arguments(params, block, state)
                 own = (*arguments[:6], params, blocks.gradient, *arguments[9:13], order)
-                kernels.gradient_rows(*own, 0, block.n_rows)
+                self._gradient_rows(*own, 0, block.n_rows)
                 out += blocks.gradient
             return
         # The same, but for the model that is left out and the average, penalty and order behind it.
@@ -348,7 +373,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
                 *before, *own, *after, kept.slopes, kept.rows, kept.key, kept.refresh, start, stop
             )
         elif state.sampling is None:
-            kernels.gradient_rows(*before, *own, *after, start, stop)
+            self._gradient_rows(*before, *own, *after, start, stop)
         else:
             drawn = state.sampling.arguments()
             importance_kernels.gradient_drawn(*before, *own, *after, *drawn, start, stop)
@@ -407,7 +432,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         return Evaluation.from_vector(sums)
 
     def objective_sums(self, params: FloatVector, shard: Shard, state: SGDState) -> FloatVector:
-        """Return for each output the objective in this epoch, times the rows seen.
+        """Return for each loss of a row the objective in this epoch, times the rows seen.
 
         scikit-learn takes the mean of the penalty over the steps of the epoch, with two more passes over a row; here it
         is that of the model at its end, from one pass over the model.
@@ -416,7 +441,10 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         if objective.strength > 0.0:
             factor = state.n_seen * objective.strength
             by_column = shard.is_sparse and self.features is None
-            add_penalties(sums, params, self.width(shard), objective.l1_share, factor, by_column=by_column)
+            penalties = np.zeros(objective.n_outputs) if objective.is_coupled else sums
+            add_penalties(penalties, params, self.width(shard), objective.l1_share, factor, by_column=by_column)
+            if objective.is_coupled:
+                sums += penalties.sum()
         return sums
 
     @property
@@ -451,7 +479,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         rate = learning_rate.py_func(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
         if cycle is not None:
             rate = self.eta0 * cycle_factor.py_func(row.code, t, cycle.peak, cycle.half_cycle, cycle.third)
-        closed = rate * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
+        closed = rate * objective.curvature * (mean_square + float(objective.fit_intercept))
         return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 
     def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> FloatVector | None:

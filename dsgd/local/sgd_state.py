@@ -23,7 +23,7 @@ class SGDState(AbstractState):
 
     Parameters
     ----------
-    counters : array of float64, shape (COUNTERS + n_outputs,)
+    counters : array of float64, shape (COUNTERS + n_losses,)
         What the attributes t, eta_scale, loss_sum, n_averaged and output_losses read and write.
     constants : array of float64, shape (CONSTANTS,)
         Parameters of the optimiser as kernels read them.

@@ -261,6 +261,11 @@ def check_reduction(
     IncompatiblePartsError
         Both are named.
     """
+    if objective.is_coupled:
+        raise IncompatiblePartsError(
+            f"{reduction!r} remembers slopes of one class against the rest, and loss={objective.loss!r} of several "
+            "classes has slopes of all classes together: use loss='log_loss', or optimizer=None."
+        )
     smooth = [name for name, row in LOSSES.items() if not row.has_corner]
     if objective.loss not in smooth:
         raise IncompatiblePartsError(

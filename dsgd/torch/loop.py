@@ -42,7 +42,7 @@ class LoopState(AbstractState):
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, buffers: ModuleStatistics, *, remembers: bool
     ) -> None:
-        self.counters = new_counters(n_outputs=1)
+        self.counters = new_counters(n_losses=1)
         self.buffers = buffers
         self.last_rate = 0.0
         self._rates: list[float] = []

@@ -116,7 +116,12 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
 
     @property
     def n_outputs(self) -> int:
-        """One: a row has one loss, however many outputs the module has."""
+        """One: a row goes through the module once, however many outputs that has."""
+        return 1
+
+    @property
+    def n_losses(self) -> int:
+        """One, however many outputs the module has."""
         return 1
 
     def init(self, rows: TensorRows) -> ModuleState:
@@ -132,7 +137,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         for group in optimizer.param_groups:
             group["dsgd_lr"] = group["lr"]
         return ModuleState(
-            new_counters(self.n_outputs),
+            new_counters(self.n_losses),
             flat,
             build_criterion(self.criterion, self.criterion_options).to(flat.device),
             optimizer,

@@ -207,7 +207,7 @@ class EpochEnd:
                 f"Floating-point under-/overflow occurred at epoch #{number}. "
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
-        n_terms = max(1.0, n_seen) * self._job.optimizer.n_outputs
+        n_terms = max(1.0, n_seen) * self._job.optimizer.n_losses
         score = float("nan")
         if self._job.validates:
             score = float(sums.validation[0])

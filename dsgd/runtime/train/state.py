@@ -193,7 +193,7 @@ class TrainState:
 
         Parameters
         ----------
-        counters : array, shape (size, COUNTERS + n_outputs)
+        counters : array, shape (size, COUNTERS + n_losses)
             The counters of all ranks.
         rows : sequence of int, length size
             The rows of each.

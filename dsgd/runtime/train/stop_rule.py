@@ -4,7 +4,7 @@ An output has stopped once its objective, loss and penalty, has not improved by 
 row. Training ends when every output has: outputs that have stopped train on until then, which does them good and costs
 no exchange of its own, so an epoch is the same work for all. scikit-learn, which trains one class after the other, ends
 each where it has stopped; `n_iter_` is the maximum there too. With early stopping the validation score of all outputs
-together takes the place of the objectives.
+together takes the place of the objectives. Outputs that share one loss have one objective, and stop together.
 
 The adaptive schedule first divides its rate by five, and gives up when that would be below 1e-6.
 """
@@ -47,7 +47,7 @@ class StopRule:
     @classmethod
     def begin(cls, job: TrainJob) -> Self:
         """Return the rule before the first epoch."""
-        n_watched = 1 if job.early_stopping else job.optimizer.n_outputs
+        n_watched = 1 if job.early_stopping else job.optimizer.n_losses
         return cls([inf] * n_watched, [0] * n_watched)
 
     def update(self, objectives: FloatVector, score: float, job: TrainJob, state: AbstractState) -> bool:
@@ -55,8 +55,8 @@ class StopRule:
 
         Parameters
         ----------
-        objectives : array of float64, shape (n_outputs,)
-            Of each output the mean loss of this epoch, each before its step, and the penalty.
+        objectives : array of float64, shape (n_losses,)
+            Of each output, or of all that share one loss, the mean loss of this epoch, each before its step, and the penalty.
         score : float
             The validation score; without meaning where it does not decide.
         job : TrainJob

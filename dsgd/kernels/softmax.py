@@ -1,0 +1,297 @@
+"""Steps, gradients and losses of multinomial logistic regression, in which all classes share one loss.
+
+Problem: with the scores ``s_k = <x, w_k> + b_k`` of a row of class y, minimise ``log(sum_k exp(s_k)) - s_y``, which is
+minus the logarithm of the probability ``p_y = exp(s_y) / sum_k exp(s_k)`` that the model gives to the class.
+
+Update: the slope of class k is ``p_k - [y = k]``, and needs the scores of all classes. So a row takes one step for all
+of them, where the kernels of `dsgd.kernels.sgd` take one for each class. All else is as there: arguments, layout, order
+of the parts of a step, average and L1 penalty. The outputs cannot have orders of their own at the end of an epoch.
+
+Cost: that of one against the rest, with one logarithm a row in place of one a class.
+
+Numbers: the largest score is subtracted before exponentials are taken, so that none overflows. Neither the loss nor the
+slope of a row's class is a difference of nearly equal numbers: that of a sure prediction keeps its digits, down to zero.
+
+Source: Cox 1966 (Some procedures connected with the logistic qualitative response curve); Bishop 2006, equation 4.109.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsgd.kernels.epoch_order import block_at, rows_ahead
+from dsgd.kernels.halves import entries_of, open_row
+from dsgd.kernels.jit import kernel, leaf_kernel, scalar
+from dsgd.kernels.sgd import (
+    AVERAGE,
+    COUNTERS,
+    INTERCEPT_RATE,
+    L1_TOTAL,
+    MIN_SCALE,
+    MIN_SCALE_AVERAGING,
+    MIN_SHRINK,
+    N_AVERAGED,
+    N_FEATURES,
+    N_OUTPUTS,
+    SHRINK_RATE,
+    T,
+    add_step,
+    add_steps,
+    clear,
+    count_rows,
+    fold,
+    join_average,
+    owe,
+    rate_now,
+    wipe,
+)
+from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+
+__all__ = ["evaluate_softmax_rows", "gradient_softmax_rows", "loss_and_slopes", "run_softmax_rows"]
+
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_NO_ROW = np.uint64(2**63)
+
+
+@scalar
+def loss_and_slopes(scores: FloatVector, target: np.uint64) -> float:
+    """Return the loss of a row, and replace its scores by the derivatives with respect to them.
+
+    Parameters
+    ----------
+    scores : array, shape (n_outputs,)
+        The scores, overwritten.
+    target : uint64
+        Class of the row.
+    """
+    n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
+    winner = _ZERO
+    for k in range(_ONE, n_outputs):
+        if scores[k] > scores[winner]:
+            winner = np.uint64(k)
+    best = float(scores[winner])
+    behind = best - float(scores[target])
+    # Of the largest score the exponential is one: adding the others up alone keeps the digits of small ones.
+    rest, others = 0.0, 0.0
+    for k in range(n_outputs):
+        share = math.exp(float(scores[k]) - best)
+        scores[k] = dtype(share)
+        rest += 0.0 if k == winner else share
+        others += 0.0 if k == target else share
+    inverse = 1.0 / (1.0 + rest)
+    for k in range(n_outputs):
+        scores[k] = dtype(scores[k] * inverse)
+    scores[target] = dtype(-others * inverse)
+    return behind + math.log1p(rest)
+
+
+@scalar
+def score_row(
+    entries: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    n_features: np.uint64,
+    scale: float,
+    scores: FloatVector,
+) -> float:
+    """Write the scores of a row into `scores`; return zero, or NaN if one of them is not finite."""
+    n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
+    guard = 0.0
+    if indices is not None:
+        score_columns(entries, indices, first, last, params, scores)
+    for k in range(n_outputs):
+        dot = row_dot(entries, indices, first, last, params, k * n_features) if indices is None else scores[k]
+        p = scale * dot + params[n_outputs * n_features + k]
+        scores[k] = dtype(p)
+        guard += scores[k] * 0.0
+    return guard
+
+
+@leaf_kernel
+def run_softmax_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    auxiliary: FloatVector,
+    received: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step on each of the rows at the places start..stop, in order.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, params, auxiliary, received, factors, constants, codes, order
+        As in `dsgd.kernels.sgd.run_rows`; the loss among the codes is not read.
+    class_weights : array of float64, shape (2, n_outputs)
+        Weight of each class in its first row.
+    counters : array of float64, shape (COUNTERS + 1,)
+        Behind the counters stands the sum of the losses, as rows have one each.
+    start, stop : int
+        Places of the walk.
+    """
+    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
+    t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
+    loss_sum, guard = 0.0, 0.0
+    scale, a, b = 1.0, 0.0, 1.0
+    min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    at, block = start, block_at(order, start)
+    while at < stop:
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
+        wiped_at = _NO_ROW
+        for i in range(first_row, end_row):
+            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            eta = rate_now(counters, constants, codes, t)
+            guard += score_row(entries, indices, first, last, params, n_features, scale, factors)
+            shrink = 1.0 - constants[SHRINK_RATE] * eta
+            if shrink < MIN_SHRINK:
+                if indices is None:
+                    clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
+                else:
+                    wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
+                    wiped_at = np.uint64(i)
+                scale = 1.0
+            else:
+                scale *= shrink
+            if scale < min_scale:
+                fold(params, auxiliary, scale, a, b, n_weights)
+                scale, a, b = 1.0, 0.0, 1.0
+            target = np.uint64(targets[i])
+            loss_sum += loss_and_slopes(factors, target)
+            gain = eta * row_weights[i] * class_weights[0, target]
+            inverse = 1.0 / scale
+            for k in range(n_outputs):
+                slope = float(factors[k])
+                params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
+                step = -slope * (gain * inverse)
+                factors[k] = step
+                if indices is None:
+                    add_step(entries, indices, first, last, params, auxiliary, k * n_features, step, a)
+            if indices is not None:
+                add_steps(entries, indices, first, last, params, auxiliary, factors, a)
+            owed_total = owe(
+                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
+            )
+            if 0 < codes[AVERAGE] <= t:
+                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+            t += 1.0
+    fold(params, auxiliary, scale, a, b, n_weights)
+    counters[T], counters[N_AVERAGED], counters[L1_TOTAL] = t, n_averaged, owed_total
+    counters[COUNTERS] += loss_sum
+    count_rows(counters, stop - start, loss_sum, guard)
+
+
+@leaf_kernel
+def gradient_softmax_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    out: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    start: int,
+    stop: int,
+) -> None:
+    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+        As in `run_softmax_rows`; params are read only, of the counters the sums of losses and the rows seen are
+        updated.
+    out : array, shape (n_params,)
+        The sum, overwritten.
+    start, stop : int
+        Places of the walk.
+    """
+    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
+    for j in range(np.uint64(out.shape[0])):
+        out[j] = 0.0
+    loss_sum, guard = 0.0, 0.0
+    at, block = start, block_at(order, start)
+    while at < stop:
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
+        for i in range(first_row, end_row):
+            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            guard += score_row(entries, indices, first, last, params, n_features, 1.0, factors)
+            target = np.uint64(targets[i])
+            loss_sum += loss_and_slopes(factors, target)
+            weight = class_weights[0, target] * row_weights[i]
+            for k in range(n_outputs):
+                slope = factors[k] * weight
+                factors[k] = slope
+                if constants[INTERCEPT_RATE] > 0.0:
+                    out[n_weights + k] += out.dtype.type(slope)
+                if indices is None:
+                    add_row(entries, indices, first, last, out, k * n_features, slope)
+            if indices is not None:
+                add_columns(entries, indices, first, last, out, factors, 1.0)
+    counters[COUNTERS] += loss_sum
+    count_rows(counters, stop - start, loss_sum, guard)
+
+
+@kernel
+def evaluate_softmax_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    scores: FloatVector,
+    sums: FloatVector,
+    n_features: int,
+    start: int,
+    stop: int,
+) -> None:
+    """Add to `sums` what rows start..stop contribute.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, scores, n_features, start, stop
+        As in `dsgd.kernels.evaluate.evaluate_rows`.
+    sums : array of float64, shape (7,)
+        Loss (times row and class weight), row weight, rows, and weight of the rows classified correctly; the other
+        places are of regression.
+    """
+    width, end = np.uint64(n_features), np.uint64(stop)
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
+    for i in range(np.uint64(start), end):
+        first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
+        guard = score_row(entries, indices, first, last, params, width, 1.0, scores)
+        target, weight, winner = np.uint64(targets[i]), float(row_weights[i]), _ZERO
+        for k in range(_ONE, np.uint64(scores.shape[0])):
+            if scores[k] > scores[winner]:
+                winner = np.uint64(k)
+        if winner == target:
+            sums[3] += weight
+        sums[0] += (loss_and_slopes(scores, target) + guard) * weight * class_weights[0, target]
+        sums[1] += weight
+        sums[2] += 1.0
