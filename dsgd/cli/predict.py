@@ -46,7 +46,7 @@ def predict(
     estimator = load_model(model)
     if proba and not hasattr(estimator, "predict_proba"):
         raise InvalidParameterError(
-            f"--proba: {estimator!r:.60} gives no probabilities; fit with --loss log_loss or modified_huber"
+            f"--proba: {estimator!r:.60} gives no probabilities; fit with --loss log_loss, softmax or modified_huber"
         )
     X, _ = _rows(estimator, [*data, *(more or [])], None)
     predictions = _labels(estimator.predict(X))

@@ -29,7 +29,7 @@ __all__ = ["SGDClassifier"]
 
 
 def _has_probabilities(model: SGDClassifier) -> bool:
-    if model.loss not in {"log_loss", "modified_huber"}:
+    if model.loss not in {"log_loss", "softmax", "modified_huber"}:
         raise AttributeError(f"probability estimates are not available for loss={model.loss!r}")
     return True
 
@@ -49,11 +49,13 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     Parameters
     ----------
     loss : {"hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron", "squared_error", "huber", \
-"epsilon_insensitive", "squared_epsilon_insensitive"}, default "hinge"
-        The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression.
+"epsilon_insensitive", "squared_epsilon_insensitive", "softmax"}, default "hinge"
+        The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression, of several classes each against the
+        rest, and ``"softmax"`` multinomial logistic regression, of all together. With two classes these are the same.
     tol : float or None, default 1e-3
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
-        improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not.
+        improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not;
+        ``"softmax"`` has one for all.
         None trains for exactly `max_iter` epochs.
     learning_rate : str, `dsgd.local.Cyclical` or `dsgd.local.OneCycle`, default "optimal"
         Step size. ``"optimal"``: 1/(alpha (t0 + t)). ``"constant"``: eta0. ``"invscaling"``: eta0/t^power_t.
@@ -71,7 +73,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     Attributes
     ----------
     coef_ : array, shape (1, n_features) or (n_classes, n_features)
-        Weights; one row per class against the rest when there are more than two.
+        Weights; one row per class, against the rest or with ``"softmax"`` beside the others, if there are more than two.
     intercept_ : array, shape (1,) or (n_classes,)
         Intercepts.
     classes_ : array, shape (n_classes,)
@@ -183,18 +185,21 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     @available_if(_has_probabilities)
     @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities; for ``loss="log_loss"`` and ``"modified_huber"``.
+        """Return class probabilities; for ``loss="log_loss"``, ``"softmax"`` and ``"modified_huber"``.
 
         Returns
         -------
         array, shape (n, n_classes)
-            One-versus-rest probabilities, normalised. Zadrozny and Elkan, SIGKDD 2002.
+            Of ``"softmax"`` those of the model; else one-versus-rest probabilities, normalised (Zadrozny and Elkan,
+            SIGKDD 2002).
         """
         if self._is_lazy(X):
             check_is_fitted(self)
             return self._apply("predict_proba", X, len(self.classes_), self.coef_.dtype)
         scores = self.decision_function(X)
-        positive = scipy.special.expit(scores) if self.loss == "log_loss" else (np.clip(scores, -1, 1) + 1) / 2
+        if self.loss == "softmax" and scores.ndim > 1:
+            return scipy.special.softmax(scores, axis=1)
+        positive = (np.clip(scores, -1, 1) + 1) / 2 if self.loss == "modified_huber" else scipy.special.expit(scores)
         if positive.ndim == 1:
             return np.column_stack([1 - positive, positive])
         totals = positive.sum(axis=1, keepdims=True)
@@ -211,6 +216,10 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         array, shape (n, n_classes)
             Log-probabilities.
         """
+        if self.loss == "softmax" and len(self.classes_) > 2:
+            if self._is_lazy(X):
+                return self._apply("predict_log_proba", X, len(self.classes_), self.coef_.dtype)
+            return scipy.special.log_softmax(self.decision_function(X), axis=1)
         return np.log(self.predict_proba(X))
 
     def to_sklearn(self) -> Any:
@@ -219,11 +228,14 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDClassifier
-            Fitted; predicts without dsgd.
+            Fitted; predicts without dsgd. With ``loss="softmax"``, which it does not have, a `LogisticRegression`.
         """
+        from sklearn.linear_model import LogisticRegression
         from sklearn.linear_model import SGDClassifier as Plain
 
         check_is_fitted(self)
+        if self.loss == "softmax":
+            return to_plain(self, LogisticRegression, ("classes_",))
         return to_plain(self, Plain, ("classes_",))
 
     @classmethod

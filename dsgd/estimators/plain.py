@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 from scipy.sparse import issparse
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
@@ -16,6 +17,9 @@ __all__ = ["from_plain", "peer_of", "to_plain"]
 
 #: Fitted attributes that all linear models have, here and there.
 _SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")
+
+#: Parameters that mean the same to scikit-learn's logistic regression.
+_OF_ANY_FIT: Final = {"fit_intercept", "class_weight", "max_iter", "random_state", "verbose", "warm_start"}
 
 
 def peer_of(loss: str) -> type:
@@ -39,7 +43,7 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     model : AbstractSGD
         Fitted.
     plain : type
-        The class of scikit-learn; of regressors that of `peer_of`.
+        The class of scikit-learn; of regressors that of `peer_of`, and `LogisticRegression` of the loss softmax.
     extra : tuple of str
         Fitted attributes to carry over beside those that all linear models have.
 
@@ -58,6 +62,9 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
         theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
     if "penalty" not in theirs and model.penalty is None:
         theirs["alpha"] = 0.0
+    if model.loss == "softmax":
+        # Of its solvers, in other units.
+        theirs = {name: value for name, value in theirs.items() if name in _OF_ANY_FIT}
     if model._deviance is not None:
         del theirs["tol"]  # of its solver, and never None
         theirs |= {"power": ours["tweedie_power"], "link": "log"} if model._deviance.loss == "tweedie" else {}
@@ -65,6 +72,8 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     if model._deviance is not None:
         # Its fit sets it, and its predict reads its link.
         estimator._base_loss = estimator._get_loss()
+    if model.loss == "softmax":
+        estimator.n_iter_ = np.array([model.n_iter_], np.int32)
     if not hasattr(plain, "sparsify"):
         coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
         estimator.coef_, estimator.intercept_ = coef.ravel(), float(estimator.intercept_[0])

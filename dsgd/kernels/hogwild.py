@@ -13,7 +13,7 @@ import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.halves import entries_of, open_row
-from dsgd.kernels.jit import kernel
+from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import (
     COUNTERS,
     INTERCEPT_RATE,
@@ -26,11 +26,62 @@ from dsgd.kernels.sgd import (
     loss_of_output,
     rate_now,
 )
+from dsgd.kernels.softmax import loss_and_slopes
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["run_shared_rows"]
+__all__ = ["run_shared_rows", "run_shared_softmax_rows"]
 
 _ZERO = np.uint64(0)
+
+
+@scalar
+def shared_score(
+    entries: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    n_features: np.uint64,
+    n_outputs: np.uint64,
+    k: np.uint64,
+) -> float:
+    """Return the score of an output."""
+    dot = 0.0
+    for j in range(first, last):
+        column = j - first if indices is None else np.uint64(indices[j])
+        place = k * n_features + column if indices is None else column * n_outputs + k
+        dot += entries[j] * params[place]
+    return dot + params[n_outputs * n_features + k]
+
+
+@scalar
+def shared_step(
+    entries: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    params: FloatVector,
+    n_features: np.uint64,
+    n_outputs: np.uint64,
+    k: np.uint64,
+    frequencies: FloatVector,
+    constants: FloatVector,
+    eta: float,
+    step: float,
+) -> None:
+    """Take a step of an output, penalty included; `step` is the rate times the weighted slope."""
+    dtype = params.dtype.type
+    for j in range(first, last):
+        column = j - first if indices is None else np.uint64(indices[j])
+        place = k * n_features + column if indices is None else column * n_outputs + k
+        share = eta / frequencies[column]
+        before = params[place]  # read again: other threads have stepped since the score was computed
+        after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * entries[j]
+        owed = constants[L1_RATE] * share
+        if owed > 0.0:
+            after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
+        params[place] = dtype(after)
+    params[n_outputs * n_features + k] -= dtype(constants[INTERCEPT_RATE] * step)
 
 
 @kernel
@@ -68,9 +119,7 @@ def run_shared_rows(
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
-    n_weights = n_outputs * n_features
     entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    dtype = params.dtype.type
     t = counters[T]
     loss_sum = 0.0
     guard = 0.0
@@ -81,28 +130,72 @@ def run_shared_rows(
             first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
-                dot = 0.0
-                for j in range(first, last):
-                    column = j - first if indices is None else np.uint64(indices[j])
-                    place = k * n_features + column if indices is None else column * n_outputs + k
-                    dot += entries[j] * params[place]
-                p = dot + params[n_weights + k]
+                p = shared_score(entries, indices, first, last, params, n_features, n_outputs, k)
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0  # NaN once a score was not finite
                 step = eta * slope * row_weights[i] * class_weight
-                for j in range(first, last):
-                    column = j - first if indices is None else np.uint64(indices[j])
-                    place = k * n_features + column if indices is None else column * n_outputs + k
-                    share = eta / frequencies[column]
-                    before = params[place]  # read again: other threads have stepped since the score was computed
-                    after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * entries[j]
-                    owed = constants[L1_RATE] * share
-                    if owed > 0.0:
-                        after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
-                    params[place] = dtype(after)
-                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * step)
+                shared_step(
+                    entries, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
+                )
             t += stride
     counters[T] = t
+    count_rows(counters, stop - start, loss_sum, guard)
+
+
+@kernel
+def run_shared_softmax_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    frequencies: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    order: IntMatrix,
+    stride: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Do what `run_shared_rows` does for the loss that all classes share; see `dsgd.kernels.softmax`.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, params, frequencies, constants, codes, order, stride, start, stop
+        As in `run_shared_rows`.
+    class_weights, counters
+        As in `dsgd.kernels.softmax.run_softmax_rows`.
+    factors : array, shape (n_outputs,)
+        Scratch of this thread.
+    """
+    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    entries, held, end_held = entries_of(values), _ZERO, _ZERO
+    t, loss_sum, guard = counters[T], 0.0, 0.0
+    at, block = start, block_at(order, start)
+    while at < stop:
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
+        for i in range(first_row, end_row):
+            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            eta = rate_now(counters, constants, codes, t)
+            for k in range(n_outputs):
+                p = shared_score(entries, indices, first, last, params, n_features, n_outputs, k)
+                guard += p * 0.0
+                factors[k] = p
+            target = np.uint64(targets[i])
+            loss_sum += loss_and_slopes(factors, target)
+            gain = eta * row_weights[i] * class_weights[0, target]
+            for k in range(n_outputs):
+                step = gain * factors[k]
+                shared_step(
+                    entries, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
+                )
+            t += stride
+    counters[T] = t
+    counters[COUNTERS] += loss_sum
     count_rows(counters, stop - start, loss_sum, guard)

@@ -181,6 +181,8 @@ def make_models(
 
     Raises
     ------
+    IncompatiblePartsError
+        Classes share one loss.
     InvalidDataError
         A split has no row of a class to train on.
     """
@@ -188,7 +190,13 @@ def make_models(
     models = []
     for number, candidate in enumerate(candidates):
         for split, each in enumerate(summaries):
-            optimizer = optimizer_of(candidate, candidate._objective([each]), 0)
+            objective = candidate._objective([each])
+            if objective.is_coupled:
+                raise IncompatiblePartsError(
+                    f"SGDSearchCV trains every class in a column of its own, and loss={objective.loss!r} has one loss "
+                    "for all of them: use loss='log_loss', or GridSearchCV."
+                )
+            optimizer = optimizer_of(candidate, objective, 0)
             models.append(
                 Model(number, split, optimizer, candidate.tol, candidate.n_iter_no_change, candidate.max_iter)
             )

@@ -24,6 +24,7 @@ def loss(name, y, p, epsilon):
         "hinge": lambda: max(0.0, 1 - z),
         "squared_hinge": lambda: max(0.0, 1 - z) ** 2,
         "log_loss": lambda: math.log1p(math.exp(-z)) if z > -30 else -z,
+        "softmax": lambda: loss("log_loss", y, p, epsilon),  # of two classes, which have one prediction
         "modified_huber": lambda: max(0.0, 1 - z) ** 2 if z >= -1 else -4 * z,
         "perceptron": lambda: max(0.0, -z),
         "squared_error": lambda: r * r / 2,
@@ -46,6 +47,7 @@ def slope(name, y, p, epsilon):
         "hinge": lambda: -y if z <= 1 else 0.0,
         "squared_hinge": lambda: -2 * y * max(0.0, 1 - z),
         "log_loss": lambda: -y / (1 + math.exp(z)) if z < 300 else 0.0,
+        "softmax": lambda: slope("log_loss", y, p, epsilon),
         "modified_huber": lambda: -4 * y if z < -1 else -2 * y * max(0.0, 1 - z),
         "perceptron": lambda: -y if z <= 0 else 0.0,
         "squared_error": lambda: r,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.kernels.hogwild import run_shared_rows
+from dsgd.kernels.hogwild import run_shared_rows, run_shared_softmax_rows
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.types import FloatVector
 
@@ -46,8 +46,9 @@ def shared_walk(
     frequencies[frequencies == 0.0] = 1.0
     state.t += group.rank
     values, indices, indptr, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
+    is_coupled = optimizer.objective.is_coupled
     return partial(
-        run_shared_rows,
+        run_shared_softmax_rows if is_coupled else run_shared_rows,
         values,
         indices,
         indptr,
@@ -56,6 +57,7 @@ def shared_walk(
         classes,
         params,
         frequencies,
+        *((state.factors,) if is_coupled else ()),
         state.counters,
         state.constants,
         state.codes,
