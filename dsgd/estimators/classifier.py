@@ -73,7 +73,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     Attributes
     ----------
     coef_ : array, shape (1, n_features) or (n_classes, n_features)
-        Weights; one row per class, against the rest or with ``"softmax"`` beside the others, if there are more than two.
+        Weights; with more than two classes one row per class, against the rest or with ``"softmax"`` beside the others.
     intercept_ : array, shape (1,) or (n_classes,)
         Intercepts.
     classes_ : array, shape (n_classes,)

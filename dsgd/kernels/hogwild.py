@@ -51,7 +51,8 @@ def shared_score(
         column = j - first if indices is None else np.uint64(indices[j])
         place = k * n_features + column if indices is None else column * n_outputs + k
         dot += entries[j] * params[place]
-    return dot + params[n_outputs * n_features + k]
+    p: float = dot + params[n_outputs * n_features + k]
+    return p
 
 
 @scalar

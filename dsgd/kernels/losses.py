@@ -23,9 +23,9 @@ tweedie                     exp(c p) / c + y exp(-d p) / d               positiv
 =========================== ============================================ =====================================
 
 Of softmax p_k are the predictions of all classes and y is one of them (`dsgd.kernels.softmax`); of two classes, which
-have one prediction, it is log_loss. Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are half the deviance of a mean exp(p), in
-the Tweedie family of power 1, 2 and e, without the terms that depend on the target alone, as in scikit-learn's
-`sklearn/_loss/_loss.pyx.tp`: a loss may be below zero.
+have one prediction, it is log_loss. Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are
+half the deviance of a mean exp(p), in the Tweedie family of power 1, 2 and e, without the terms that depend on the
+target alone, as in scikit-learn's `sklearn/_loss/_loss.pyx.tp`: a loss may be below zero.
 """
 
 from __future__ import annotations

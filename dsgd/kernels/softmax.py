@@ -10,7 +10,7 @@ of the parts of a step, average and L1 penalty. The outputs cannot have orders o
 Cost: that of one against the rest, with one logarithm a row in place of one a class.
 
 Numbers: the largest score is subtracted before exponentials are taken, so that none overflows. Neither the loss nor the
-slope of a row's class is a difference of nearly equal numbers: that of a sure prediction keeps its digits, down to zero.
+slope of a row's class is a difference of nearly equal numbers: those of a sure prediction keep their digits, down to 0.
 
 Source: Cox 1966 (Some procedures connected with the logistic qualitative response curve); Bishop 2006, equation 4.109.
 """

@@ -1,5 +1,7 @@
 """The loss that all classes share: its kernels against their plain-numpy twin, and what refuses it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -36,7 +38,7 @@ def train(optimizer, shard, edges=(0, N_ROWS)):
     params, state = np.zeros(n_params(N_FEATURES, K), shard.dtype), optimizer.init(shard)
     for _ in range(N_EPOCHS):
         state.start_epoch()
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             optimizer.run(params, shard, start, stop, state)
     return params, state
 

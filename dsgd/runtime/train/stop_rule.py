@@ -56,7 +56,8 @@ class StopRule:
         Parameters
         ----------
         objectives : array of float64, shape (n_losses,)
-            Of each output, or of all that share one loss, the mean loss of this epoch, each before its step, and the penalty.
+            Of each output, or of all that share one loss, the mean loss of this epoch, each before its step, and the
+            penalty.
         score : float
             The validation score; without meaning where it does not decide.
         job : TrainJob
