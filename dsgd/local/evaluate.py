@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.evaluate import evaluate_rows
-from dsgd.kernels.losses import LOSSES
 from dsgd.local.base import Evaluation
 from dsgd.local.objective import Objective
 from dsgd.local.shard import Residency, Shard
@@ -52,7 +51,7 @@ def evaluate(
             params,
             np.zeros(objective.n_outputs, shard.dtype),
             sums,
-            LOSSES[objective.loss].code,
+            objective.row.code,
             float(objective.epsilon),
             shard.n_features,
             low,

@@ -15,7 +15,6 @@ from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels import variance as variance_kernels
 from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
-from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
@@ -144,7 +143,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         share, strength = objective.l1_share, objective.strength
         constants = self.constants(sparse=is_sparse)
         codes = np.zeros(kernels.CODES, np.int64)
-        codes[kernels.LOSS] = LOSSES[objective.loss].code
+        codes[kernels.LOSS] = objective.row.code
         codes[kernels.SCHEDULE] = schedule_of(self.schedule).code
         codes[kernels.N_OUTPUTS] = k
         codes[kernels.N_FEATURES] = d
@@ -451,7 +450,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         rate = learning_rate.py_func(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
         if cycle is not None:
             rate = self.eta0 * cycle_factor.py_func(row.code, t, cycle.peak, cycle.half_cycle, cycle.third)
-        closed = rate * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
+        closed = rate * objective.row.curvature * (mean_square + float(objective.fit_intercept))
         return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 
     def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> FloatVector | None:
