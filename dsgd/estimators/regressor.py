@@ -39,8 +39,8 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 "gamma", "tweedie"} or `dsgd.CustomLoss`, default "squared_error"
         The loss, by name or as two functions of your own. The last three names are half deviances with a log link:
         w'x + b is the logarithm of the mean, ``predict`` returns the mean, and ``score`` the share D2 of the deviance
-        that is explained, all as in `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with "poisson" and with "tweedie" of a
-        power below 2, else above zero.
+        that is explained, all as in `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with
+        "poisson" and with "tweedie" of a power below 2, else above zero.
     quantile : float, default 0.5
         The quantile that ``loss="quantile"`` predicts, in (0, 1).
     tweedie_power : float, default 1.5
