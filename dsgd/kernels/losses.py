@@ -47,6 +47,9 @@ MAX_SLOPE = 1e12
 #: Exponents are clipped to this size: slopes are clipped long before, and sums of losses stay finite.
 MAX_EXPONENT = 500.0
 
+#: From here on the code of a loss is an address: no system gives a program its first page.
+ADDRESSES = 4096
+
 HINGE = 0
 PERCEPTRON = 1
 LOG_LOSS = 2
@@ -61,8 +64,6 @@ QUANTILE = 9
 POISSON = 10
 GAMMA = 11
 TWEEDIE = 12
-#: From here on a code is an address: no system gives a program its first page.
-ADDRESSES = 4096
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ def test_other_kernels_call_the_functions_too(options: dict[str, Any]) -> None:
 
 def test_columns_of_a_search_call_the_functions() -> None:
     """A search over losses finds the scores of the named ones."""
-    search = SGDSearchCV(SGDRegressor(max_iter=3, random_state=0), {"loss": [HUBER, "huber", SQUARED_ERROR]}, cv=3)
+    base = SGDRegressor(max_iter=3, tol=None, random_state=0)
+    search = SGDSearchCV(base, {"loss": [HUBER, "huber", SQUARED_ERROR]}, cv=3)
     own, named, other = search.fit(X, Y).cv_results_["mean_test_score"]
     assert own == named != other
 
@@ -176,7 +177,6 @@ def test_what_needs_the_name_of_a_loss_is_refused_or_left_out(tmp_path: Any) -> 
         (lambda y: y, difference, "value=.*two arguments"),
         (half_square, 3, r"slope=.*must be a function"),
         (half_square, lambda y, p: str(p), "slope=.*cannot compile"),
-        (half_square, lambda y, p: open(p), "slope=.*cannot compile"),
         (half_square, lambda y, p: 2.0 * (p - y), "slope of .* is not that of its value. At y=1.0 and p=0.0 it is -2"),
         (lambda y, p: 0.5 * p * p, lambda y, p: p * p / p, "slope of .* must be finite. At y=1.0 and p=0.0 it is nan"),
         (lambda y, p: math.sqrt(p), lambda y, p: 0.5, "value of .* must be finite"),
