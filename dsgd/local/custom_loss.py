@@ -72,7 +72,7 @@ class CustomLoss:
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(size=(2000, 2)), rng.normal(size=2000)
     >>> model = SGDRegressor(CustomLoss(value, slope, curvature=1.8), random_state=0).fit(X, y)
-    >>> 0.6 < model.intercept_[0] < 1.0  # the expectile of a normal variable is 0.86
+    >>> bool(0.7 < model.intercept_[0] < 1.0)  # the expectile of a normal variable is 0.86
     True
     """
 
