@@ -15,14 +15,27 @@ if TYPE_CHECKING:
     from dsgd.inputs.rows import Rows
     from dsgd.jobs.detached import attach, submit
     from dsgd.ledger import Ledger
+    from dsgd.local import CustomLoss
     from dsgd.saving import load
     from dsgd.study.comparison import compare
 
     __version__: str
 
-__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__", "attach", "compare", "load", "submit"]
+__all__ = [
+    "CustomLoss",
+    "Ledger",
+    "Rows",
+    "SGDClassifier",
+    "SGDRegressor",
+    "__version__",
+    "attach",
+    "compare",
+    "load",
+    "submit",
+]
 
 _HOMES: Final = {
+    "CustomLoss": "dsgd.local",
     "Ledger": "dsgd.ledger",
     "Rows": "dsgd.inputs.rows",
     "SGDClassifier": "dsgd.estimators",

@@ -46,6 +46,7 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import (
     AbstractReduction,
     AbstractRule,
+    CustomLoss,
     Importance,
     LearningRate,
     Objective,
@@ -225,7 +226,7 @@ class AbstractSGD(AbstractLinearEstimator):
     """
 
     # The parameters, which `__init__` only stores; where there is no default, the final classes say it.
-    loss: str
+    loss: str | CustomLoss
     _: KW_ONLY
     penalty: str | None = "l2"
     alpha: float = 0.0001

@@ -21,7 +21,7 @@ from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
-from dsgd.local import LearningRate, Objective
+from dsgd.local import CustomLoss, LearningRate, Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
@@ -49,9 +49,10 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     Parameters
     ----------
     loss : {"hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron", "squared_error", "huber", \
-"epsilon_insensitive", "squared_epsilon_insensitive", "softmax"}, default "hinge"
+"epsilon_insensitive", "squared_epsilon_insensitive", "softmax"} or `dsgd.CustomLoss`, default "hinge"
         The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression, of several classes each against the
         rest, and ``"softmax"`` multinomial logistic regression, of all together. With two classes these are the same.
+        One of your own is given targets +1 and -1.
     tol : float or None, default 1e-3
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
         improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not;
@@ -96,7 +97,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
     loss_functions = losses_for(classification=True)
 
-    loss: str = "hinge"
+    loss: str | CustomLoss = "hinge"
     _: KW_ONLY
     learning_rate: LearningRate = "optimal"
     power_t: float = 0.5
@@ -228,7 +229,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDClassifier
-            Fitted; predicts without dsgd. With ``loss="softmax"``, which it does not have, a `LogisticRegression`.
+            Fitted; predicts without dsgd. With ``loss="softmax"``, which it does not have, a `LogisticRegression`. A
+            loss of your own is left out.
         """
         from sklearn.linear_model import LogisticRegression
         from sklearn.linear_model import SGDClassifier as Plain

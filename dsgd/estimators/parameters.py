@@ -21,9 +21,11 @@ from dsgd.local import (
     STORAGES,
     AbstractReduction,
     AbstractRule,
+    CustomLoss,
     Objective,
     check_learning_rate,
     check_reduction,
+    loss_row,
     resolve_sampling,
     schedule_of,
     steps_of,
@@ -59,7 +61,7 @@ def losses_for(*, classification: bool) -> Mapping[str, tuple[Any, ...]]:
 
 def loss_parameter(estimator: Any) -> float:
     """Return the parameter that the loss of an estimator reads; `epsilon`, where it reads none."""
-    return float(getattr(estimator, LOSSES[estimator.loss].parameter or "epsilon"))
+    return float(getattr(estimator, loss_row(estimator.loss).parameter or "epsilon"))
 
 
 def check_whole_fit(estimator: Any) -> None:
@@ -148,7 +150,11 @@ def check_parameters(estimator: Any) -> None:
 
 def _check_loss(estimator: Any) -> None:
     """Check the loss, and the parameters of all losses."""
-    check_choice(f"{type(estimator).__name__}(loss=...)", estimator.loss, estimator.loss_functions)
+    where = f"{type(estimator).__name__}(loss=...)"
+    if isinstance(estimator.loss, CustomLoss):
+        estimator.loss.check(where, targets=(-1.0, 1.0) if estimator._is_classification else (1.0,))
+    else:
+        check_choice(where, estimator.loss, estimator.loss_functions)
     check_numbers(estimator, "epsilon", low=0)
     if not estimator._is_classification:
         check_numbers(estimator, "quantile", low=0, high=1, open_low=True, open_high=True)

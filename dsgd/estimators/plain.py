@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from dsgd.estimators.base import BESIDE, AbstractSGD
 from dsgd.inputs.peers import copied, of_peer
-from dsgd.local import RandomMap, cycle_of
+from dsgd.local import CustomLoss, RandomMap, cycle_of
 
 __all__ = ["from_plain", "peer_of", "to_plain"]
 
@@ -22,7 +22,7 @@ _SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "fea
 _OF_ANY_FIT: Final = {"fit_intercept", "class_weight", "max_iter", "random_state", "verbose", "warm_start"}
 
 
-def peer_of(loss: str) -> type:
+def peer_of(loss: str | CustomLoss) -> type:
     """Return the class of scikit-learn that regresses with a loss."""
     from sklearn import linear_model
 
@@ -32,7 +32,7 @@ def peer_of(loss: str) -> type:
         "gamma": linear_model.GammaRegressor,
         "tweedie": linear_model.TweedieRegressor,
     }
-    return others.get(loss, linear_model.SGDRegressor)  # type: ignore[no-any-return]
+    return others.get(str(loss), linear_model.SGDRegressor)  # type: ignore[no-any-return]
 
 
 def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
@@ -55,6 +55,8 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     """
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
+    if isinstance(model.loss, CustomLoss):
+        del theirs["loss"]  # what scikit-learn has no name for; only further training would use it
     rate = theirs.get("learning_rate", "constant")
     if cycle_of(rate) is not None:
         theirs["learning_rate"] = "constant"

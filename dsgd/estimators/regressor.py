@@ -15,7 +15,7 @@ from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearRegressor
 from dsgd.kernels import LOSSES
-from dsgd.local import Deviance, LearningRate, Objective
+from dsgd.local import CustomLoss, Deviance, LearningRate, Objective
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]
@@ -36,11 +36,11 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     Parameters
     ----------
     loss : {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "quantile", "poisson", \
-"gamma", "tweedie"}, default "squared_error"
-        The loss. The last three are half deviances with a log link: w'x + b is the logarithm of the mean, ``predict``
-        returns the mean, and ``score`` the share D2 of the deviance that is explained, all as in
-        `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with "poisson" and with "tweedie" of a
-        power below 2, else above zero.
+"gamma", "tweedie"} or `dsgd.CustomLoss`, default "squared_error"
+        The loss, by name or as two functions of your own. The last three names are half deviances with a log link:
+        w'x + b is the logarithm of the mean, ``predict`` returns the mean, and ``score`` the share D2 of the deviance
+        that is explained, all as in `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with
+        "poisson" and with "tweedie" of a power below 2, else above zero.
     quantile : float, default 0.5
         The quantile that ``loss="quantile"`` predicts, in (0, 1).
     tweedie_power : float, default 1.5
@@ -83,7 +83,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
     loss_functions = losses_for(classification=False)
 
-    loss: str = "squared_error"
+    loss: str | CustomLoss = "squared_error"
     _: KW_ONLY
     learning_rate: LearningRate = "invscaling"
     power_t: float = 0.25
@@ -137,8 +137,8 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDRegressor
-            Fitted; predicts without dsgd. Of losses that it does not have a `QuantileRegressor`, `PoissonRegressor`,
-            `GammaRegressor` or `TweedieRegressor`.
+            Fitted; predicts without dsgd. A loss of your own is left out. Of other losses that it does not have
+            a `QuantileRegressor`, `PoissonRegressor`, `GammaRegressor` or `TweedieRegressor`.
         """
         check_is_fitted(self)
         return to_plain(self, peer_of(self.loss), ())
@@ -178,11 +178,11 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
     @property
     def _deviance(self) -> Deviance | None:
-        return Deviance(self.loss, loss_parameter(self)) if self._has_log_link else None
+        return Deviance(str(self.loss), loss_parameter(self)) if self._has_log_link else None
 
     @property
     def _has_log_link(self) -> bool:
-        return self.loss in LOSSES and LOSSES[self.loss].has_log_link
+        return isinstance(self.loss, str) and self.loss in LOSSES and LOSSES[self.loss].has_log_link
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -26,6 +26,8 @@ Of softmax p_k are the predictions of all classes and y is one of them (`dsgd.ke
 have one prediction, it is log_loss. Here e is the parameter of the loss, c = 2 - e and d = e - 1. The last three are
 half the deviance of a mean exp(p), in the Tweedie family of power 1, 2 and e, without the terms that depend on the
 target alone, as in scikit-learn's `sklearn/_loss/_loss.pyx.tp`: a loss may be below zero.
+
+A loss that is no row of the table has an address for its code, that of the addresses of its value and its slope.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from dsgd.kernels.calls import call_at
 from dsgd.kernels.jit import scalar
 
 __all__ = ["LOSSES", "MAX_EXPONENT", "MAX_SLOPE", "Loss", "least_loss", "loss_and_slope"]
@@ -45,6 +48,9 @@ MAX_SLOPE = 1e12
 
 #: Exponents are clipped to this size: slopes are clipped long before, and sums of losses stay finite.
 MAX_EXPONENT = 500.0
+
+#: From here on the code of a loss is an address: no system gives a program its first page.
+ADDRESSES = 4096
 
 HINGE = 0
 PERCEPTRON = 1
@@ -148,7 +154,7 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
     Parameters
     ----------
     code : int
-        Code of the loss.
+        Code of the loss, or the address of a table of two addresses: of functions (y, p) for the loss and its slope.
     y : float
         Target.
     p : float
@@ -205,6 +211,11 @@ def _curved(code: int, y: float, p: float, epsilon: float) -> tuple[float, float
         r = p - y
         slope = 1.0 - epsilon if r > 0.0 else -epsilon
         return slope * r, slope
+    elif code >= ADDRESSES:
+        slope = call_at(code, 1, y, p)
+        # Not min and max, which would hide what is not a number.
+        slope = MAX_SLOPE if slope > MAX_SLOPE else (-MAX_SLOPE if slope < -MAX_SLOPE else slope)
+        return call_at(code, 0, y, p), slope
     else:
         power = 1.0 if code == POISSON else (2.0 if code == GAMMA else epsilon)
         # Not min and max, which would hide what is not a number.

@@ -11,6 +11,7 @@ from dsgd.local.base import (
     Steps,
     new_counters,
 )
+from dsgd.local.custom_loss import CustomLoss, loss_row
 from dsgd.local.cycles import (
     AbstractCycle,
     Cyclical,
@@ -52,6 +53,7 @@ __all__ = [
     "AbstractState",
     "Adagrad",
     "Adam",
+    "CustomLoss",
     "Cyclical",
     "Deviance",
     "Dual",
@@ -78,6 +80,7 @@ __all__ = [
     "evaluate",
     "is_finite",
     "is_in_suffix",
+    "loss_row",
     "make_shard",
     "n_params",
     "new_counters",

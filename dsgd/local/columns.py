@@ -18,7 +18,6 @@ import numpy as np
 from dsgd.kernels import columns as kernels
 from dsgd.kernels import sgd as sgd_kernels
 from dsgd.kernels.columns import WIDTH
-from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import INVSCALING
 from dsgd.local.cycles import schedule_of
@@ -117,7 +116,7 @@ class Panel:
         for place, given in _SHARED.items():
             self.clock[place] = constants[given]
         codes = np.zeros(kernels.PANEL_CODES, np.int64)
-        codes[kernels.LOSS] = LOSSES[objective.loss].code
+        codes[kernels.LOSS] = objective.row.code
         codes[kernels.SCHEDULE] = schedule_of(first.optimizer.schedule).code
         codes[kernels.N_OUTPUTS], codes[kernels.N_FEATURES] = objective.n_outputs, d
         codes[kernels.HAS_L1], codes[kernels.N_COLUMNS] = has_l1, -(-n // _LANES) * _LANES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.evaluate import evaluate_rows
-from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.softmax import evaluate_softmax_rows
 from dsgd.local.base import Evaluation
 from dsgd.local.objective import Objective
@@ -57,8 +56,7 @@ def evaluate(
         if objective.is_coupled:
             evaluate_softmax_rows(*given, shard.n_features, low, high)
         else:
-            code = LOSSES[objective.loss].code
-            evaluate_rows(*given, code, float(objective.epsilon), shard.n_features, low, high)
+            evaluate_rows(*given, objective.row.code, float(objective.epsilon), shard.n_features, low, high)
         if residency is not None:
             residency.at(high)
     return Evaluation.from_vector(sums)

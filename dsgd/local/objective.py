@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.losses import LOSSES, Loss
 from dsgd.kernels.penalties import PENALTIES
+from dsgd.local.custom_loss import CustomLoss, loss_row
 from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["Objective", "n_params", "pack", "unpack"]
@@ -26,8 +27,8 @@ class Objective:
 
     Parameters
     ----------
-    loss : str, default="hinge"
-        A name in `dsgd.kernels.LOSSES`.
+    loss : str or CustomLoss, default="hinge"
+        A name in `dsgd.kernels.LOSSES`, or two functions.
     penalty : {"l2", "l1", "elasticnet", "none", None}, default="l2"
         Penalty.
     alpha : float, default=1e-4
@@ -50,7 +51,7 @@ class Objective:
         If a value is out of range.
     """
 
-    loss: str = "hinge"
+    loss: str | CustomLoss = "hinge"
     penalty: str | None = "l2"
     alpha: float = 1e-4
     l1_ratio: float = 0.15
@@ -61,7 +62,7 @@ class Objective:
     negative_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
+        if not isinstance(self.loss, CustomLoss) and self.loss not in LOSSES:
             raise InvalidParameterError(f"Objective(loss=...) must be one of {', '.join(LOSSES)}. Got {self.loss!r}.")
         if self.penalty not in PENALTIES:
             known = ", ".join(repr(name) for name in PENALTIES)
@@ -72,7 +73,7 @@ class Objective:
             value = getattr(self, name)
             if not (0.0 <= value <= upper and math.isfinite(value)):
                 raise InvalidParameterError(f"Objective({name}=...) must be in [0, {upper}]. Got {value!r}.")
-        low, high = LOSSES[self.loss].bounds
+        low, high = self.row.bounds
         if not low <= self.epsilon <= high:
             raise InvalidParameterError(
                 f"Objective(epsilon=...) must be in [{low}, {high}] with loss={self.loss!r}. Got {self.epsilon!r}."
@@ -86,14 +87,19 @@ class Objective:
             object.__setattr__(self, name, tuple(float(weight) for weight in weights))
 
     @property
+    def row(self) -> Loss:
+        """What kernels know of the loss, in this process."""
+        return loss_row(self.loss)
+
+    @property
     def is_coupled(self) -> bool:
         """Whether the outputs share one loss, of which a step needs the predictions of all of them."""
-        return LOSSES[self.loss].is_coupled and self.n_outputs > 1
+        return self.row.is_coupled and self.n_outputs > 1
 
     @property
     def curvature(self) -> float:
         """Most by which slopes change over a unit of the predictions; of coupled outputs twice that of each alone."""
-        return LOSSES[self.loss].curvature * (2.0 if self.is_coupled else 1.0)
+        return self.row.curvature * (2.0 if self.is_coupled else 1.0)
 
     @property
     def l1_share(self) -> float:

@@ -16,7 +16,6 @@ from dsgd.kernels import sgd as kernels
 from dsgd.kernels import softmax as softmax_kernels
 from dsgd.kernels import variance as variance_kernels
 from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
-from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
@@ -157,7 +156,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         share, strength = objective.l1_share, objective.strength
         constants = self.constants(sparse=is_sparse)
         codes = np.zeros(kernels.CODES, np.int64)
-        codes[kernels.LOSS] = LOSSES[objective.loss].code
+        codes[kernels.LOSS] = objective.row.code
         codes[kernels.SCHEDULE] = schedule_of(self.schedule).code
         codes[kernels.N_OUTPUTS] = k
         codes[kernels.N_FEATURES] = d

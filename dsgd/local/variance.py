@@ -172,7 +172,7 @@ class AbstractReduction(ABC):
         beside = float(objective.fit_intercept)
         values = shard.readable(shard.scratch())
         square = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
-        largest = LOSSES[objective.loss].curvature * float(objective.class_weights().max())
+        largest = objective.row.curvature * float(objective.class_weights().max())
         return float(largest * square + objective.strength)
 
     def length(self, curvature: float) -> float:
@@ -267,15 +267,16 @@ def check_reduction(
             "classes has slopes of all classes together: use loss='log_loss', or optimizer=None."
         )
     smooth = [name for name, row in LOSSES.items() if not row.has_corner]
-    if objective.loss not in smooth:
+    if objective.row.has_corner:
         raise IncompatiblePartsError(
             f"{reduction!r} needs a loss without a corner, at which slopes never settle: loss one of "
             f"{', '.join(smooth)}. Got {objective.loss!r}."
         )
-    if reduction.step is None and not math.isfinite(LOSSES[objective.loss].curvature):
+    if reduction.step is None and not math.isfinite(objective.row.curvature):
         raise IncompatiblePartsError(
             f"{reduction!r} finds the length of its steps from the largest curvature of the loss, and that of "
-            f"loss={objective.loss!r} has no bound: give the length, {type(reduction).__name__}(step=...)."
+            f"loss={objective.loss!r} has no bound: give the length, {type(reduction).__name__}(step=...), or "
+            "the bound of a loss of your own, CustomLoss(..., curvature=...)."
         )
     if objective.strength * objective.l1_share > 0.0:
         raise IncompatiblePartsError(

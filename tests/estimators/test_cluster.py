@@ -18,7 +18,7 @@ from distributed import Client
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import CustomLoss, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
 from dsgd.kernel_approximation import RandomFeatures
@@ -89,6 +89,17 @@ def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, cho
     options = {**OPTIONS, "loss": "log_loss", "max_iter": 3, "sync": LocalSGD(50), **chosen}
     on_cluster = SGDClassifier(**options, client=client).fit(X, y)
     on_threads = SGDClassifier(**options, n_jobs=2).fit(X, y)
+    assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()
+
+
+def test_a_loss_of_ones_own_is_compiled_by_every_worker(client, data):
+    """Workers are sent functions, lambdas too, and train to the bits of the loss of the table that these repeat."""
+    X, y = data
+    own = CustomLoss(lambda y, p: 0.5 * (p - y) * (p - y), lambda y, p: p - y, curvature=1.0)
+    on_cluster, on_threads = (
+        SGDRegressor(loss, **OPTIONS, sync=LocalSGD(50), **where).fit(X, y)
+        for loss, where in ((own, {"client": client}), ("squared_error", {"n_jobs": 2}))
+    )
     assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()
 
 

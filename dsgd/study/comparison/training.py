@@ -142,7 +142,7 @@ def train_curve(model: SGDClassifier, held: Held, at: Iterable[float]) -> Row:
         for look in at:
             blocks, n_rows = held.part(min(1.0, float(look)))
             model.set_params(max_iter=max(1, math.ceil(look))).fit(blocks, None)
-            worth = objective(model, data.X, data.y, loss=model.loss, alpha=alpha)
+            worth = objective(model, data.X, data.y, loss=str(model.loss), alpha=alpha)
             test = score(model, data.X_test, data.y_test)
             curve.append(
                 {

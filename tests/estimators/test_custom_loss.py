@@ -1,0 +1,196 @@
+"""Losses of the user's own: the bits of those of the table that they repeat, and errors before training."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import reference.sgd
+from dsgd import CustomLoss, SGDClassifier, SGDRegressor
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ModelFileError
+from dsgd.kernels.sgd import run_rows
+from dsgd.local import SAGA
+from dsgd.model_selection import SGDSearchCV
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((300, 6))
+Y = X @ RNG.standard_normal(6) + RNG.standard_normal(300)
+LABELS = (Y > 0.3).astype(int)
+
+
+def log_loss(y: float, p: float) -> float:
+    """The log loss, written as in the kernel."""
+    z = p * y
+    return math.log1p(math.exp(-abs(z))) + max(-z, 0.0)
+
+
+def log_slope(y: float, p: float) -> float:
+    """Its slope."""
+    z = p * y
+    decay = math.exp(-abs(z))
+    return -y * (decay if z > 0.0 else 1.0) / (1.0 + decay)
+
+
+def half_square(y: float, p: float) -> float:
+    """Half the squared error."""
+    return 0.5 * (p - y) * (p - y)
+
+
+def difference(y: float, p: float) -> float:
+    """Its slope."""
+    return p - y
+
+
+def huber(y: float, p: float) -> float:
+    """The Huber loss of threshold 0.1."""
+    r = p - y
+    slope = min(max(r, -0.1), 0.1)
+    return slope * (r - 0.5 * slope)
+
+
+def huber_slope(y: float, p: float) -> float:
+    """Its slope."""
+    return min(max(p - y, -0.1), 0.1)
+
+
+LOG_LOSS = CustomLoss(log_loss, log_slope, curvature=0.25)
+SQUARED_ERROR = CustomLoss(half_square, difference, curvature=1.0)
+HUBER = CustomLoss(huber, huber_slope, curvature=1.0)
+
+
+def fitted(kind: type, loss: Any, rows: Any, y: Any, **options: Any) -> Any:
+    """Return a model after three epochs."""
+    return kind(loss=loss, max_iter=3, tol=None, random_state=0, **options).fit(rows, y)
+
+
+def assert_same(own: Any, named: Any) -> None:
+    """Check that two models and their training losses have the same bits."""
+    assert own.coef_.tobytes() == named.coef_.tobytes()
+    assert own.intercept_.tobytes() == named.intercept_.tobytes()
+    assert own.loss_curve_ == named.loss_curve_
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "name", "y"),
+    [
+        (SGDClassifier, LOG_LOSS, "log_loss", LABELS),
+        (SGDClassifier, LOG_LOSS, "log_loss", np.digitize(Y, [-0.5, 0.5])),
+        (SGDRegressor, SQUARED_ERROR, "squared_error", Y),
+        (SGDRegressor, HUBER, "huber", Y),
+    ],
+)
+@pytest.mark.parametrize("rows", [X, sp.csr_array(np.where(np.abs(X) > 0.5, X, 0.0))], ids=["dense", "csr"])
+def test_functions_that_repeat_a_loss_give_its_bits(kind: type, own: CustomLoss, name: str, y: Any, rows: Any) -> None:
+    """By row and in fused rounds of threads, of one output and of several."""
+    for options in ({}, {"n_jobs": 2, "sync": 20}):
+        assert_same(*(fitted(kind, loss, rows, y, **options) for loss in (own, name)))
+
+
+@pytest.mark.parametrize("options", [{"optimizer": SAGA()}, {"sampling": "importance"}, {"early_stopping": True}])
+def test_other_kernels_call_the_functions_too(options: dict[str, Any]) -> None:
+    """Reduced variance, with steps from the curvature, drawn rows and evaluation give the bits of the named loss."""
+    own, named = (fitted(SGDClassifier, loss, X, LABELS, **options) for loss in (LOG_LOSS, "log_loss"))
+    assert_same(own, named)
+    assert [line.get("valid_score") for line in own.history_] == [line.get("valid_score") for line in named.history_]
+
+
+def test_columns_of_a_search_call_the_functions() -> None:
+    """A search over losses finds the scores of the named ones."""
+    base = SGDRegressor(max_iter=3, tol=None, random_state=0)
+    search = SGDSearchCV(base, {"loss": [HUBER, "huber", SQUARED_ERROR]}, cv=3)
+    own, named, other = search.fit(X, Y).cv_results_["mean_test_score"]
+    assert own == named != other
+
+
+def test_steps_are_those_of_the_plain_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expectile that no table has trains as sequential SGD in plain numpy does."""
+    level = 0.9
+
+    def value(y: float, p: float) -> float:
+        return (level if y > p else 1.0 - level) * (p - y) ** 2
+
+    def slope(y: float, p: float) -> float:
+        return 2.0 * (level if y > p else 1.0 - level) * (p - y)
+
+    model = fitted(SGDRegressor, CustomLoss(value, slope), X, Y, shuffle=False, alpha=1e-3)
+    monkeypatch.setattr(reference.sgd, "loss", lambda name, y, p, epsilon: value(y, p))
+    monkeypatch.setattr(reference.sgd, "slope", lambda name, y, p, epsilon: slope(y, p))
+    weights, intercept, _, _, loss_sum = reference.sgd.sequential(
+        X,
+        Y,
+        np.ones(300),
+        n_epochs=3,
+        loss_name="expectile",
+        penalty="l2",
+        alpha=1e-3,
+        l1_ratio=0.0,
+        epsilon=0.1,
+        schedule="invscaling",
+        eta0=0.01,
+        power_t=0.25,
+    )
+    np.testing.assert_allclose(model.coef_, weights, rtol=1e-10)
+    np.testing.assert_allclose(model.intercept_, intercept, rtol=1e-10)
+    assert model.loss_curve_[-1] == pytest.approx(loss_sum / 300, rel=1e-10)
+
+
+def test_kernels_are_compiled_for_no_loss() -> None:
+    """Another loss leaves the compiled kernels as they are."""
+    fitted(SGDRegressor, "huber", X, Y)
+    before = list(run_rows.signatures)
+    fitted(SGDRegressor, CustomLoss(lambda y, p: abs(p - y), lambda y, p: 1.0 if p > y else -1.0), X, Y)
+    assert list(run_rows.signatures) == before
+
+
+def test_it_travels_and_continues(tmp_path: Any) -> None:
+    """Clones, pickles and checkpoints go on with the same functions, to the same bits."""
+    whole = fitted(SGDRegressor, HUBER, X, Y)
+    assert clone(whole).loss == HUBER == pickle.loads(pickle.dumps(HUBER)) == CustomLoss(huber, huber_slope, 1.0)
+    assert_same(clone(pickle.loads(pickle.dumps(whole))).fit(X, Y), whole)
+    folder = tmp_path / "checkpoints"
+    clone(whole).set_params(max_iter=2, checkpoint=folder).fit(X, Y)
+    assert_same(clone(whole).set_params(resume_from=folder).fit(X, Y), whole)
+    parts = SGDRegressor(HUBER, shuffle=False, random_state=0)
+    for _ in range(3):
+        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, Y)
+    assert parts.coef_.tobytes() == fitted(SGDRegressor, "huber", X, Y, shuffle=False).coef_.tobytes()
+
+
+def test_what_needs_the_name_of_a_loss_is_refused_or_left_out(tmp_path: Any) -> None:
+    """Files say what to do instead, there are no probabilities, and scikit-learn's model predicts the same."""
+    model = fitted(SGDClassifier, LOG_LOSS, X, LABELS)
+    with pytest.raises(ModelFileError, match=r"SGDClassifier\(loss=...\) is.*CustomLoss.*joblib"):
+        model.save(tmp_path / "model.dsgd")
+    assert not hasattr(model, "predict_proba")
+    np.testing.assert_array_equal(model.to_sklearn().predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("value", "slope", "message"),
+    [
+        (lambda y: y, difference, "value=.*two arguments"),
+        (half_square, 3, r"slope=.*must be a function"),
+        (half_square, lambda y, p: str(p), "slope=.*cannot compile"),
+        (half_square, lambda y, p: 2.0 * (p - y), "slope of .* is not that of its value. At y=1.0 and p=0.0 it is -2"),
+        (lambda y, p: 0.5 * p * p, lambda y, p: p * p / p, "slope of .* must be finite. At y=1.0 and p=0.0 it is nan"),
+        (lambda y, p: math.sqrt(p), lambda y, p: 0.5, "value of .* must be finite"),
+    ],
+)
+def test_bad_functions_are_refused_before_training(value: Any, slope: Any, message: str) -> None:
+    """The message names the function, and where it is wrong."""
+    with pytest.raises(InvalidParameterError, match=message):
+        SGDRegressor(CustomLoss(value, slope)).fit(X, Y)
+
+
+def test_a_missing_curvature_is_missed() -> None:
+    """Steps whose length comes from it ask for it, and a wrong one is no curvature."""
+    with pytest.raises(IncompatiblePartsError, match=r"curvature=\.\.\."):
+        fitted(SGDClassifier, CustomLoss(log_loss, log_slope), X, LABELS, optimizer=SAGA())
+    with pytest.raises(InvalidParameterError, match="curvature"):
+        CustomLoss(log_loss, log_slope, curvature=0.0)
