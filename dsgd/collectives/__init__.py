@@ -29,6 +29,7 @@ from dsgd.collectives.model import (
     hierarchical_seconds,
     tally_seconds,
 )
+from dsgd.collectives.team import Team
 
 __all__ = [
     "DEFAULT_LINK",
@@ -37,6 +38,7 @@ __all__ = [
     "Cost",
     "Group",
     "LinkCost",
+    "Team",
     "allgather_cost",
     "allgather_seconds",
     "allgatherv_cost",

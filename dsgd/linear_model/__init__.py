@@ -6,8 +6,8 @@
     model.dual_gap_  # the objective is within this of its minimum
 
 `losses` has the losses with their duals, `columns` the columns of X with compiled loops, `problem` the objective and
-its certificate. `sparse_newton` solves problems with an L1 penalty, `newton` those without one, and `multinomial` the
-logistic one of several classes.
+its certificate. `sparse_newton` solves problems with an L1 penalty, `newton` those without one, `quasi_newton` those
+of many dense `rows`, and `multinomial` the logistic one of several classes.
 """
 
 from dsgd.linear_model.elastic_net import ElasticNet, Lasso

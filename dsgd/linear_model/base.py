@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import functools
 import warnings
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
+from dsgd.collectives import Team
 from dsgd.inputs.frames import validated
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.linear_model.losses import AbstractLoss
 from dsgd.linear_model.problem import Solution
+from dsgd.linear_model.quasi_newton import SmoothProblem, solve_smooth
+from dsgd.linear_model.rows import make_rows
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_number
+from dsgd.validation import check_bool, check_n_jobs, check_number
 
 __all__ = ["AbstractLinearModel", "AbstractRegressor", "one_core"]
 
@@ -50,6 +55,7 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
     coef_: Any
     intercept_: Any
     fit_intercept: bool
+    max_iter: int
 
     def _check_common(self) -> None:
         """Check the parameters that all models have."""
@@ -59,6 +65,8 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
             if hasattr(self, limit):
                 where = f"{name}({limit}=...)"
                 check_number(where, getattr(self, limit), low=low, integer=limit == "max_iter")
+        if hasattr(self, "n_jobs"):
+            check_n_jobs(name, self.n_jobs)
         if hasattr(self, "warm_start"):
             check_bool(f"{name}(warm_start=...)", self.warm_start)
 
@@ -83,6 +91,19 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
             if start.shape[0] == n_features:
                 return start
         return np.zeros(n_features)
+
+    def _solve_rows(self, X: Any, loss: AbstractLoss, l2: float, intercept: float, tol: float) -> None:
+        """Fit a model with a squared penalty alone by passes over rows, and set its attributes.
+
+        `intercept` is the best one without weights.
+        """
+        with closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
+            rows = make_rows(X, self.fit_intercept)
+            start = self._started(X.shape[1])
+            if start.any() and self.fit_intercept:
+                intercept = float(np.ravel(self.intercept_)[0]) + float(rows.centres @ start)
+            problem = SmoothProblem(rows, loss, l2)
+            self._take_in(solve_smooth(problem, start, intercept, tol, int(self.max_iter), team), rows.centres)
 
     def _warn_unless(self, gap: float, tol: float) -> None:
         """Warn if the gap is not reached."""

@@ -18,6 +18,7 @@ from dsgd.linear_model.losses import LogisticLoss
 from dsgd.linear_model.multinomial import Multinomial, solve_multinomial
 from dsgd.linear_model.newton import solve_l2
 from dsgd.linear_model.problem import Problem
+from dsgd.linear_model.quasi_newton import has_many_rows
 from dsgd.linear_model.sparse_newton import solve_l1
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
@@ -51,7 +52,10 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
     tol : float, default 1e-4
         Largest duality gap, as a share of the objective of a model with the intercept alone.
     max_iter : int, default 100
-        Most Newton steps.
+        Most steps.
+    n_jobs : int or None, default None
+        Threads of a fit to two classes with L2 on many dense rows, which get the same model from any number of them;
+        other fits have one. None is one, -1 all cores.
 
     Attributes
     ----------
@@ -83,6 +87,7 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
     class_weight: Any = None
     max_iter: int = 100
     warm_start: bool = False
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.
@@ -226,15 +231,19 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
 
     def _solve_two(self, X: Any, targets: FloatVector, costs: FloatVector) -> None:
         loss = LogisticLoss(targets, costs)
-        columns = make_columns(X, costs, self.fit_intercept)
         share = float(self.l1_ratio)
-        problem = Problem(columns, loss, share, 1.0 - share)
         empty = np.zeros(X.shape[0])
-        tol = max(float(self.tol), _ROUNDING) * loss.value(empty + problem.intercept(empty, 0.0))
-        solution = (solve_l1 if share else solve_l2)(problem, self._started(X.shape[1]), tol, int(self.max_iter))
-        self._take_in(solution, columns.centres)
+        base = loss.intercept(empty, 0.0) if self.fit_intercept else 0.0
+        tol = max(float(self.tol), _ROUNDING) * loss.value(empty + base)
+        if share == 0.0 and has_many_rows(X):
+            self._solve_rows(X, loss, 1.0, base, tol)
+        else:
+            columns = make_columns(X, costs, self.fit_intercept)
+            problem = Problem(columns, loss, share, 1.0 - share)
+            solution = (solve_l1 if share else solve_l2)(problem, self._started(X.shape[1]), tol, int(self.max_iter))
+            self._take_in(solution, columns.centres)
         self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
-        self._warn_unless(solution.gap, tol)
+        self._warn_unless(self.dual_gap_, tol)
 
     def _solve_many(self, X: Any, codes: IntVector, costs: FloatVector) -> None:
         hot = np.zeros((X.shape[0], len(self.classes_)))

@@ -16,6 +16,7 @@ from dsgd.linear_model.columns import make_columns
 from dsgd.linear_model.losses import PoissonLoss
 from dsgd.linear_model.newton import solve_l2
 from dsgd.linear_model.problem import Problem
+from dsgd.linear_model.quasi_newton import has_many_rows
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
@@ -41,9 +42,12 @@ class PoissonRegressor(AbstractRegressor):
     alpha : float, default 1.0
         Weight of the penalty, positive.
     max_iter : int, default 100
-        Most Newton steps.
+        Most steps.
     tol : float, default 1e-4
         Largest duality gap, as a share of half the mean deviance of a model with the intercept alone.
+    n_jobs : int or None, default None
+        Threads of a fit on many dense rows, which gets the same model from any number of them; other fits have one.
+        None is one, -1 all cores.
 
     Examples
     --------
@@ -60,6 +64,7 @@ class PoissonRegressor(AbstractRegressor):
     max_iter: int = 100
     tol: float = 1e-4
     warm_start: bool = False
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.
@@ -92,15 +97,19 @@ class PoissonRegressor(AbstractRegressor):
         costs = weights / weights.sum()
         loss = PoissonLoss(y, costs)
         with one_core():
-            columns = make_columns(X, costs, self.fit_intercept)
-            problem = Problem(columns, loss, 0.0, float(self.alpha))
             empty = np.zeros(X.shape[0])
             least = -float(costs @ (xlogy(y, y) - y))
-            null = loss.value(empty + problem.intercept(empty, 0.0))
+            base = loss.intercept(empty, 0.0) if self.fit_intercept else 0.0
+            null = loss.value(empty + base)
             tol = max(float(self.tol) * (null + least), _ROUNDING * (abs(null) + abs(least)))
-            solution = solve_l2(problem, self._started(X.shape[1]), tol, int(self.max_iter))
-        self._take_in(solution, columns.centres)
-        self._warn_unless(solution.gap, tol)
+            if has_many_rows(X):
+                self._solve_rows(X, loss, float(self.alpha), base, tol)
+            else:
+                columns = make_columns(X, costs, self.fit_intercept)
+                problem = Problem(columns, loss, 0.0, float(self.alpha))
+                solution = solve_l2(problem, self._started(X.shape[1]), tol, int(self.max_iter))
+                self._take_in(solution, columns.centres)
+        self._warn_unless(self.dual_gap_, tol)
         return self
 
     def predict(self, X: Any) -> AnyArray:

@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.svm.certify.screening import radius_of
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance
-from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import FloatVector
 
 __all__ = ["count_proven", "prove_linear"]

@@ -24,10 +24,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.cocoa import outward_push
 from dsgd.svm.linear_solver.dual_cd import Trend, make_lines, visit_rows
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
-from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["room_for_survivors", "solve_survivors"]

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
+from dsgd.collectives import Team
+from dsgd.svm.linear_solver.rows import LinearRows, gather_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["HeldRows", "HoldOut", "fit_held_out"]

@@ -12,7 +12,7 @@ rows:
 - One rank solves as a fit without a cluster does (`dsgd.svm.linear_solver.solve`).
 
 Every one of them stops on the duality gap over the rows of all ranks, in float64, and all ranks stop at the same point:
-decisions are taken from numbers that are equal on all ranks to the last bit (`dsgd.svm.linear_solver.rows.Team`).
+decisions are taken from numbers that are equal on all ranks to the last bit (`dsgd.collectives.Team`).
 
 For calibration curves a machine is trained on the rows outside of each fold (`dsgd.svm.distributed.held_out`), from the
 weights of the machine of all rows and the dual variables of the fold before.
@@ -33,6 +33,7 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
+from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
@@ -49,7 +50,7 @@ from dsgd.svm.linear_solver.problem import (
     one_vs_rest,
     relative_gap,
 )
-from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
+from dsgd.svm.linear_solver.rows import LinearRows, gather_rows
 from dsgd.svm.linear_solver.solve import COLUMNS_PER_PASS, PATIENCE, SMOOTH_PATIENCE, solve_linear
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 

@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
+from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
@@ -32,7 +33,7 @@ from dsgd.svm.estimators.failures import check_restart
 from dsgd.svm.estimators.from_sklearn import linear_machine_from_sklearn
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
-from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number

@@ -14,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
@@ -31,7 +32,7 @@ from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
 from dsgd.svm.linear_solver.l1.columns import make_columns
 from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice
 

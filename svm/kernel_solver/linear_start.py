@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from dsgd.collectives import Team
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.svm.linear_solver.solve import solve_linear
 from dsgd.types import FloatMatrix, FloatVector
 

@@ -35,10 +35,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.dual_cd import make_lines, visit_rows
 from dsgd.svm.linear_solver.kernels import measure
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
-from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["outward_push", "solve_cocoa"]

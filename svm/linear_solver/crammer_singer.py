@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.problem import LinearSolution, relative_gap
-from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["solve_crammer_singer"]

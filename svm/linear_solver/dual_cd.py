@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.kernels.rng import GOLDEN
 from dsgd.svm.linear_solver.kernels import cd_pass
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
-from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["Trend", "make_lines", "solve_dual_cd", "visit_rows"]

@@ -24,8 +24,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance, certify, relative_gap
-from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import FloatVector
 
 __all__ = ["solve_free_intercept"]

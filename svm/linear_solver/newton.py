@@ -37,9 +37,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
-from dsgd.svm.linear_solver.rows import LinearRows, Team, spread
+from dsgd.svm.linear_solver.rows import LinearRows, spread
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]

@@ -38,8 +38,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.kernels import DualTerms, measure
-from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = [

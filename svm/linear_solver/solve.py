@@ -23,12 +23,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from dsgd.collectives import Team
 from dsgd.svm.linear_solver.cocoa import solve_cocoa
 from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
 from dsgd.svm.linear_solver.intercept import solve_free_intercept
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import Team, spread
+from dsgd.svm.linear_solver.rows import spread
 
 __all__ = ["COLUMNS_PER_PASS", "PATIENCE", "SOLVERS", "solve_linear"]
 

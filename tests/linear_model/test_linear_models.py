@@ -20,7 +20,10 @@ from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegr
 from dsgd.linear_model.columns import make_columns
 from dsgd.linear_model.losses import LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.linear_model.problem import Problem, certify
+from dsgd.types import FloatVector
 
+#: Parameters that are set apart, or that not all of scikit-learn's classes have.
+OURS_ALONE = ("tol", "max_iter", "warm_start", "n_jobs")
 N, P = 80, 30
 RNG = np.random.default_rng(0)
 X = np.where(RNG.random((N, P)) < 0.4, RNG.normal(0.7, 1.0, (N, P)), 0.0)
@@ -64,7 +67,7 @@ MODELS: dict[str, tuple[Any, Callable[..., Any], dict[str, Any], str]] = {
 def exact(name: str) -> tuple[Any, Any, Any]:
     """Return our model with a small tolerance, scikit-learn's, and the targets."""
     ours, peer, options, kind = MODELS[name]
-    shared = {key: value for key, value in ours.get_params().items() if key not in ("tol", "max_iter", "warm_start")}
+    shared = {key: value for key, value in ours.get_params().items() if key not in OURS_ALONE}
     model = clone(ours).set_params(tol=1e-12)
     return model, peer(**shared, **options, tol=1e-12), TARGETS[kind]
 
@@ -287,3 +290,45 @@ def test_bad_input_is_refused(model: Any, y: str, weights: Any, message: str) ->
     targets = -np.ones(N) if y == "negative" else TARGETS[y]
     with pytest.raises((InvalidParameterError, InvalidDataError), match=message):
         model.fit(X, targets, weights)
+
+
+def many_rows() -> tuple[Any, FloatVector]:
+    """Return so many rows that a sample of them pays, and their scores."""
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((3000, 6)) + 1.0
+    return rows, rows @ [0.5, -0.5, 0.2, 0.0, 0.1, 0.3]
+
+
+@pytest.mark.parametrize("form", ["float64", "float32", "weights", "rare", "no intercept"])
+@pytest.mark.parametrize("name", ["logistic l2", "poisson"])
+def test_passes_over_many_rows_find_the_optimum(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
+    """Quasi-Newton steps end at the optimum of Newton's method over columns, whose objective the gap bounds."""
+    rows, scores = many_rows()
+    rng = np.random.default_rng(6)
+    rows = rows.astype(np.float32) if form == "float32" else rows
+    shift = -7.0 if form == "rare" else -0.5  # a sample of rows with no or hardly any event
+    y = (scores + shift > rng.logistic(size=3000)).astype(float)
+    y = y if name == "logistic l2" else rng.poisson(np.exp(scores + shift)).astype(float)
+    weights = rng.integers(0, 3, 3000).astype(float) if form == "weights" else None
+    model = clone(MODELS[name][0]).set_params(fit_intercept=form != "no intercept", tol=1e-6)
+    model.fit(rows, y, weights)
+    monkeypatch.setattr("dsgd.linear_model.quasi_newton._MANY", 10_000)
+    best = clone(model).set_params(tol=1e-12).fit(rows, y, weights)
+    np.testing.assert_allclose(model.coef_, best.coef_, atol=2e-4)
+    np.testing.assert_allclose(model.intercept_, best.intercept_, atol=2e-3)
+    given = np.ones(3000) if weights is None else weights
+    least = objective(best, rows, y, given)
+    error = objective(model, rows, y, given) - least
+    assert -1e-12 * abs(least) <= error <= model.dual_gap_ + 1e-12 * abs(least)
+    assert model.coef_.tolist() != best.coef_.tolist()  # another method
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    """Two threads and three find the model of one to the last bit, after several starts too."""
+    rows, scores = many_rows()
+    y = (scores > np.random.default_rng(6).logistic(size=3000)).astype(float)
+    rows, y = np.tile(rows, (5, 1)), np.tile(y, 5)
+    models = [LogisticRegression(tol=1e-9, n_jobs=n).fit(rows, y) for n in (1, 2, 3)]
+    assert len({(*m.coef_.ravel().tolist(), *m.intercept_.tolist(), m.dual_gap_) for m in models}) == 1
+    again = models[1].set_params(warm_start=True).fit(rows, y)
+    assert again.n_iter_ == 1

@@ -14,10 +14,10 @@ from sklearn import svm as plain
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 
+from dsgd.collectives import Team
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.kernel_solver import linear_start
 from dsgd.svm.linear_solver import newton
-from dsgd.svm.linear_solver.rows import Team
 from svm_soak.problems import draw
 
 TOL = 1e-3

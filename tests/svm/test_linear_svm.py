@@ -16,12 +16,13 @@ from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_solver.rows import Team, gather_rows, spread
+from dsgd.svm.linear_solver.rows import gather_rows, spread
 from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 

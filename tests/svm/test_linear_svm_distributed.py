@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
 
-from dsgd.collectives import allreduce_cost, barrier_cost, broadcast_cost, gather_cost
+from dsgd.collectives import Team, allreduce_cost, barrier_cost, broadcast_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.runtime import run_on_threads
@@ -28,7 +28,7 @@ from dsgd.svm.distributed.linear import LinearJob, LinearPacker, train_linear
 from dsgd.svm.linear_solver.cocoa import outward_push, solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make_problem
-from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.rows import gather_rows
 from gang_cluster import start_cluster
 from reference import linear_svm as twin
 

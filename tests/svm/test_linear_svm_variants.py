@@ -16,12 +16,13 @@ from sklearn.datasets import load_svmlight_file, make_classification, make_regre
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC as PlainSVC
 
+from dsgd.collectives import Team
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
 from dsgd.svm.linear_solver.l1.columns import make_columns
 from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LOSSES, balance, certify, make_problem
-from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
+from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM, screen
 from dsgd.svm.certify.linear import count_proven, prove_linear
@@ -22,7 +23,7 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.linear_solver.problem import make_problem
-from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import solve_linear
 
 POLICY = Elimination("none")

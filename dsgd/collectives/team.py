@@ -1,0 +1,122 @@
+"""A team: the threads of a process, and the other ranks of its gang, that share passes over rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.ledger import COMPUTE
+from dsgd.local import split
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["Team"]
+
+
+class Team:
+    """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks.
+
+    Parameters
+    ----------
+    n_threads : int
+        How many; one runs everything in the caller.
+    group : Group, optional
+        Joins the ranks that hold the other rows; all of them make their team at the same point. A pass is over the rows
+        that are here; a solver adds up what it found with `add_up` and `totals`, and takes no decision from a number
+        that could differ between ranks, in its last bit even: not from a product of vectors that all ranks have, but
+        from rank 0's, which `agree` and `totals` hand on. Every exchange is a round of the ledger.
+    check : callable, optional
+        Called before each exchange; raises if the job has stopped.
+    listener : callable, optional
+        Called with the primal and the dual value of every certificate, on every rank.
+    """
+
+    def __init__(
+        self,
+        n_threads: int = 1,
+        group: Group | None = None,
+        check: Callable[[], None] | None = None,
+        listener: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self.n_threads = n_threads
+        self._group, self._check, self._listener = group, check, listener
+        self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+        if group is not None:
+            group.ledger.begin_round("setup")  # ranks begin when their workers do
+            group.barrier()
+            group.ledger.end_round()
+            self._since = group.ledger.clock()
+
+    @property
+    def n_ranks(self) -> int:
+        """Among how many ranks the rows are divided."""
+        return 1 if self._group is None else self._group.size
+
+    @property
+    def number(self) -> int:
+        """Number of this rank, from 0."""
+        return 0 if self._group is None else self._group.rank
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which adds to sums what all ranks know."""
+        return self.number == 0
+
+    @contextlib.contextmanager
+    def _exchange(self, group: Group) -> Iterator[None]:
+        """Keep the ledger of an exchange: what was done since the last one was computation."""
+        if self._check is not None:
+            self._check()
+        ledger = group.ledger
+        ledger.begin_round("sync")
+        if ledger.timing:
+            ledger.charge(COMPUTE, ledger.clock() - self._since)
+        yield
+        ledger.end_round()
+        self._since = ledger.clock()
+
+    def add_up(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after adding up those of all ranks in place, equal on all of them to the last bit."""
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.allreduce(vector)
+        return vector
+
+    def totals(self, *numbers: float) -> tuple[float, ...]:
+        """Return the sums over ranks of some numbers."""
+        return numbers if self._group is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
+
+    def agree(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after replacing it by that of rank 0."""
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.broadcast(vector)
+        return vector
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
+        if self._group is None:
+            return [vector]
+        with self._exchange(self._group):
+            return self._group.gather(np.ascontiguousarray(vector)) or []
+
+    def report(self, primal: float, dual: float) -> None:
+        """Pass a certificate to the listener."""
+        if self._listener is not None:
+            self._listener(primal, dual)
+
+    def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
+        """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
+        if self._pool is None or n_rows < 4 * self.n_threads:
+            return [work(0, n_rows)]
+        parts = [split(n_rows, self.n_threads, k) for k in range(self.n_threads)]
+        return list(self._pool.map(lambda part: work(*part), parts))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
