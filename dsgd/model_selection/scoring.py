@@ -19,7 +19,7 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["OWN_SCORE", "fitted", "score_models"]
+__all__ = ["OWN_SCORE", "fitted", "score_models", "takes_weights"]
 
 #: In place of a scorer: the ``score`` of an estimator.
 OWN_SCORE: Final = "own"
@@ -59,7 +59,7 @@ def score_models(
     targets, taken = y[rows], None if is_counted else X[rows]
     weights = None if weights is None else weights[rows]
     more = {
-        name: {} if weights is None or not _weighs(each) else {"sample_weight": weights}
+        name: {} if weights is None or not takes_weights(each) else {"sample_weight": weights}
         for name, each in scorers.items()
     }
     for first in range(0, len(models), n_most):
@@ -107,7 +107,7 @@ def _parts(n: int, X: Any) -> Iterator[tuple[int, int]]:
         yield low, min(n, low + step)
 
 
-def _weighs(scorer: Any) -> bool:
+def takes_weights(scorer: Any) -> bool:
     """Return whether a scorer takes sample weights."""
     return isinstance(scorer, str) or has_fit_parameter(getattr(scorer, "_score_func", scorer), "sample_weight")
 
