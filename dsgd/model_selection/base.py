@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils.metaestimators import available_if
@@ -109,7 +109,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     def _splits(self, X: Any, y: Any, groups: Any) -> list[tuple[AnyArray, AnyArray]]:
         """Return the numbers of the rows (train, test) of each split."""
         X, y, groups = indexable(X, y, groups)
-        splitter = check_cv(self.cv, y, classifier=self.estimator._is_classification)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         splits = []
         for train, test in splitter.split(np.zeros((n, 0)) if not hasattr(X, "shape") else X, y, groups):

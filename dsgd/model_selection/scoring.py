@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
 from sklearn.metrics import get_scorer
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import has_fit_parameter
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.model_selection.training import Model
@@ -109,7 +109,11 @@ def _parts(n: int, X: Any) -> Iterator[tuple[int, int]]:
 
 def takes_weights(scorer: Any) -> bool:
     """Return whether a scorer takes sample weights."""
-    return isinstance(scorer, str) or has_fit_parameter(getattr(scorer, "_score_func", scorer), "sample_weight")
+    if isinstance(scorer, str):
+        return True
+    # What stands for scoring=None calls the `score` of an estimator.
+    own = getattr(getattr(scorer, "_estimator", None), "score", scorer)
+    return "sample_weight" in signature(getattr(scorer, "_score_func", own)).parameters
 
 
 def _scorer_of(scorer: Any) -> Any:

@@ -285,8 +285,8 @@ def _check_base(estimator: Any, X: Any) -> None:
         )
     if estimator.checkpoint is not None or estimator.resume_from is not None:
         raise IncompatiblePartsError(
-            f"SVMSearchCV writes no checkpoints: {type(estimator).__name__}(checkpoint=..., resume_from=...) does not go "
-            "with it. Leave both out, and set them on an estimator of best_params_."
+            f"SVMSearchCV writes no checkpoints: {type(estimator).__name__}(checkpoint=..., resume_from=...) does not "
+            "go with it. Leave both out, and set them on an estimator of best_params_."
         )
     if is_distributed(X):
         raise InvalidDataError(
