@@ -249,13 +249,13 @@ def test_halving_drops_candidates_that_are_behind():
 def test_weights_count_in_scores_of_any_scorer():
     """A score is that of the scorer with the weights of the rows held out, where it takes weights."""
     train, test = np.arange(0, N, 2), np.arange(1, N, 2)
-    search = SGDSearchCV(CLASSIFIER, {"alpha": [1e-2]}, scoring="neg_brier_score", cv=[(train, test)])
+    search = SGDSearchCV(CLASSIFIER, {"alpha": [1e-2]}, scoring="balanced_accuracy", cv=[(train, test)])
     search.set_params(estimator__loss="log_loss").fit(X, Y, sample_weight=WEIGHTS)
     model = (
         clone(CLASSIFIER).set_params(loss="log_loss", alpha=1e-2).fit(X[train], Y[train], sample_weight=WEIGHTS[train])
     )
     expected, plain = (
-        get_scorer("neg_brier_score")(model, X[test], Y[test], **each)
+        get_scorer("balanced_accuracy")(model, X[test], Y[test], **each)
         for each in ({"sample_weight": WEIGHTS[test]}, {})
     )
     assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected, abs=1e-6)
