@@ -9,9 +9,9 @@ serves all. Where the kernel matrix does not fit into it, samples that are prove
 Where no variable is at its upper bound, every larger C has the same solution, with the same gap: higher bounds let no
 variable move that could not move before. No such point is run.
 
-Every other run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over cannot
-show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support vectors
-before, and in float64 the n values of each variable that changes by more than its scale.
+Every other run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over
+cannot show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support
+vectors before, and in float64 the n values of each variable that changes by more than its scale.
 
 Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
 indicators are scaled too, and rows are kept.
