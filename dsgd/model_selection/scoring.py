@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
 from sklearn.metrics import get_scorer
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import has_fit_parameter
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["OWN_SCORE", "fitted", "score_models"]
+__all__ = ["OWN_SCORE", "fitted", "score_models", "takes_weights"]
 
 #: In place of a scorer: the ``score`` of an estimator.
 OWN_SCORE: Final = "own"
@@ -59,7 +59,7 @@ def score_models(
     targets, taken = y[rows], None if is_counted else X[rows]
     weights = None if weights is None else weights[rows]
     more = {
-        name: {} if weights is None or not _weighs(each) else {"sample_weight": weights}
+        name: {} if weights is None or not takes_weights(each) else {"sample_weight": weights}
         for name, each in scorers.items()
     }
     for first in range(0, len(models), n_most):
@@ -107,9 +107,13 @@ def _parts(n: int, X: Any) -> Iterator[tuple[int, int]]:
         yield low, min(n, low + step)
 
 
-def _weighs(scorer: Any) -> bool:
+def takes_weights(scorer: Any) -> bool:
     """Return whether a scorer takes sample weights."""
-    return isinstance(scorer, str) or has_fit_parameter(getattr(scorer, "_score_func", scorer), "sample_weight")
+    if isinstance(scorer, str):
+        return True
+    # What stands for scoring=None calls the `score` of an estimator.
+    own = getattr(getattr(scorer, "_estimator", None), "score", scorer)
+    return "sample_weight" in signature(getattr(scorer, "_score_func", own)).parameters
 
 
 def _scorer_of(scorer: Any) -> Any:

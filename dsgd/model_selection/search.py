@@ -17,30 +17,25 @@ successive halving is Jamieson and Talwalkar 2016, with epochs as Li et al. 2018
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
-from sklearn.metrics import check_scoring
-from sklearn.model_selection import ParameterGrid, check_cv
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, indexable
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.inputs import count_threads
 from dsgd.inputs.rows import Rows, refuse_beside
+from dsgd.model_selection.base import AbstractSearchCV
 from dsgd.model_selection.candidates import check_base, check_candidates, make_models, pack_rows
 from dsgd.model_selection.results import make_results
 from dsgd.model_selection.scoring import OWN_SCORE, score_models
 from dsgd.model_selection.training import Training
-from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_n_jobs, check_number
+from dsgd.validation import check_number
 
 __all__ = ["SGDSearchCV"]
 
@@ -48,17 +43,7 @@ __all__ = ["SGDSearchCV"]
 _OWN_SCORES = {True: "accuracy", False: "r2"}
 
 
-def _has(method: str) -> Any:
-    """Return a check whether the best estimator, or else the one to search for, has a method."""
-
-    def check(search: SGDSearchCV) -> bool:
-        getattr(getattr(search, "best_estimator_", search.estimator), method)
-        return True
-
-    return check
-
-
-class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
+class SGDSearchCV(AbstractSearchCV):
     """Search for parameters of `SGDClassifier` or `SGDRegressor` that trains all candidates on all folds in one pass.
 
     It is used as `sklearn.model_selection.GridSearchCV`, and with ``factor=`` as its successive halving. All models are
@@ -127,8 +112,6 @@ class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     >>> len(search.cv_results_["params"]), search.best_score_ > 0.95
     (6, True)
     """
-
-    _left_out: ClassVar = (*SavingMixin._left_out, "scorer_", "_scorers")
 
     def __init__(
         self,
@@ -208,68 +191,25 @@ class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     # -- parts of a search ---------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        check_n_jobs("SGDSearchCV", self.n_jobs)
-        check_bool("SGDSearchCV(return_train_score=...)", self.return_train_score)
+        self._check_options()
         check_number("SGDSearchCV(min_epochs=...)", self.min_epochs, low=1, integer=True)
         if self.factor is not None:
             check_number("SGDSearchCV(factor=...)", self.factor, low=1, open_low=True)
-        if self.error_score != "raise" and not isinstance(self.error_score, (int, float, np.number)):
-            raise InvalidParameterError(
-                f"SGDSearchCV(error_score=...) must be 'raise' or a number. Got {self.error_score!r}."
-            )
-
-    def _settings(self) -> list[dict[str, Any]]:
-        """Return the parameters of each candidate."""
-        grid = self.param_grid
-        if isinstance(grid, Mapping):
-            return list(ParameterGrid(grid))
-        try:
-            given = list(grid)
-        except TypeError:
-            given = [grid]
-        if not all(isinstance(each, Mapping) for each in given):
-            raise InvalidParameterError(
-                f"SGDSearchCV(param_grid=...) must be a grid, a list of them or an iterable of settings. Got {grid!r}."
-            )
-        if isinstance(grid, (list, tuple)) and any(_is_listed(value) for each in given for value in each.values()):
-            return list(ParameterGrid(given))
-        return [dict(each) for each in given]
 
     def _own_scorers(self) -> dict[str, Any]:
         """Return scorers by the names that they have in `cv_results_`; a name is that of a score counted here."""
         own, scoring = _OWN_SCORES[self.estimator._is_classification], self.scoring
-        self.multimetric_ = isinstance(scoring, (list, tuple, set, Mapping))
+        scorers = self._name_scorers()
         if not self.multimetric_:
-            self.scorer_ = check_scoring(self.estimator, scoring)
             # That of a candidate depends on its loss.
             return {"score": OWN_SCORE if scoring is None else own if scoring == own else self.scorer_}
-        named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
-        self.scorer_ = {name: check_scoring(self.estimator, each) for name, each in named.items()}
-        callable_ = callable(self.refit) or self.refit is False
-        if not callable_ and self.refit not in named:
-            raise InvalidParameterError(
-                "SGDSearchCV(refit=...) must name the metric that chooses, be False or a function of cv_results_, "
-                f"where there are several metrics: {', '.join(named)}. Got {self.refit!r}."
-            )
-        if self.factor is not None and self.refit not in named:
+        if self.factor is not None and self.refit not in scorers:
             raise InvalidParameterError(
                 f"SGDSearchCV(factor={self.factor}) drops candidates by one metric: refit must name it. "
                 f"Got {self.refit!r}."
             )
-        return {name: own if named[name] == own else scorer for name, scorer in self.scorer_.items()}
-
-    def _splits(self, X: Any, y: Any, groups: Any) -> list[tuple[AnyArray, AnyArray]]:
-        """Return the numbers of the rows (train, test) of each split."""
-        X, y, groups = indexable(X, y, groups)
-        splitter = check_cv(self.cv, y, classifier=self.estimator._is_classification)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
-        splits = []
-        for train, test in splitter.split(np.zeros((n, 0)) if not hasattr(X, "shape") else X, y, groups):
-            parts = [
-                np.flatnonzero(part) if np.asarray(part).dtype == bool else np.asarray(part) for part in (train, test)
-            ]
-            splits.append((parts[0], parts[1]))
-        return splits
+        named = scoring if isinstance(scoring, Mapping) else {name: name for name in scoring}
+        return {name: own if named[name] == own else scorer for name, scorer in scorers.items()}
 
     def _search(
         self, given: tuple[Any, Any, Any], candidates: Sequence[AbstractSGD], splits: Sequence[tuple[Any, Any]]
@@ -319,99 +259,6 @@ class SGDSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
                 training.stop(scores.models_of(ordered[n_left:]))
                 competing = np.sort(ordered[:n_left])
         return rungs
-
-    def _chooser(self) -> str:
-        """Return the name of the metric that chooses."""
-        return str(self.refit) if self.multimetric_ else "score"
-
-    def _choose(self, given: tuple[Any, Any, Any]) -> None:
-        """Set the best candidate, and fit it if that is wanted."""
-        for name in ("best_index_", "best_params_", "best_score_", "best_estimator_", "refit_time_"):
-            self.__dict__.pop(name, None)
-        results = self.cv_results_
-        if callable(self.refit):
-            self.best_index_ = int(self.refit(results))
-        elif self.multimetric_ and self.refit is False:
-            return
-        else:
-            self.best_index_ = int(np.argmin(results[f"rank_test_{self._chooser()}"]))
-            self.best_score_ = float(results[f"mean_test_{self._chooser()}"][self.best_index_])
-        self.best_params_ = results["params"][self.best_index_]
-        if self.refit is False:
-            return
-        X, y, sample_weight = given
-        best = clone(self.estimator).set_params(**self.best_params_)
-        begin = time.perf_counter()
-        self.best_estimator_ = best.fit(X) if isinstance(X, Rows) else best.fit(X, y, sample_weight=sample_weight)
-        self.refit_time_ = time.perf_counter() - begin
-
-    def _complete(self) -> None:
-        if hasattr(self, "cv_results_"):
-            self._scorers = self._own_scorers()
-
-    # -- the best estimator ----------------------------------------------------------------------------------------
-
-    def _best(self) -> Any:
-        check_is_fitted(self, "cv_results_")
-        if not hasattr(self, "best_estimator_"):
-            raise AttributeError("SGDSearchCV(refit=False) has fitted no best_estimator_ that could predict.")
-        return self.best_estimator_
-
-    @available_if(_has("predict"))
-    def predict(self, X: Any) -> Any:
-        """Return what the best estimator predicts."""
-        return self._best().predict(X)
-
-    @available_if(_has("decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Return the signed distances of the best estimator."""
-        return self._best().decision_function(X)
-
-    @available_if(_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities of the best estimator."""
-        return self._best().predict_proba(X)
-
-    @available_if(_has("predict_log_proba"))
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithms of the probabilities of the best estimator."""
-        return self._best().predict_log_proba(X)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the score of the best estimator by the metric of the search."""
-        best = self._best()
-        if self.multimetric_:
-            scorer = self.scorer_[self._chooser()] if not callable(self.refit) else best.score
-        else:
-            scorer = self.scorer_
-        return float(scorer(X, y) if scorer == best.score else scorer(best, X, y))
-
-    @property
-    def classes_(self) -> AnyArray:
-        """Labels of the best estimator."""
-        labels: AnyArray = self._best().classes_
-        return labels
-
-    @property
-    def n_features_in_(self) -> int:
-        """Columns that the best estimator has seen."""
-        return int(self._best().n_features_in_)
-
-    @property
-    def feature_names_in_(self) -> AnyArray:
-        """Their names."""
-        names: AnyArray = self._best().feature_names_in_
-        return names
-
-    def __sklearn_tags__(self) -> Any:
-        tags, own = super().__sklearn_tags__(), self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.target_tags = own.estimator_type, own.target_tags
-        tags.classifier_tags, tags.regressor_tags, tags.input_tags = (
-            own.classifier_tags,
-            own.regressor_tags,
-            own.input_tags,
-        )
-        return tags
 
 
 class _Scores:
@@ -496,11 +343,6 @@ def clone_fitted(candidate: AbstractSGD) -> AbstractSGD:
     if candidate._is_classification:
         made.classes_ = candidate.classes_
     return made
-
-
-def _is_listed(value: Any) -> bool:
-    """Return whether a value of a setting is a list of values, as a grid has them."""
-    return isinstance(value, (list, tuple, np.ndarray))
 
 
 def _of_failed(error_score: Any, problem: str) -> float:

@@ -31,6 +31,7 @@ ESTIMATORS: Final = {
     "SGDRegressor": "dsgd.estimators",
     "SGDSearchCV": "dsgd.model_selection",
     "SVC": "dsgd.svm",
+    "SVMSearchCV": "dsgd.model_selection",
     "SVR": "dsgd.svm",
 }
 

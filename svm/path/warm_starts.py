@@ -6,9 +6,12 @@ kernel value, and near its end where most support vectors sit at the bound. Kern
 serves all. Where the kernel matrix does not fit into it, samples that are proven to sit at a bound at the next C
 (`dsgd.svm.certify.screening`) are left out from the beginning; on coarse grids these are few.
 
-Every run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over cannot
-show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support vectors
-before, and in float64 the n values of each variable that changes by more than its scale.
+Where no variable is at its upper bound, every larger C has the same solution, with the same gap: higher bounds let no
+variable move that could not move before. No such point is run.
+
+Every other run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over
+cannot show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support
+vectors before, and in float64 the n values of each variable that changes by more than its scale.
 
 Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
 indicators are scaled too, and rows are kept.
@@ -24,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.svm.certify.screening import path_ball, prove
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
@@ -101,6 +104,10 @@ def solve_chain(
     count = count_products or (lambda: matrix.n_evaluations)
     for k, factor in enumerate(factors):
         begin = time.perf_counter()
+        if links and _is_inside(links[-1]):
+            solution = replace(links[-1].solution, counts=Counts())
+            links.append(Link(solution, dual.upper * factor, 0, 0, time.perf_counter() - begin))
+            continue
         n_evaluations, n_hits, n_products, n_proven = matrix.n_evaluations, matrix.n_hits, count(), 0
         now = dual
         if links:
@@ -126,6 +133,11 @@ def solve_chain(
         found = replace(found, counts=counts)
         links.append(Link(found, now.upper, n_proven, int(totals[2]), time.perf_counter() - begin))
     return links
+
+
+def _is_inside(link: Link) -> bool:
+    """Return whether a solution, which has been proven, has no variable at its upper bound."""
+    return link.solution.converged and bool((link.solution.alpha < link.upper).all())
 
 
 def _distances_from_mean(matrix: KernelMatrix, norms: FloatVector) -> FloatVector:

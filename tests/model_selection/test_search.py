@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import SGDClassifier as PlainSGDClassifier
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler, ShuffleSplit
 
 import dsgd
@@ -243,6 +244,22 @@ def test_halving_drops_candidates_that_are_behind():
     full = SGDSearchCV(SGDClassifier(random_state=0), grid, cv=3).fit(X, Y)
     assert search.best_score_ > full.cv_results_["mean_test_score"].max() - 0.03
     assert search.cv_results_["mean_n_iter"].sum() < full.cv_results_["mean_n_iter"].sum() / 2
+
+
+def test_weights_count_in_scores_of_any_scorer():
+    """A score is that of the scorer with the weights of the rows held out, where it takes weights."""
+    train, test = np.arange(0, N, 2), np.arange(1, N, 2)
+    search = SGDSearchCV(CLASSIFIER, {"alpha": [1e-2]}, scoring="balanced_accuracy", cv=[(train, test)])
+    search.set_params(estimator__loss="log_loss").fit(X, Y, sample_weight=WEIGHTS)
+    model = (
+        clone(CLASSIFIER).set_params(loss="log_loss", alpha=1e-2).fit(X[train], Y[train], sample_weight=WEIGHTS[train])
+    )
+    expected, plain = (
+        get_scorer("balanced_accuracy")(model, X[test], Y[test], **each)
+        for each in ({"sample_weight": WEIGHTS[test]}, {})
+    )
+    assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected, abs=1e-6)
+    assert expected != pytest.approx(plain, abs=1e-6)
 
 
 def test_any_splitter_and_any_candidates():

@@ -23,7 +23,7 @@ from dsgd.errors import ModelFileError
 from dsgd.kernel_approximation import Nystroem, RandomFeatures
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
 from dsgd.local import OPTIMIZER_NAMES, Cyclical, Importance, parse_optimizer
-from dsgd.model_selection import SGDSearchCV
+from dsgd.model_selection import SGDSearchCV, SVMSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime import Checkpoint, Restart, Timeouts
 from dsgd.runtime.checkpoints.container import Container
@@ -54,6 +54,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "SGDRegressor": lambda: SGDRegressor(random_state=0, sync=DPSGD(64, Ring(), keep_models=True), n_jobs=2),
     "SGDSearchCV": lambda: SGDSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-4, 1e-2], "loss": ["hinge"]}, cv=3),
     "SVC": lambda: SVC(decision_function_shape="ovo", elimination=Elimination("multi")),
+    "SVMSearchCV": lambda: SVMSearchCV(SVC(), {"C": [0.1, 10.0], "gamma": [0.1, "scale"]}, cv=3),
     "SVR": lambda: SVR(kernel="linear"),
 }
 

@@ -16,6 +16,7 @@ from sklearn.datasets import dump_svmlight_file, make_classification, make_regre
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from gang_cluster import assert_clean, start_cluster
 
@@ -39,6 +40,18 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 def linear_by_hand(A, B):
     """Return the values of a linear kernel."""
     return np.asarray((A @ B.T).todense() if sp.issparse(A) else A @ B.T)
+
+
+def test_a_search_on_a_client_has_the_scores_of_one_process(client, data):
+    """With a client each fold is one gang, and scores and the best are those of a search in this process."""
+    cv = [(np.arange(0, 240, 2), np.arange(1, 240, 2))]
+    found = [
+        SVMSearchCV(SVC(tol=1e-6, client=each), {"C": [1.0, 100.0], "gamma": [0.1, "scale"]}, cv=cv).fit(*data)
+        for each in (client, None)
+    ]
+    np.testing.assert_allclose(*(search.cv_results_["mean_test_score"] for search in found))
+    assert found[0].best_params_ == found[1].best_params_
+    np.testing.assert_allclose(*(search.decision_function(data[0]) for search in found), atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "dask", "delayed", "files"])

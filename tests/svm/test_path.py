@@ -139,6 +139,22 @@ def test_float32_rows_are_proven_in_float64():
         assert gap < 1.1e-3
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_beyond_the_largest_variable_nothing_is_run(n_classes):
+    """A C above all variables has the solution of the one before, without a step, and it is that of a cold fit."""
+    X, y = _blobs(300, n_classes=n_classes)
+    path = svm_path(X, y, Cs=[1e-2, 1e4, 1e5, 1e6], gammas=[2.0], tol=1e-6)
+    _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma, tol=1e-6), X, y)
+    work = [(point.n_iter, point.n_kernel_evaluations) for point in path.points]
+    assert min(work[:2]) > (0, 0)
+    assert work[2:] == [(0, 0)] * 2
+    # Where one variable is at its bound, the next C has another solution.
+    weights = np.r_[1e-5, np.ones(len(y) - 1)]
+    bounded = svm_path(X, y, Cs=[1e4, 2e4], gammas=[2.0], tol=1e-6, sample_weight=weights).points
+    assert bounded[1].n_iter > 0
+    assert bounded[1].dual_objective < bounded[0].dual_objective
+
+
 def test_scores_and_pickle():
     """Scores are those of the estimators, on other rows too, and a pickled path still makes estimators."""
     X, y = _blobs(300)

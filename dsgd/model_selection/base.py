@@ -1,0 +1,220 @@
+"""What searches share: candidates and splits, the choice of the best, and what the best estimator then answers.
+
+`AbstractSearchCV` is the base of `dsgd.model_selection.SGDSearchCV` and `dsgd.model_selection.SVMSearchCV`, which train
+and score all candidates each in their own way. Names and meanings are those of `sklearn.model_selection.GridSearchCV`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import ParameterGrid, check_cv
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, indexable
+
+from dsgd.errors import InvalidParameterError
+from dsgd.inputs.rows import Rows
+from dsgd.saving import SavingMixin
+from dsgd.types import AnyArray
+from dsgd.validation import check_bool, check_n_jobs
+
+__all__ = ["AbstractSearchCV"]
+
+
+def _has(method: str) -> Any:
+    """Return a check whether the best estimator, or else the one to search for, has a method."""
+
+    def check(search: AbstractSearchCV) -> bool:
+        getattr(getattr(search, "best_estimator_", search.estimator), method)
+        return True
+
+    return check
+
+
+class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
+    """A search over parameters with the interface of scikit-learn; `SGDSearchCV` and `SVMSearchCV` are the ones to use.
+
+    A final class fits `cv_results_`, `scorer_` and what `_choose` sets.
+    """
+
+    _left_out: ClassVar = (*SavingMixin._left_out, "scorer_", "_scorers")
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    estimator: Any
+    param_grid: Any
+    scoring: Any
+    n_jobs: int | None
+    refit: Any
+    cv: Any
+    error_score: Any
+    return_train_score: bool
+    cv_results_: dict[str, Any]
+
+    # -- parts of a search ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _own_scorers(self) -> dict[str, Any]:
+        """Return scorers by the names that they have in `cv_results_`."""
+
+    def _check_options(self) -> None:
+        name = type(self).__name__
+        check_n_jobs(name, self.n_jobs)
+        check_bool(f"{name}(return_train_score=...)", self.return_train_score)
+        if self.error_score != "raise" and not isinstance(self.error_score, (int, float, np.number)):
+            raise InvalidParameterError(
+                f"{name}(error_score=...) must be 'raise' or a number. Got {self.error_score!r}."
+            )
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """Return the parameters of each candidate."""
+        grid = self.param_grid
+        if isinstance(grid, Mapping):
+            return list(ParameterGrid(grid))
+        try:
+            given = list(grid)
+        except TypeError:
+            given = [grid]
+        if not all(isinstance(each, Mapping) for each in given):
+            raise InvalidParameterError(
+                f"{type(self).__name__}(param_grid=...) must be a grid, a list of them or an iterable of settings. "
+                f"Got {grid!r}."
+            )
+        if isinstance(grid, (list, tuple)) and any(_is_listed(value) for each in given for value in each.values()):
+            return list(ParameterGrid(given))
+        return [dict(each) for each in given]
+
+    def _name_scorers(self) -> dict[str, Any]:
+        """Set `scorer_` and `multimetric_`; return scorers by name, "score" where there is one without."""
+        scoring = self.scoring
+        self.multimetric_ = isinstance(scoring, (list, tuple, set, Mapping))
+        if not self.multimetric_:
+            self.scorer_ = check_scoring(self.estimator, scoring)
+            return {"score": self.scorer_}
+        named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
+        self.scorer_ = {name: check_scoring(self.estimator, each) for name, each in named.items()}
+        callable_ = callable(self.refit) or self.refit is False
+        if not callable_ and self.refit not in named:
+            raise InvalidParameterError(
+                f"{type(self).__name__}(refit=...) must name the metric that chooses, be False or a function of "
+                f"cv_results_, where there are several metrics: {', '.join(named)}. Got {self.refit!r}."
+            )
+        return dict(self.scorer_)
+
+    def _splits(self, X: Any, y: Any, groups: Any) -> list[tuple[AnyArray, AnyArray]]:
+        """Return the numbers of the rows (train, test) of each split."""
+        X, y, groups = indexable(X, y, groups)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        splits = []
+        for train, test in splitter.split(np.zeros((n, 0)) if not hasattr(X, "shape") else X, y, groups):
+            parts = [
+                np.flatnonzero(part) if np.asarray(part).dtype == bool else np.asarray(part) for part in (train, test)
+            ]
+            splits.append((parts[0], parts[1]))
+        return splits
+
+    def _chooser(self) -> str:
+        """Return the name of the metric that chooses."""
+        return str(self.refit) if self.multimetric_ else "score"
+
+    def _choose(self, given: tuple[Any, Any, Any]) -> None:
+        """Set the best candidate, and fit it if that is wanted."""
+        for name in ("best_index_", "best_params_", "best_score_", "best_estimator_", "refit_time_"):
+            self.__dict__.pop(name, None)
+        results = self.cv_results_
+        if callable(self.refit):
+            self.best_index_ = int(self.refit(results))
+        elif self.multimetric_ and self.refit is False:
+            return
+        else:
+            self.best_index_ = int(np.argmin(results[f"rank_test_{self._chooser()}"]))
+            self.best_score_ = float(results[f"mean_test_{self._chooser()}"][self.best_index_])
+        self.best_params_ = results["params"][self.best_index_]
+        if self.refit is False:
+            return
+        X, y, sample_weight = given
+        best = clone(self.estimator).set_params(**self.best_params_)
+        begin = time.perf_counter()
+        self.best_estimator_ = best.fit(X) if isinstance(X, Rows) else best.fit(X, y, sample_weight=sample_weight)
+        self.refit_time_ = time.perf_counter() - begin
+
+    def _complete(self) -> None:
+        if hasattr(self, "cv_results_"):
+            self._scorers = self._own_scorers()
+
+    # -- the best estimator ----------------------------------------------------------------------------------------
+
+    def _best(self) -> Any:
+        check_is_fitted(self, "cv_results_")
+        if not hasattr(self, "best_estimator_"):
+            raise AttributeError(
+                f"{type(self).__name__}(refit=False) has fitted no best_estimator_ that could predict."
+            )
+        return self.best_estimator_
+
+    @available_if(_has("predict"))
+    def predict(self, X: Any) -> Any:
+        """Return what the best estimator predicts."""
+        return self._best().predict(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Return the signed distances of the best estimator."""
+        return self._best().decision_function(X)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of the best estimator."""
+        return self._best().predict_proba(X)
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithms of the probabilities of the best estimator."""
+        return self._best().predict_log_proba(X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the score of the best estimator by the metric of the search."""
+        best = self._best()
+        if self.multimetric_:
+            scorer = self.scorer_[self._chooser()] if not callable(self.refit) else best.score
+        else:
+            scorer = self.scorer_
+        return float(scorer(X, y) if scorer == best.score else scorer(best, X, y))
+
+    @property
+    def classes_(self) -> AnyArray:
+        """Labels of the best estimator."""
+        labels: AnyArray = self._best().classes_
+        return labels
+
+    @property
+    def n_features_in_(self) -> int:
+        """Columns that the best estimator has seen."""
+        return int(self._best().n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> AnyArray:
+        """Their names."""
+        names: AnyArray = self._best().feature_names_in_
+        return names
+
+    def __sklearn_tags__(self) -> Any:
+        tags, own = super().__sklearn_tags__(), self.estimator.__sklearn_tags__()
+        tags.estimator_type, tags.target_tags = own.estimator_type, own.target_tags
+        tags.classifier_tags, tags.regressor_tags, tags.input_tags = (
+            own.classifier_tags,
+            own.regressor_tags,
+            own.input_tags,
+        )
+        return tags
+
+
+def _is_listed(value: Any) -> bool:
+    """Return whether a value of a setting is a list of values, as a grid has them."""
+    return isinstance(value, (list, tuple, np.ndarray))

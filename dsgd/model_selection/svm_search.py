@@ -1,0 +1,302 @@
+"""The search for parameters of kernel SVMs that solves the C of each split one from another.
+
+Problem: a search of eight C, three gammas and five folds is 120 cold fits and a last one. Neighbours in C have nearly
+the same solution and need the same kernel rows, and beyond some C all have the very same solution.
+
+Method: candidates that differ in C alone make a chain (`dsgd.model_selection.chains`), which is solved on each split
+with warm starts and shared kernel rows, or, where problems are small, by fits; it ends where C bounds no variable.
+
+Cost: the kernel rows of a chain instead of those of each fit, and nothing for a C that is larger than all variables.
+
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, as `dsgd.svm.path.warm_starts` has
+it.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import FitFailedWarning
+from sklearn.utils import _safe_indexing, column_or_1d, indexable
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import count_threads, is_distributed
+from dsgd.model_selection.base import AbstractSearchCV
+from dsgd.model_selection.chains import Chain, Point, Split, is_inside, make_chains, make_points, shares_distances
+from dsgd.model_selection.results import make_results
+from dsgd.model_selection.scoring import takes_weights
+from dsgd.svm import SVC, SVR
+from dsgd.svm.kernels.threads import open_pool
+from dsgd.types import AnyArray
+
+__all__ = ["SVMSearchCV"]
+
+
+class SVMSearchCV(AbstractSearchCV):
+    """Search for parameters of `dsgd.svm.SVC` or `dsgd.svm.SVR` that solves the C of each fold one from another.
+
+    It is used as `sklearn.model_selection.GridSearchCV`. Every model is that of a fit of its candidate on the training
+    rows of its fold, to ``tol``: what is shared shortens the way and not the proof. Candidates may differ in any
+    parameters; those that differ in C alone share their work. See :ref:`A grid inside a cross-validation <svm-search>`.
+
+    Parameters
+    ----------
+    estimator : SVC or SVR
+        Of dsgd, not fitted. Parameters that candidates do not have are its own. With ``client`` each fold is solved by
+        a gang of its workers, one fold after another.
+    param_grid : dict, list of dict, or iterable of dict
+        A grid as `GridSearchCV` takes it, or the candidates themselves, such as a
+        `sklearn.model_selection.ParameterSampler`.
+    scoring : str, callable, list, dict or None, default None
+        As of `GridSearchCV`, but that a callable returns one number. None is accuracy, or R2 of a regressor. Sample
+        weights count in scores too, as far as scorers take them.
+    n_jobs : int or None, default None
+        Threads that solve chains side by side, each with a cache of its own (None: 1, -1: one per core). Of several,
+        each solves on its own thread; with one, a chain has the `n_jobs` of the estimator, as the last fit always has.
+    refit : bool, str or callable, default True
+        As of `GridSearchCV`: whether the best candidate is fitted on all rows; by which metric, if there are several;
+        or a function of `cv_results_` that returns the index of the best.
+    cv : int, splitter, iterable or None, default None
+        As of `GridSearchCV`.
+    error_score : float or "raise", default nan
+        The score of a model that cannot be trained on the rows of its fold.
+    return_train_score : bool, default False
+        Whether to score on the training rows too.
+
+    Attributes
+    ----------
+    cv_results_ : dict
+        As of `GridSearchCV`. A model's ``fit_time`` is what its point added; that of a model that is the same as at a
+        smaller C is zero.
+    best_estimator_, best_score_, best_params_, best_index_, scorer_, n_splits_, refit_time_, multimetric_
+        As of `GridSearchCV`.
+    classes_ : array
+        Labels of the best estimator, if it classifies.
+    n_features_in_, feature_names_in_
+        As of the best estimator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.model_selection import SVMSearchCV
+    >>> from dsgd.svm import SVC
+    >>> X = np.random.default_rng(0).standard_normal((300, 4))
+    >>> y = (X**2).sum(axis=1) > 4
+    >>> search = SVMSearchCV(SVC(), {"C": np.logspace(-1, 2, 6), "gamma": ["scale", 0.1]}, cv=3).fit(X, y)
+    >>> len(search.cv_results_["params"]), search.best_score_ > 0.9
+    (12, True)
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+    ) -> None:
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.scoring = scoring
+        self.n_jobs = n_jobs
+        self.refit = refit
+        self.cv = cv
+        self.error_score = error_score
+        self.return_train_score = return_train_score
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None, sample_weight: Any = None) -> Self:
+        """Search, and fit the best candidate on all rows.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame or list, shape (n_samples, n_features)
+            Rows, in this process; the kernel matrix with ``kernel="precomputed"``.
+        y : array-like, shape (n_samples,)
+            Targets.
+        groups : array-like or None, shape (n_samples,)
+            For splitters that keep groups together.
+        sample_weight : array-like or None, shape (n_samples,)
+            Weights of the rows, in training and in scores.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            A parameter, or one of a candidate, has a value that it cannot have.
+        IncompatiblePartsError
+            The estimator is to write checkpoints.
+        InvalidDataError
+            No model can be trained on the rows of its fold, or one cannot and ``error_score="raise"``.
+        """
+        self._check_options()
+        _check_base(self.estimator, X)
+        settings = self._settings()
+        if not settings:
+            raise InvalidParameterError("SVMSearchCV(param_grid=...) has no candidate.")
+        candidates = [clone(self.estimator).set_params(**setting) for setting in settings]
+        for candidate in candidates:
+            candidate._check_parameters()
+        self._scorers = self._own_scorers()
+        splits = self._splits(X, y, groups)
+        self.n_splits_ = len(splits)
+        table = _Table(self, len(settings), len(splits))
+        # Chains that share distances are solved together; others are more, and so easier to deal out.
+        chains = make_chains(candidates, settings, join=shares_distances(self.estimator, X) or self._has_gang)
+        rows, targets, weights = indexable(X, y, sample_weight)
+        data = rows, column_or_1d(targets, warn=True), None if weights is None else np.asarray(weights)
+        self._solve(data, chains, splits, table)
+        table.tell_failures()
+        self.cv_results_ = make_results(settings, table.times, table.scores, np.zeros(len(settings), np.int64))
+        self._choose((X, y, sample_weight))
+        return self
+
+    @property
+    def _has_gang(self) -> bool:
+        return self.estimator.client is not None
+
+    def _own_scorers(self) -> dict[str, Any]:
+        return self._name_scorers()
+
+    def _solve(
+        self,
+        data: tuple[Any, AnyArray, AnyArray | None],
+        chains: Sequence[Chain],
+        splits: Sequence[tuple[AnyArray, AnyArray]],
+        table: _Table,
+    ) -> None:
+        """Solve all chains on all splits, and fill the table."""
+        tasks = [(number, chain) for chain in chains for number in range(len(splits))]
+        n_threads = 1 if self._has_gang else min(count_threads(self.n_jobs), len(tasks))
+        is_pairwise = self.estimator.__sklearn_tags__().input_tags.pairwise
+
+        def solve(place: int, n_jobs: int | None) -> None:
+            number, chain = tasks[place]
+            train, test = splits[number]
+            parts = {"test": _taken(data, test, train, pairwise=is_pairwise)}
+            split = _taken(data, train, train, pairwise=is_pairwise)
+            if self.return_train_score:
+                parts["train"] = split
+            table.fill(number, chain, split, parts, n_jobs)
+
+        if n_threads == 1:
+            for place in range(len(tasks)):
+                solve(place, None)
+            return
+        with open_pool(n_threads) as pool:
+            pool.slabs(lambda start, _: solve(start, 1), len(tasks), 1)
+
+
+class _Table:
+    """The scores and times of a search so far, (n_candidates, n_splits) of each kind and metric.
+
+    Parameters
+    ----------
+    search : SVMSearchCV
+        Says what is scored, and what a model that failed gets.
+    n_candidates, n_splits : int
+        Its size.
+    """
+
+    def __init__(self, search: SVMSearchCV, n_candidates: int, n_splits: int) -> None:
+        self._scorers, self._error_score = search._scorers, search.error_score
+        self._shape = n_candidates, n_splits
+        kinds = ("test", "train") if search.return_train_score else ("test",)
+        self.scores = {kind: {name: np.full(self._shape, np.nan) for name in self._scorers} for kind in kinds}
+        self.times = {name: np.zeros(self._shape) for name in ("fit_time", "score_time")}
+        self._problems: list[InvalidDataError] = []
+        self._n_failed = 0
+
+    def fill(self, number: int, chain: Chain, split: Split, parts: Mapping[str, Split], n_jobs: int | None) -> None:
+        """Solve a chain on the split of a number, and score its models on parts of the rows."""
+        last, scores = None, self._blank()
+        for point in make_points(chain, split, n_jobs):
+            if point.is_first or last is None or not is_inside(last, split):
+                begin = time.perf_counter()
+                last, scores = self._made(point), self._blank()
+                fit_s = point.seconds + time.perf_counter() - begin
+                begin = time.perf_counter()
+                if last is not None:
+                    scores = {kind: self._score(last, rows) for kind, rows in parts.items()}
+                for name, seconds in (("fit_time", fit_s), ("score_time", time.perf_counter() - begin)):
+                    self.times[name][list(point.members), number] = seconds / len(point.members)
+            for kind, metrics in scores.items():
+                for name, value in metrics.items():
+                    self.scores[kind][name][list(point.members), number] = value
+
+    def tell_failures(self) -> None:
+        """Warn of models that could not be trained; raise where none could be."""
+        n_models = self._shape[0] * self._shape[1]
+        if self._problems and self._n_failed == n_models:
+            raise self._problems[0]
+        if self._problems:
+            warnings.warn(
+                f"{self._n_failed} of {n_models} models failed, and their scores are {self._error_score}. The first: "
+                f"{self._problems[0]}",
+                FitFailedWarning,
+                stacklevel=3,
+            )
+
+    def _blank(self) -> dict[str, dict[str, float]]:
+        """Return the scores of a model that failed."""
+        value = np.nan if self._error_score == "raise" else float(self._error_score)
+        return {kind: dict.fromkeys(self._scorers, value) for kind in self.scores}
+
+    def _made(self, point: Point) -> Any:
+        """Return the model of a point; None, which is noted, where its rows admit none."""
+        try:
+            return point.make()
+        except InvalidDataError as error:
+            if self._error_score == "raise":
+                raise
+            self._problems.append(error)
+            self._n_failed += len(point.members)
+            return None
+
+    def _score(self, model: Any, rows: Split) -> dict[str, float]:
+        """Return the scores of a model on some rows, by name."""
+        return {
+            name: float(
+                scorer(model, rows.X, rows.y)
+                if rows.weights is None or not takes_weights(scorer)
+                else scorer(model, rows.X, rows.y, sample_weight=rows.weights)
+            )
+            for name, scorer in self._scorers.items()
+        }
+
+
+def _check_base(estimator: Any, X: Any) -> None:
+    """Raise where the search cannot train an estimator."""
+    if not isinstance(estimator, SVC | SVR):
+        raise InvalidParameterError(
+            f"SVMSearchCV(estimator=...) must be an SVC or SVR of dsgd.svm. Got {estimator!r}. Use GridSearchCV for "
+            "pipelines and other estimators, or transform the rows before."
+        )
+    if estimator.checkpoint is not None or estimator.resume_from is not None:
+        raise IncompatiblePartsError(
+            f"SVMSearchCV writes no checkpoints: {type(estimator).__name__}(checkpoint=..., resume_from=...) does not "
+            "go with it. Leave both out, and set them on an estimator of best_params_."
+        )
+    if is_distributed(X):
+        raise InvalidDataError(
+            f"SVMSearchCV takes folds of arrays of this process, X is a {type(X).__name__}: load it, or take "
+            "dsgd.svm.svm_path and rows that are held out."
+        )
+
+
+def _taken(data: tuple[Any, AnyArray, AnyArray | None], rows: AnyArray, train: AnyArray, *, pairwise: bool) -> Split:
+    """Return some rows of the data; of a kernel matrix the columns of the rows to train on."""
+    X, y, weights = data
+    part = np.asarray(X)[np.ix_(rows, train)] if pairwise else _safe_indexing(X, rows)
+    return Split(part, y[rows], None if weights is None else weights[rows])

@@ -1,0 +1,172 @@
+"""Searches along C: models are those of cold fits, whichever route leads to them, and results are scikit-learn's."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.exceptions import FitFailedWarning
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import dsgd.model_selection.chains as chains
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.model_selection import SVMSearchCV
+from dsgd.svm import SVC, SVR, NuSVC
+
+N = 180
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((N, 5))
+WIDE = np.hstack([X, 0.1 * RNG.standard_normal((N, 70))])
+SIGNAL = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+Y = np.where(SIGNAL + 0.5 * RNG.standard_normal(N) > 0, "yes", "no")
+Y3 = np.digitize(SIGNAL, [-0.5, 0.5])
+WEIGHTS = RNG.integers(1, 3, N).astype(float)
+GRID = {"C": [30.0, 0.3, 3.0, 3000.0], "gamma": [0.1, "scale", 2.0]}
+
+
+@pytest.fixture(params=["path", "fits"])
+def route(request, monkeypatch):
+    """Take all chains along one route."""
+    monkeypatch.setattr(chains, "LEAST_ON_PATH", 1 if request.param == "path" else N**2)
+    return request.param
+
+
+def searches(estimator, grid, *data, **options):
+    """Return our search and scikit-learn's, both fitted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours, theirs = SVMSearchCV(estimator, grid, cv=3), GridSearchCV(estimator, grid, cv=3)
+        return [search.set_params(**options).fit(*data) for search in (ours, theirs)]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "data", "options"),
+    [
+        (SVC(), GRID, (X, Y), {"return_train_score": True}),
+        (SVC(), GRID, (X, Y), {"scoring": "roc_auc"}),
+        (SVC(), GRID, (WIDE.astype(np.float32), Y3), {"scoring": ["accuracy", "f1_macro"], "refit": "f1_macro"}),
+        (SVC(), {**GRID, "class_weight": ["balanced", None]}, (sp.csr_matrix(X), Y3), {}),
+        (SVC(kernel="precomputed"), {"C": [1.0, 10.0, 1e4]}, (rbf_kernel(X, gamma=0.3), Y3), {}),
+        (SVC(), [{"kernel": ["linear", "poly"], "C": [0.1, 1.0]}, {"gamma": [0.1, 1.0]}], (X, Y), {}),
+        (SVR(), {**GRID, "epsilon": [0.05, 0.3]}, (X, SIGNAL), {"scoring": "neg_mean_absolute_error"}),
+    ],
+    ids=["two-classes", "scorer", "wide", "sparse", "precomputed", "kernels", "regressor"],
+)
+def test_results_are_those_of_a_grid_search_of_the_same_estimator(route, estimator, grid, data, options):
+    """On either route every score is that of one cold fit for each candidate and fold."""
+    estimator = estimator.set_params(tol=1e-7)
+    ours, theirs = searches(estimator, grid, *data, **options)
+    assert set(theirs.cv_results_) == set(ours.cv_results_)
+    for name, expected in theirs.cv_results_.items():
+        if name == "params":
+            assert ours.cv_results_[name] == expected
+        elif "score" in name and "time" not in name and "rank" not in name:
+            np.testing.assert_allclose(ours.cv_results_[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert ours.best_score_ == pytest.approx(theirs.best_score_, abs=1e-5)
+    metric = options.get("refit", "score")
+    # Of candidates that tie, rounding of the solver may choose another.
+    assert theirs.cv_results_[f"mean_test_{metric}"][ours.best_index_] == pytest.approx(theirs.best_score_, abs=1e-5)
+
+
+def test_weights_count_in_training_and_in_scores(route):
+    """A score is that of a weighted fit on the rows of the fold, with the weights of the rows held out."""
+    split = [(np.arange(0, N, 2), np.arange(1, N, 2)), (np.arange(1, N, 2), np.arange(0, N, 2))]
+    grid = {"C": [0.3, 3.0, 30.0], "gamma": [0.1, "scale"], "class_weight": ["balanced"]}
+    ours = SVMSearchCV(SVC(tol=1e-7), grid, cv=split).fit(X, Y, sample_weight=WEIGHTS)
+    for number, (train, test) in enumerate(split):
+        for setting, found in zip(
+            ours.cv_results_["params"], ours.cv_results_[f"split{number}_test_score"], strict=True
+        ):
+            model = SVC(tol=1e-7, **setting).fit(X[train], Y[train], WEIGHTS[train])
+            assert found == pytest.approx(model.score(X[test], Y[test], WEIGHTS[test]))
+
+
+def test_a_machine_inside_its_bounds_is_neither_solved_nor_scored_again(route, monkeypatch):
+    """Beyond the largest variable all C have one model, which scikit-learn confirms; bounds of weights count."""
+    seen = []
+
+    def scorer(model, rows, targets):
+        seen.append(model.C)
+        return model.score(rows, targets)
+
+    Cs, split = [1e6, 1e-2, 1e4, 1e5], [(np.arange(N), np.arange(N))]
+    weights = np.r_[1e-4, np.ones(N - 1)]
+    for sample_weight, n_scored in ((None, 2), (weights, 3)):
+        seen.clear()
+        search = SVMSearchCV(SVC(gamma=2.0, tol=1e-8), {"C": Cs}, cv=split, scoring=scorer, refit=False)
+        search.fit(X, Y, sample_weight=sample_weight)
+        assert len(seen) == n_scored
+        found = search.cv_results_["split0_test_score"]
+        expected = [svm.SVC(gamma=2.0, C=C).fit(X, Y, sample_weight).score(X, Y) for C in Cs]
+        np.testing.assert_allclose(found, expected)
+
+
+def test_threads_change_no_score():
+    """Chains side by side have the scores of chains one after another."""
+    results = [
+        SVMSearchCV(SVC(), GRID, cv=4, n_jobs=n_jobs).fit(X, Y3).cv_results_["mean_test_score"] for n_jobs in (1, 3)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+def test_any_splitter_and_any_candidates():
+    """Groups and sampled candidates, of which some have all in common but C, are those of scikit-learn."""
+    groups = np.arange(N) // 20
+    sampler = ParameterSampler({"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0], "degree": [2, 3]}, 7, random_state=1)
+    listed = [{name: [value] for name, value in each.items()} for each in sampler]
+    ours = SVMSearchCV(SVC(tol=1e-7), sampler, cv=GroupKFold(4)).fit(X, Y, groups=groups)
+    theirs = GridSearchCV(SVC(tol=1e-7), listed, cv=GroupKFold(4)).fit(X, Y, groups=groups)
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+    assert ours.best_params_ == theirs.best_params_
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    np.testing.assert_array_equal(ours.classes_, ["no", "yes"])
+    assert ours.score(X, Y) == theirs.score(X, Y)
+
+
+def test_problems_take_the_route_that_suits_their_rows():
+    """The largest pair of classes decides, and what a path does not have is fitted."""
+    many = np.repeat(np.arange(10), 200)
+    assert not chains.follows_path(SVC(), many, 8)
+    assert chains.follows_path(SVC(), many // 5, 8)
+    assert not chains.follows_path(SVC(), many // 5, 1)
+    assert not chains.follows_path(SVC(kernel="linear"), many // 5, 8)
+    assert not chains.follows_path(SVC(probability="sigmoid"), many // 5, 8)
+    assert not chains.follows_path(SVC(solver="pairwise"), many // 5, 8)
+    assert chains.follows_path(SVR(), many, 8)
+
+
+def test_a_model_that_cannot_be_trained_has_the_error_score(route):
+    """Other folds go on, a warning says how many failed; "raise" raises, and so does a search that has no model."""
+    one_class, all_rows = np.flatnonzero(Y == "no"), np.arange(N)
+    cv = [(one_class, all_rows), (all_rows, all_rows)]
+    grid = {"C": [1.0, 10.0], "gamma": [0.1, 1.0]}
+    with pytest.warns(FitFailedWarning, match="4 of 8 models failed"):
+        search = SVMSearchCV(SVC(), grid, cv=cv, error_score=-1.0, refit=False).fit(X, Y)
+    assert (search.cv_results_["split0_test_score"] == -1.0).all()
+    assert (search.cv_results_["split1_test_score"] > 0.5).all()
+    for given, options in ((cv, {"error_score": "raise"}), (cv[:1], {})):
+        with pytest.raises(InvalidDataError, match="number of classes"):
+            SVMSearchCV(SVC(), grid, cv=given, **options).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "error", "said"),
+    [
+        (make_pipeline(StandardScaler(), SVC()), {"svc__C": [1.0]}, InvalidParameterError, "pipelines"),
+        (svm.SVC(), {"C": [1.0]}, InvalidParameterError, "of dsgd.svm"),
+        (NuSVC(), {"nu": [0.1]}, InvalidParameterError, "of dsgd.svm"),
+        (SVC(checkpoint="there"), {"C": [1.0]}, IncompatiblePartsError, "checkpoints"),
+        (SVC(), {"C": [1.0, -1.0]}, InvalidParameterError, "C="),
+        (SVC(), [], InvalidParameterError, "no candidate"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(estimator, grid, error, said):
+    """An error names the parameter, and what to do instead."""
+    with pytest.raises(error, match=said):
+        SVMSearchCV(estimator, grid).fit(X, Y)
