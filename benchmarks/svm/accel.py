@@ -124,9 +124,7 @@ def _compare(scripts: dict[str, Path], repeats: int, rows: Rows) -> None:
     for way, gains in ratios.items():
         if gains:
             mean = math.exp(sum(map(math.log, gains)) / len(gains))
-            print(
-                f"{way}: {mean:.2f} times as fast, the geometric mean of {len(gains)} scripts that take over 2 s plainly"
-            )
+            print(f"{way}: {mean:.2f} times as fast, the geometric mean of {len(gains)} scripts that take over 2 s")
 
 
 def _seconds(start: list[str], script: Path) -> tuple[float, str]:
