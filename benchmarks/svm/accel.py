@@ -1,8 +1,9 @@
-"""Unchanged scikit-learn scripts, whole processes: python script.py, and python -m dsgd.accel script.py.
+"""Unchanged scikit-learn scripts, whole processes: as they are, by `dsgd.accel`, and by scikit-learn-intelex.
 
 The scripts below do what people do with these estimators: search for parameters, one machine for each class, find
 novelties, draw a learning curve, calibrate a classifier of text. With ``--scripts FOLDER`` every script of a folder
-runs too, such as examples of scikit-learn; pictures go nowhere. Both ways take turns, compiled code is on disk.
+runs too, such as examples of scikit-learn; pictures go nowhere. The ways take turns, compiled code is on disk:
+``python script.py``, ``python -m dsgd.accel script.py``, ``python -m sklearnex script.py``.
 
     python -m benchmarks run accel --scripts scikit-learn/examples/svm
 """
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -81,6 +83,8 @@ CASES = {
     """,
 }
 WAYS = {"scikit-learn": [], "dsgd.accel": ["-m", "dsgd.accel"]}
+if find_spec("sklearnex"):
+    WAYS["intelex"] = ["-m", "sklearnex"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +103,8 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
 
 
 def _compare(scripts: dict[str, Path], repeats: int, rows: Rows) -> None:
-    ratios: list[float] = []
-    heads = "script", "scikit-learn (s):.2f", "dsgd.accel (s):.2f", "times as fast:.2f", "the same output"
+    ratios: dict[str, list[float]] = {way: [] for way in WAYS if way != "scikit-learn"}
+    heads = "script", "scikit-learn (s):.2f", *(f"{way}, times as fast:.2f" for way in ratios), "the same output"
     with table("whole processes, medians", *heads) as line:
         for name, path in scripts.items():
             _seconds(WAYS["dsgd.accel"], path)  # compiles what is new
@@ -111,13 +115,16 @@ def _compare(scripts: dict[str, Path], repeats: int, rows: Rows) -> None:
                     seconds, said[way] = _seconds(start, path)
                     found[way].append(seconds)
                     rows.add(script=name, way=way, seconds=seconds)
-            plain, ours = (median(found[way]) for way in WAYS)
+            plain = median(found["scikit-learn"])
+            gains = [plain / median(found[way]) for way in ratios]
             if plain > 2.0:
-                ratios.append(plain / ours)
-            line(name, plain, ours, plain / ours, "yes" if len(set(said.values())) == 1 else "no")
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"geometric mean of the {len(ratios)} scripts that take scikit-learn over 2 s: {mean:.2f} times as fast")
+                for way, gain in zip(ratios, gains, strict=True):
+                    ratios[way].append(gain)
+            line(name, plain, *gains, "yes" if len(set(said.values())) == 1 else "no")
+    for way, gains in ratios.items():
+        if gains:
+            mean = math.exp(sum(map(math.log, gains)) / len(gains))
+            print(f"{way}: {mean:.2f} times as fast, the geometric mean of {len(gains)} scripts that take over 2 s")
 
 
 def _seconds(start: list[str], script: Path) -> tuple[float, str]:
