@@ -129,7 +129,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             svmlight files hold them.
         """
         validation = X_val, y_val, sample_weight_val
-        vars(self).pop("_grows", None)
+        self.__dict__.pop("_grows", None)
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
         self._warn_if_not_converged()
         return self
@@ -169,10 +169,9 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Notes
         -----
         With a new class, outputs of others keep coefficients, averages and what the `optimizer` remembers, and the step
-        counter goes on: of classes against the rest they have the bits that they would have, had all been told in the
-        first call. Of two classes the one output w becomes -w and w, or with ``"softmax"`` -w/2 and w/2, which decide
-        as before. The mean of `average` counts a new class as zero for the steps before it came. The memory of `sync`,
-        of rows and of the L1 penalty begins anew.
+        counter goes on. Of two classes the one output w becomes -w and w, or with ``"softmax"`` -w/2 and w/2, which
+        decide as before. The mean of `average` counts a new class as zero for the steps before it came. The memory of
+        `sync`, of rows and of the L1 penalty begins anew.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
@@ -182,18 +181,18 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
                 "distributions. Pass the resulting weights as the class_weight parameter."
             )
         check_whole_fit(self)
-        before = {name: value for name, value in vars(self).items() if name in _OF_LABELS}
+        before = {name: value for name, value in self.__dict__.items() if name in _OF_LABELS}
         start = self._resume()
         try:
             self._take_classes(classes)
             self._train(X, y, sample_weight, start)
         except BaseException:
             for name in _OF_LABELS:
-                vars(self).pop(name, None)
-            vars(self).update(before)
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
             raise
         finally:
-            vars(self).pop("_given_classes", None)
+            self.__dict__.pop("_given_classes", None)
         return self
 
     def _take_classes(self, classes: Any) -> None:
@@ -203,7 +202,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             self._grows = True
         elif first and classes is None:
             raise InvalidDataError(
-                "classes must be passed on the first call to partial_fit. Where they are not known, pass classes='grow'."
+                "classes must be passed on the first call to partial_fit. Where they are not known: classes='grow'."
             )
         elif first:
             self.classes_ = np.unique(classes)
