@@ -23,6 +23,7 @@ from sklearn.utils import check_random_state, check_X_y
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.estimators.growth import grown
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import Start, initial
@@ -325,7 +326,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     @abstractmethod
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
-        """Take in the targets that the blocks hold; on a later ``partial_fit`` only check them."""
+        """Take in the targets that the blocks hold; a later ``partial_fit`` checks them."""
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -425,6 +426,7 @@ class AbstractSGD(AbstractLinearEstimator):
         with stage("labels"):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
+        start = grown(start, self._classes(), coupled=objective.is_coupled)
         sparse, d = next(s.sparse for s in summaries if s.rows), self._width
         if storage is not None and sparse:
             refuse_sparse(storage)
@@ -544,6 +546,7 @@ class AbstractSGD(AbstractLinearEstimator):
             averaged=(self._average_coef, self._average_intercept) if n_averaged else None,
             n_averaged=n_averaged,
             left=getattr(self, "_left", None),
+            classes=self._classes() if hasattr(self, "coef_") else None,
         )
 
     def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, ...] = (None, None, None)) -> Start:

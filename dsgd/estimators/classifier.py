@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import scipy.special
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.growth import GROW, joined
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import from_plain, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
@@ -26,6 +27,9 @@ from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
 __all__ = ["SGDClassifier"]
+
+#: Attributes that say which labels there are; a call that fails leaves them as they were.
+_OF_LABELS: Final = ("classes_", "_grows")
 
 
 def _has_probabilities(model: SGDClassifier) -> bool:
@@ -125,6 +129,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             svmlight files hold them.
         """
         validation = X_val, y_val, sample_weight_val
+        self.__dict__.pop("_grows", None)
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
         self._warn_if_not_converged()
         return self
@@ -142,8 +147,11 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         ----------
         X, y, sample_weight
             As for `fit`; `class_weight` must be given as a dictionary or None.
-        classes : array-like or None
-            All labels there will ever be; needed on the first call.
+        classes : array-like, "grow" or None
+            All labels there will ever be, on the first call; None in later ones. Where they are not known, ``"grow"``:
+            the classes are those of the rows so far, and labels that come later get outputs of their own, which begin
+            at zeros. It may come with any call, also after `fit`, and holds for those after it. A string was never a
+            set of two classes, so that it means nothing else.
 
         Returns
         -------
@@ -154,6 +162,16 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         InvalidParameterError
             ``class_weight="balanced"``: the class counts of later calls are not known yet; or ``early_stopping``, which
             needs epochs over one set of rows.
+        InvalidDataError
+            The first call says nothing of the classes, or has rows of one class alone and ``classes="grow"``; a later
+            one has labels that are not among them, without ``"grow"``.
+
+        Notes
+        -----
+        With a new class, outputs of others keep coefficients, averages and what the `optimizer` remembers, and the step
+        counter goes on. Of two classes the one output w becomes -w and w, or with ``"softmax"`` -w/2 and w/2, which
+        decide as before. The mean of `average` counts a new class as zero for the steps before it came. The memory of
+        `sync`, of rows and of the L1 penalty begins anew.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
@@ -163,25 +181,36 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
                 "distributions. Pass the resulting weights as the class_weight parameter."
             )
         check_whole_fit(self)
+        before = {name: value for name, value in self.__dict__.items() if name in _OF_LABELS}
+        start = self._resume()
+        try:
+            self._take_classes(classes)
+            self._train(X, y, sample_weight, start)
+        except BaseException:
+            for name in _OF_LABELS:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
+        finally:
+            self.__dict__.pop("_given_classes", None)
+        return self
+
+    def _take_classes(self, classes: Any) -> None:
+        """Take in what a call of ``partial_fit`` says of the classes."""
         first = not hasattr(self, "classes_")
-        if first:
-            if classes is None:
-                raise InvalidDataError("classes must be passed on the first call to partial_fit.")
+        if isinstance(classes, str) and classes == GROW:
+            self._grows = True
+        elif first and classes is None:
+            raise InvalidDataError(
+                "classes must be passed on the first call to partial_fit. Where they are not known: classes='grow'."
+            )
+        elif first:
             self.classes_ = np.unique(classes)
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise InvalidDataError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}"
             )
-        self._given_classes = True
-        try:
-            self._train(X, y, sample_weight, self._resume())
-        except BaseException:
-            if first:
-                del self.classes_
-            raise
-        finally:
-            del self._given_classes
-        return self
+        self._given_classes = hasattr(self, "classes_")
 
     @available_if(_has_probabilities)
     @answers_in_kind
@@ -270,6 +299,10 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     def _is_classification(self) -> bool:
         return True
 
+    @property
+    def _is_growing(self) -> bool:
+        return getattr(self, "_grows", False)
+
     def _classes(self) -> AnyArray:
         return np.asarray(self.classes_)
 
@@ -279,15 +312,20 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
         n_rows = sum(s.rows for s in summaries)
         check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
-        if hasattr(self, "_given_classes"):
-            unknown = np.setdiff1d(labels, self.classes_)
-            if len(unknown):
-                raise InvalidDataError(f"y holds labels that are not in classes={self.classes_!r}: {unknown!r}.")
-        else:
+        if not getattr(self, "_given_classes", False):
             self.classes_ = labels
+        elif len(unknown := np.setdiff1d(labels, self.classes_)):
+            if not self._is_growing:
+                raise InvalidDataError(
+                    f"y holds labels that are not in classes={self.classes_!r}: {unknown!r}. With classes='grow' they "
+                    "would be added."
+                )
+            self.classes_ = joined(self.classes_, unknown)
         if len(self.classes_) < 2:
+            hint = " Begin with rows of two classes; others may come later." if self._is_growing else ""
             raise InvalidDataError(
                 f"The number of classes has to be greater than one; got {len(self.classes_)} class ({self.classes_!r})."
+                + hint
             )
 
     def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
@@ -315,7 +353,11 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         if isinstance(self.class_weight, dict):
             for label, weight in self.class_weight.items():
                 check_number(f"{name} of {label!r}", weight, low=0)
-            present: AnyArray = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
+            given = self.class_weight
+            if self._is_growing:  # it may name classes that have yet to come
+                known = set(self.classes_.tolist())
+                given = {label: weight for label, weight in given.items() if label in known}
+            present: AnyArray = compute_class_weight(given, classes=self.classes_, y=self.classes_)
             return present
         if not isinstance(self.class_weight, str) or self.class_weight != "balanced":
             raise InvalidParameterError(f"{name} must be a dict, 'balanced' or None. Got {self.class_weight!r}.")

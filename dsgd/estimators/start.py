@@ -36,6 +36,8 @@ class Start:
         The state of the ranks.
     validation : tuple or None
         Validation rows, (X_val, y_val, sample_weight_val), that are not among those to train on.
+    classes : array or None
+        The labels that the outputs of the model are for, sorted; None where there is no model from before, or no label.
     """
 
     is_first: bool = True
@@ -47,6 +49,7 @@ class Start:
     n_averaged: int = 0
     left: SavedState | None = None
     validation: tuple[Any, Any, Any] | None = None
+    classes: AnyArray | None = None
 
 
 def initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:

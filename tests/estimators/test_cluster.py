@@ -255,6 +255,18 @@ def test_partial_fit(client, data):
     assert model.score(X, y) > 0.7
 
 
+def test_partial_fit_takes_classes_in(client, data):
+    """On a cluster too, the output of a class is what it would have been, had all been told before."""
+    X, y = data
+    late, told = (SGDClassifier(**OPTIONS, shuffle=False, n_jobs=2, client=client) for _ in range(2))
+    for labels in (y, np.where(X[:, 0] > 1, 2, y)):
+        late.partial_fit(X, labels, classes="grow")
+        told.partial_fit(X, labels, classes=[0, 1, 2])
+    assert late.classes_.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(late.coef_[:2], told.coef_[:2])
+    assert np.abs(late.coef_[2]).max() > 0
+
+
 def test_partial_fit_keeps_what_ranks_remember(client, data):
     """On a cluster too, calls are one fit of as many epochs to the bit; other numbers of threads can continue it."""
     X, y = data
