@@ -98,7 +98,7 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
         `intercept` is the best one without weights.
         """
         with closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
-            rows = make_rows(X, self.fit_intercept)
+            rows = make_rows(X, self.fit_intercept, team)
             start = self._started(X.shape[1])
             if start.any() and self.fit_intercept:
                 intercept = float(np.ravel(self.intercept_)[0]) + float(rows.centres @ start)
