@@ -11,8 +11,8 @@ than columns, or where rows of any shape are divided among ranks.
 3. The certificate is computed where ``|gradient|**2 / (2 l2)``, which is the duality gap but for the intercept, is
    within the tolerance: one more pass.
 
-A squared loss begins with the metric of all rows, and one step is enough. Where columns are too many for a matrix, there
-is no sample, and each step solves the Newton system by conjugate gradients (`dsgd.linear_model.newton`).
+A squared loss begins with the metric of all rows, and one step is enough. Where columns are too many for a matrix,
+there is no sample, and each step solves the Newton system by conjugate gradients (`dsgd.linear_model.newton`).
 
 Ranks run this in lock step (`dsgd.collectives.Team`): values, gradients and matrices are sums over all of them, and the
 gap is over all rows. A step sends the gradient and the step itself, a matrix the square of its columns.
