@@ -150,7 +150,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
             if len(self.classes_) == 2:
                 self._solve_two(X, codes.astype(np.float64), weights)
             else:
-                self._solve_many(X, codes, self._objective().costs(codes, weights, Team()))
+                self._solve_many(X, codes, self._objective().costs(codes.astype(np.float64), weights, Team()))
         return self
 
     def _learn_classes(self, y: AnyArray) -> IntVector:
