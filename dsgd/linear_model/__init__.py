@@ -1,4 +1,4 @@
-"""Generalised linear models in scikit-learn's interface, solved in this process to a certified duality gap.
+"""Generalised linear models in scikit-learn's interface, solved to a certified duality gap.
 
 ::
 
@@ -7,7 +7,8 @@
 
 `losses` has the losses with their duals, `columns` the columns of X with compiled loops, `problem` the objective and
 its certificate. `sparse_newton` solves problems with an L1 penalty, `newton` those without one, `quasi_newton` those
-of many dense `rows`, and `multinomial` the logistic one of several classes.
+of many dense `rows` or of rows on several ranks (`distributed`, `cluster`), and `multinomial` the logistic one of
+several classes. `objectives` makes the problem of a model from its rows.
 """
 
 from dsgd.linear_model.elastic_net import ElasticNet, Lasso

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import ThreadpoolController
 
 from dsgd.collectives import Team
 from dsgd.inputs.frames import validated
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.linear_model.losses import AbstractLoss
+from dsgd.linear_model.distributed import fit_rows
+from dsgd.linear_model.objectives import Posed
 from dsgd.linear_model.problem import Solution
-from dsgd.linear_model.quasi_newton import SmoothProblem, solve_smooth
-from dsgd.linear_model.rows import make_rows
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_n_jobs, check_number
 
-__all__ = ["AbstractLinearModel", "AbstractRegressor", "one_core"]
+__all__ = ["AbstractLinearModel", "AbstractRegressor"]
 
 
 class AbstractLinearModel(SavingMixin, BaseEstimator):
-    """A generalised linear model that is fitted in this process, with a certificate.
+    """A generalised linear model with a certificate.
 
     Parameters
     ----------
@@ -84,6 +81,11 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
         check_any_weight(weights)
         return X, y, np.ones(X.shape[0]) if weights is None else weights.astype(np.float64)
 
+    def _check_targets(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, FloatVector, FloatVector]:
+        """Return rows, targets and weights that are checked, float64."""
+        X, y, weights = self._check_rows(X, y, sample_weight, y_numeric=True)
+        return X, np.asarray(y, dtype=np.float64), weights
+
     def _started(self, n_features: int) -> FloatVector:
         """Return the weights to begin at."""
         if getattr(self, "warm_start", False) and hasattr(self, "coef_"):
@@ -92,18 +94,13 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
                 return start
         return np.zeros(n_features)
 
-    def _solve_rows(self, X: Any, loss: AbstractLoss, l2: float, intercept: float, tol: float) -> None:
-        """Fit a model with a squared penalty alone by passes over rows, and set its attributes.
-
-        `intercept` is the best one without weights.
-        """
+    def _solve_rows(self, X: Any, posed: Posed) -> None:
+        """Fit a model with a squared penalty alone by passes over rows, and set its attributes."""
+        start = self._started(X.shape[1])
+        began = (start, float(np.ravel(self.intercept_)[0])) if start.any() else None
         with closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
-            rows = make_rows(X, self.fit_intercept)
-            start = self._started(X.shape[1])
-            if start.any() and self.fit_intercept:
-                intercept = float(np.ravel(self.intercept_)[0]) + float(rows.centres @ start)
-            problem = SmoothProblem(rows, loss, l2)
-            self._take_in(solve_smooth(problem, start, intercept, tol, int(self.max_iter), team), rows.centres)
+            found = fit_rows(X, posed, self.fit_intercept, began, int(self.max_iter), team)
+        self._take_in(found, np.zeros(X.shape[1]))
 
     def _warn_unless(self, gap: float, tol: float) -> None:
         """Warn if the gap is not reached."""
@@ -161,25 +158,8 @@ class AbstractRegressor(RegressorMixin, AbstractLinearModel):
         """
         return self._scores(X)
 
-    def _check_targets(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, FloatVector, FloatVector]:
-        """Return rows, targets and weights that are checked, float64."""
-        X, y, weights = self._check_rows(X, y, sample_weight, y_numeric=True)
-        return X, np.asarray(y, dtype=np.float64), weights
-
     @property
     def sparse_coef_(self) -> Any:
         """The coefficients as CSR matrix, shape (1, n_features)."""
         check_is_fitted(self)
         return sp.csr_matrix(self.coef_[None])
-
-
-def one_core() -> AbstractContextManager[Any]:
-    """Return a context in which BLAS has one thread: its products are small here, and more threads cost more."""
-    limited: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
-    return limited
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    # Finding the libraries takes milliseconds, longer than a small fit.
-    return ThreadpoolController()

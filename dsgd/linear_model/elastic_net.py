@@ -8,8 +8,9 @@ from typing import Any, Self
 import numpy as np
 
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
-from dsgd.linear_model.base import AbstractRegressor, one_core
+from dsgd.linear_model.base import AbstractRegressor
 from dsgd.linear_model.columns import make_columns
+from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.losses import SquaredLoss
 from dsgd.linear_model.problem import Problem
 from dsgd.linear_model.sparse_newton import solve_l1

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 
+from dsgd.collectives import Team
+from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import BlockSummary, notifies_callbacks
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.linear_model.base import AbstractLinearModel, one_core
+from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.losses import LogisticLoss
+from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.multinomial import Multinomial, solve_multinomial
 from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.linear_model.problem import Problem
 from dsgd.linear_model.quasi_newton import has_many_rows
 from dsgd.linear_model.sparse_newton import solve_l1
@@ -31,7 +38,7 @@ _ROUNDING = 1e-14
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
-class LogisticRegression(ClassifierMixin, AbstractLinearModel):
+class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
     """Logistic regression, solved to a certified duality gap.
 
     Minimises over w and b::
@@ -55,7 +62,7 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
         Most steps.
     n_jobs : int or None, default None
         Threads of a fit to two classes with L2 on many dense rows, which get the same model from any number of them;
-        other fits have one. None is one, -1 all cores.
+        other fits have one. None is one, -1 all cores. On a cluster how many workers to use; None is every one.
 
     Attributes
     ----------
@@ -88,17 +95,22 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
     max_iter: int = 100
     warm_start: bool = False
     n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    _has_classes: ClassVar[bool] = True
+
+    @notifies_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like, shape (n_samples,)
-            Labels.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+            Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like or dask collection, shape (n_samples,)
+            Labels; None where blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Weights of rows.
 
         Returns
@@ -115,102 +127,157 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
         self._check_common()
         check_number("LogisticRegression(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
         check_number("LogisticRegression(l1_ratio=...)", self.l1_ratio, low=0, high=1)
+        if self._uses_cluster(X):
+            if self.l1_ratio > 0.0:
+                self._refuse_on_cluster(
+                    f"LogisticRegression(l1_ratio={self.l1_ratio!r})",
+                    "l1_ratio=0, or dsgd.SGDClassifier(loss='log_loss', penalty='l1')",
+                )
+            self._fit_on_cluster(X, y, sample_weight)
+            self._as_row()
+            return self
+        self._forget_cluster()
         X, y, weights = self._check_rows(X, y, sample_weight)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InvalidDataError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{self.classes_[0]!r}"
-            )
+        codes = self._learn_classes(y)
         if len(self.classes_) > 2 and self.l1_ratio > 0.0:
             raise IncompatiblePartsError(
                 f"LogisticRegression(l1_ratio={self.l1_ratio!r}) is solved for two classes only, and y has "
                 f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
                 "(sklearn.multiclass.OneVsRestClassifier)."
             )
-        costs = float(self.C) * weights * self._class_factors(codes, weights)[codes]
-        if not np.bincount(codes, costs, len(self.classes_)).all():
-            raise InvalidDataError("all rows of a class have the weight zero: leave them out.")
         with one_core():
             if len(self.classes_) == 2:
-                self._solve_two(X, codes.astype(np.float64), costs)
+                self._solve_two(X, codes.astype(np.float64), weights)
             else:
-                self._solve_many(X, codes, costs)
+                self._solve_many(X, codes, self._objective().costs(codes.astype(np.float64), weights, Team()))
         return self
 
-    def decision_function(self, X: Any) -> AnyArray:
+    def _learn_classes(self, y: AnyArray) -> IntVector:
+        """Set the classes; return the number of the class of every label."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        return codes
+
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
+        labels = np.concatenate([summary.classes for summary in summaries])
+        check_classification_targets(labels)
+        self._learn_classes(labels)
+        if len(self.classes_) > 2:
+            self._refuse_on_cluster(
+                f"LogisticRegression of {len(self.classes_)} classes",
+                "one model for each class (sklearn.multiclass.OneVsRestClassifier), or dsgd.SGDClassifier",
+            )
+        return self.classes_
+
+    def _objective(self) -> LogisticObjective:
+        """Return what is minimised, once the classes are known."""
+        return LogisticObjective(
+            self.fit_intercept,
+            float(self.tol),
+            C=float(self.C),
+            class_factors=self._class_factors(),
+            n_classes=len(self.classes_),
+            l2=1.0 - float(self.l1_ratio),
+        )
+
+    def _as_row(self) -> None:
+        """Give the coefficients of two classes the shape of those of several."""
+        self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
+
+    @answers_in_kind
+    def decision_function(self, X: Any) -> Any:
         """Return the scores: log odds of the second class, or one score per class.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n,) or (n, n_classes)
             Scores.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            return self._apply("decision_function", X, None if k == 2 else k, self.coef_.dtype)
         scores = self._scores(X)
         return scores.ravel() if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Any) -> AnyArray:
+    @answers_in_kind
+    def predict(self, X: Any) -> Any:
         """Return the most probable labels.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n,)
             Labels.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.classes_.dtype)
         scores = self.decision_function(X)
         codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         labels: AnyArray = self.classes_[codes]
         return labels
 
-    def predict_proba(self, X: Any) -> AnyArray:
+    @answers_in_kind
+    def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n, n_classes)
             Probabilities, in the order of `classes_`.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.column_stack([expit(-scores), expit(scores)])
         return np.asarray(np.exp(log_softmax(scores, axis=1)))
 
-    def predict_log_proba(self, X: Any) -> AnyArray:
+    @answers_in_kind
+    def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithms of the probabilities of the classes, which do not underflow.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n, n_classes)
             Logarithms, in the order of `classes_`.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.column_stack([log_expit(-scores), log_expit(scores)])
         return np.asarray(log_softmax(scores, axis=1))
 
-    def _class_factors(self, codes: IntVector, weights: FloatVector) -> FloatVector:
-        """Return the weights of the classes."""
+    def _class_factors(self) -> FloatVector | None:
+        """Return the weights of the classes; None for balanced ones, which the rows must say."""
         where = "LogisticRegression(class_weight=...)"
         if self.class_weight is None:
             return np.ones(len(self.classes_))
@@ -226,24 +293,20 @@ class LogisticRegression(ClassifierMixin, AbstractLinearModel):
                 raise InvalidParameterError(f"{where} must be positive numbers. Got {self.class_weight!r}.")
             return factors
         check_choice(where, self.class_weight, ["balanced"])
-        sums = np.bincount(codes, weights, len(self.classes_))
-        return np.asarray(sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0)))
+        return None
 
-    def _solve_two(self, X: Any, targets: FloatVector, costs: FloatVector) -> None:
-        loss = LogisticLoss(targets, costs)
+    def _solve_two(self, X: Any, targets: FloatVector, weights: FloatVector) -> None:
+        posed = self._objective().pose(targets, weights, Team())
         share = float(self.l1_ratio)
-        empty = np.zeros(X.shape[0])
-        base = loss.intercept(empty, 0.0) if self.fit_intercept else 0.0
-        tol = max(float(self.tol), _ROUNDING) * loss.value(empty + base)
         if share == 0.0 and has_many_rows(X):
-            self._solve_rows(X, loss, 1.0, base, tol)
+            self._solve_rows(X, posed)
         else:
-            columns = make_columns(X, costs, self.fit_intercept)
-            problem = Problem(columns, loss, share, 1.0 - share)
-            solution = (solve_l1 if share else solve_l2)(problem, self._started(X.shape[1]), tol, int(self.max_iter))
-            self._take_in(solution, columns.centres)
-        self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
-        self._warn_unless(self.dual_gap_, tol)
+            columns = make_columns(X, posed.loss.costs, self.fit_intercept)
+            problem = Problem(columns, posed.loss, share, posed.l2)
+            solve = solve_l1 if share else solve_l2
+            self._take_in(solve(problem, self._started(X.shape[1]), posed.tol, int(self.max_iter)), columns.centres)
+        self._as_row()
+        self._warn_unless(self.dual_gap_, posed.tol)
 
     def _solve_many(self, X: Any, codes: IntVector, costs: FloatVector) -> None:
         hot = np.zeros((X.shape[0], len(self.classes_)))

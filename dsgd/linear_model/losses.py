@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, xlogy
 
+from dsgd.collectives import Team
 from dsgd.types import FloatVector
 
 __all__ = ["AbstractLoss", "LogisticLoss", "PoissonLoss", "SquaredLoss"]
@@ -34,6 +35,8 @@ __all__ = ["AbstractLoss", "LogisticLoss", "PoissonLoss", "SquaredLoss"]
 _MOST_STEPS = 50
 #: The sum of dual variables, as a share of that of their sizes, from which one more step is the last.
 _NEAR = 1e-6
+#: The team of a process that has all rows.
+_ALONE = Team()
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,12 @@ class AbstractLoss(ABC):
         """Return the sum of the dual terms."""
 
     @abstractmethod
-    def balanced(self, duals: FloatVector) -> FloatVector:
-        """Return dual variables in their domain that sum to zero, close to those given."""
+    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
+        """Return dual variables in their domain that sum to zero over the rows of all ranks, close to those given."""
+
+    @abstractmethod
+    def base(self, team: Team = _ALONE) -> float:
+        """Return the best intercept of a model without weights, of the rows of all ranks."""
 
     def duals(self, means: FloatVector) -> FloatVector:
         """Return the dual variables that belong to predictions, shape (n_rows,)."""
@@ -123,10 +130,16 @@ class SquaredLoss(AbstractLoss):
         costs = np.where(self.costs > 0.0, self.costs, 1.0)  # a row of cost zero has the dual variable zero
         return float(duals @ (self.targets - 0.5 * duals / costs))
 
-    def balanced(self, duals: FloatVector) -> FloatVector:
+    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
         """Return dual variables less the mean error."""
-        centred: FloatVector = duals - self.costs * (duals.sum() / self.costs.sum())
+        mass, cost = team.totals(float(duals.sum()), float(self.costs.sum()))
+        centred: FloatVector = duals - self.costs * (mass / cost)
         return centred
+
+    def base(self, team: Team = _ALONE) -> float:
+        """Return the mean target."""
+        total, cost = team.totals(float(self.costs @ self.targets), float(self.costs.sum()))
+        return total / cost
 
     def intercept(self, scores: FloatVector, start: float) -> float:
         """Return the mean error."""
@@ -160,10 +173,15 @@ class LogisticLoss(AbstractLoss):
         logs = np.log1p(-share, out=np.zeros_like(rest), where=rest > 0.0)
         return -float(self.costs @ (xlogy(share, share) + rest * logs))
 
-    def balanced(self, duals: FloatVector) -> FloatVector:
+    def base(self, team: Team = _ALONE) -> float:
+        """Return the log odds."""
+        ones, zeros = team.totals(float(self.costs @ self.targets), float(self.costs @ (1.0 - self.targets)))
+        return float(np.log(ones / zeros))
+
+    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
         """Return dual variables of which those of the class with the larger sum are shrunk."""
         up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
-        gains, losses = float(up.sum()), float(down.sum())
+        gains, losses = team.totals(float(up.sum()), float(down.sum()))
         if gains > losses:
             return up * (losses / gains) - down
         return up - down * (gains / losses) if losses > gains else duals
@@ -190,11 +208,16 @@ class PoissonLoss(AbstractLoss):
         rates = np.maximum(self.targets - duals / np.where(self.costs > 0.0, self.costs, 1.0), 0.0)
         return -float(self.costs @ (xlogy(rates, rates) - rates))
 
-    def balanced(self, duals: FloatVector) -> FloatVector:
+    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
         """Return the dual variables of rates that are scaled to the sum of y."""
-        total = float(self.costs @ self.targets)
         rates = self.costs * self.targets - duals
-        return self.costs * self.targets - rates * (total / float(rates.sum()))
+        total, sum_of_rates = team.totals(float(self.costs @ self.targets), float(rates.sum()))
+        return self.costs * self.targets - rates * (total / sum_of_rates)
+
+    def base(self, team: Team = _ALONE) -> float:
+        """Return the logarithm of the mean target."""
+        total, cost = team.totals(float(self.costs @ self.targets), float(self.costs.sum()))
+        return float(np.log(total / cost))
 
     def intercept(self, scores: FloatVector, start: float) -> float:
         """Return the logarithm of the sum of y over that of the rates."""

@@ -6,29 +6,31 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import xlogy
-from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidDataError
+from dsgd.collectives import Team
+from dsgd.comm.base import TransportName
+from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.linear_model.base import AbstractRegressor, one_core
+from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.linear_model.base import AbstractRegressor
+from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.losses import PoissonLoss
+from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.objectives import PoissonObjective
 from dsgd.linear_model.problem import Problem
 from dsgd.linear_model.quasi_newton import has_many_rows
-from dsgd.types import AnyArray
+from dsgd.local import Deviance
 from dsgd.validation import check_number
 
 __all__ = ["PoissonRegressor"]
 
-#: The share of the terms of the deviance below which a gap is rounding.
-_ROUNDING = 1e-14
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
-class PoissonRegressor(AbstractRegressor):
+class PoissonRegressor(AbstractClusterRegressor, AbstractRegressor, AbstractClusterModel):
     """Poisson regression with a log link, solved to a certified duality gap.
 
     Minimises over w and b, with the rate ``exp(x_i w + b)``::
@@ -47,7 +49,7 @@ class PoissonRegressor(AbstractRegressor):
         Largest duality gap, as a share of half the mean deviance of a model with the intercept alone.
     n_jobs : int or None, default None
         Threads of a fit on many dense rows, which gets the same model from any number of them; other fits have one.
-        None is one, -1 all cores.
+        None is one, -1 all cores. On a cluster how many workers to use; None is every one.
 
     Examples
     --------
@@ -65,17 +67,20 @@ class PoissonRegressor(AbstractRegressor):
     tol: float = 1e-4
     warm_start: bool = False
     n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @notifies_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like, shape (n_samples,)
-            Targets, not negative.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+            Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like or dask collection, shape (n_samples,)
+            Targets, not negative; None where blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Weights of rows. Their sum does not matter.
 
         Returns
@@ -91,62 +96,47 @@ class PoissonRegressor(AbstractRegressor):
         """
         self._check_common()
         check_number("PoissonRegressor(alpha=...)", self.alpha, low=0, open_low=True, high=np.inf, open_high=True)
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight)
+            return self
+        self._forget_cluster()
         X, y, weights = self._check_targets(X, y, sample_weight)
-        if (y < 0.0).any() or weights @ y <= 0.0:
-            raise InvalidDataError("PoissonRegressor needs targets that are not negative, and one that is positive.")
-        costs = weights / weights.sum()
-        loss = PoissonLoss(y, costs)
         with one_core():
-            empty = np.zeros(X.shape[0])
-            least = -float(costs @ (xlogy(y, y) - y))
-            base = loss.intercept(empty, 0.0) if self.fit_intercept else 0.0
-            null = loss.value(empty + base)
-            tol = max(float(self.tol) * (null + least), _ROUNDING * (abs(null) + abs(least)))
+            posed = self._objective().pose(y, weights, Team())
             if has_many_rows(X):
-                self._solve_rows(X, loss, float(self.alpha), base, tol)
+                self._solve_rows(X, posed)
             else:
-                columns = make_columns(X, costs, self.fit_intercept)
-                problem = Problem(columns, loss, 0.0, float(self.alpha))
-                solution = solve_l2(problem, self._started(X.shape[1]), tol, int(self.max_iter))
+                columns = make_columns(X, posed.loss.costs, self.fit_intercept)
+                problem = Problem(columns, posed.loss, 0.0, posed.l2)
+                solution = solve_l2(problem, self._started(X.shape[1]), posed.tol, int(self.max_iter))
                 self._take_in(solution, columns.centres)
-        self._warn_unless(self.dual_gap_, tol)
+        self._warn_unless(self.dual_gap_, posed.tol)
         return self
 
-    def predict(self, X: Any) -> AnyArray:
-        """Return the predicted rates.
+    def _objective(self) -> PoissonObjective:
+        """Return what is minimised."""
+        return PoissonObjective(self.fit_intercept, float(self.tol), float(self.alpha))
 
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+    @property
+    def _deviance(self) -> Deviance:
+        """The deviance that is minimised, of which `score` is the share that the model explains."""
+        return Deviance("poisson", 0.0)
+
+    @answers_in_kind
+    def predict(self, X: Any) -> Any:
+        """Return the predicted rates.
 
         Returns
         -------
         array, shape (n,)
             Rates.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.coef_.dtype)
         return np.exp(self._scores(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of the deviance that the model explains (D2).
-
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
-        y : array-like, shape (n,)
-            Targets.
-        sample_weight : array-like or None, shape (n,)
-            Weights of rows.
-
-        Returns
-        -------
-        float
-            At most 1; 0 is the mean.
-        """
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))

@@ -1,7 +1,7 @@
 r"""Models with a squared penalty alone, on many rows: a quasi-Newton method with the Hessian of a sample of rows.
 
 Problem: that of `dsgd.linear_model.problem` with :math:`l_1 = 0` and :math:`l_2 > 0`, where dense rows are many more
-than columns.
+than columns, or where rows of any shape are divided among ranks.
 
 1. Newton's method on a sample of the rows, whose costs are raised to the sum of all: its minimum is where the method on
    all rows begins, and the Cholesky factor of its Hessian is the metric of that.
@@ -10,6 +10,12 @@ than columns.
    1/4, ... that does not raise P. Should that take many steps, the metric is made anew, of all rows.
 3. The certificate is computed where ``|gradient|**2 / (2 l2)``, which is the duality gap but for the intercept, is
    within the tolerance: one more pass.
+
+A squared loss begins with the metric of all rows, and one step is enough. Where columns are too many for a matrix,
+there is no sample, and each step solves the Newton system by conjugate gradients (`dsgd.linear_model.newton`).
+
+Ranks run this in lock step (`dsgd.collectives.Team`): values, gradients and matrices are sums over all of them, and the
+gap is over all rows. A step sends the gradient and the step itself, a matrix the square of its columns.
 
 Cost: a pass over the rows a step, about seven in all, and some matrices of a sixteenth of the rows.
 
@@ -28,9 +34,9 @@ import scipy.sparse as sp
 from scipy.linalg import cho_factor, cho_solve
 
 from dsgd.collectives import Team
-from dsgd.linear_model.losses import AbstractLoss
+from dsgd.linear_model.losses import AbstractLoss, SquaredLoss
 from dsgd.linear_model.problem import Solution
-from dsgd.linear_model.rows import Rows
+from dsgd.linear_model.rows import Rows, SparseRows
 from dsgd.types import FloatVector
 
 __all__ = ["SmoothProblem", "has_many_rows", "solve_smooth"]
@@ -49,6 +55,9 @@ _PATIENCE = 12
 #: The share of P below which a difference is rounding.
 _ROUNDING = 1e-14
 
+#: The residual of a direction by conjugate gradients, as a share of the gradient: the gap falls by its square.
+_MOST_LEFT, _MOST_CG_STEPS = 0.1, 500
+
 #: What the curvature of the intercept is never below.
 _LEAST = 1e-12
 #: Rows per column from which a sample pays.
@@ -63,43 +72,82 @@ class SmoothProblem:
 
     Parameters
     ----------
-    rows : Rows
-        The rows.
+    rows : Rows or SparseRows
+        The rows, or those of this rank.
     loss : AbstractLoss
         Their loss.
     l2 : float
         Weight of the penalty.
     """
 
-    rows: Rows
+    rows: Rows | SparseRows
     loss: AbstractLoss
     l2: float
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there are too many columns for a matrix of them."""
+        return self.rows.shape[1] > _MOST_FACTORED
 
     def at(self, weights: FloatVector, team: Team) -> _Point:
         """Return what follows from weights, the last of which is the intercept."""
         means = np.empty(self.rows.shape[0])
         value, downhill = self.rows.differentiate(self.loss, weights[:-1], float(weights[-1]), means, team)
-        downhill[:-1] -= self.l2 * weights[:-1]
-        return _Point(weights, value + 0.5 * self.l2 * float(weights[:-1] @ weights[:-1]), downhill, means)
+        if team.leads:
+            downhill[:-1] -= self.l2 * weights[:-1]
+            value += 0.5 * self.l2 * float(weights[:-1] @ weights[:-1])
+        sums = team.add_up(np.append(downhill, value))
+        return _Point(weights, float(sums[-1]), sums[:-1], means)
 
     def gap(self, point: _Point, team: Team) -> float:
-        """Return the duality gap at a point."""
+        """Return the duality gap at a point, and report it."""
         duals = self.loss.duals(point.means)
         if self.rows.has_intercept:
-            duals = self.loss.balanced(duals)
-        products = self.rows.products(duals, team)
-        dual = self.loss.dual_value(duals)
-        return max(point.value - dual + 0.5 * float(products @ products) / self.l2, 0.0)
+            duals = self.loss.balanced(duals, team)
+        sums = team.add_up(np.append(self.rows.products(duals, team), self.loss.dual_value(duals)))
+        dual = _agreed(float(sums[-1]) - 0.5 * float(sums[:-1] @ sums[:-1]) / self.l2, team)
+        team.report(point.value, dual)
+        return max(point.value - dual, 0.0)
 
     def metric(self, point: _Point, team: Team) -> _Metric:
-        """Return the product with the inverse of the Hessian at a point."""
+        """Return the product with the inverse of the Hessian at a point; of wide rows nearly."""
         p = self.rows.shape[1]
-        matrix = self.rows.gram(self.loss.curvature(point.means), team)
-        matrix[np.diag_indices(p)] += self.l2
+        factors = self.loss.curvature(point.means)
         # Without an intercept its row is empty; where all curvatures vanish, it nearly is.
-        matrix[p, p] += _LEAST if self.rows.has_intercept else 1.0
+        ridge = np.append(np.full(p, self.l2), _LEAST if self.rows.has_intercept else 1.0)
+        if self.is_wide:
+            diagonal = team.add_up(self.rows.squares(factors)) + ridge
+            return lambda vector: self._solve_by_products(factors, ridge, diagonal, vector, team)
+        matrix = team.add_up(self.rows.gram(factors, team).ravel()).reshape(p + 1, p + 1)
+        matrix[np.diag_indices(p + 1)] += ridge
         factor = cho_factor(matrix, overwrite_a=True)
         return lambda vector: np.asarray(cho_solve(factor, vector))
+
+    def _solve_by_products(
+        self, factors: FloatVector, ridge: FloatVector, diagonal: FloatVector, downhill: FloatVector, team: Team
+    ) -> FloatVector:
+        """Return the product with the inverse Hessian by conjugate gradients, preconditioned by its diagonal."""
+        # Minus the gradient of a squared loss of targets zero is minus the product with the Hessian.
+        curved, scratch = SquaredLoss(np.zeros_like(factors), factors), np.empty_like(factors)
+        solution, residual = np.zeros_like(downhill), downhill.copy()
+        scaled = residual / diagonal
+        direction, product = scaled, float(residual @ scaled)
+        length = float(np.linalg.norm(downhill)) or 1.0
+        for _ in range(_MOST_CG_STEPS):
+            _, part = self.rows.differentiate(curved, direction[:-1], float(direction[-1]), scratch, team)
+            # Ranks may differ in the last bit of the residual: that of rank 0 says when to stop.
+            left = float(np.linalg.norm(residual)) / length if team.leads else 0.0
+            sums = team.add_up(np.append(-part, left))
+            if not sums[-1] > _MOST_LEFT:
+                break
+            bent = sums[:-1] + ridge * direction
+            step = product / float(direction @ bent)
+            solution += step * direction
+            residual -= step * bent
+            scaled = residual / diagonal
+            product, before = float(residual @ scaled), product
+            direction = scaled + (product / before) * direction
+        return solution
 
 
 @dataclass(frozen=True)
@@ -171,16 +219,16 @@ def solve_smooth(
     best, n_iter, since = Solution(point.weights, 0.0, np.inf, 0), 0, 0
     while True:
         ends = n_iter == max_iter
-        near = 0.5 * float(point.downhill[:-1] @ point.downhill[:-1]) / problem.l2
+        near = _agreed(0.5 * float(point.downhill[:-1] @ point.downhill[:-1]) / problem.l2, team)
         if ends or near <= tol:
             gap = problem.gap(point, team)
             if not gap > best.gap:
                 best = Solution(point.weights, 0.0, gap, n_iter)
             if ends or gap <= tol:
                 break
-        if since == _PATIENCE:
+        if since == (1 if problem.is_wide else _PATIENCE):
             memory, since = _Memory(problem.metric(point, team)), 0
-        taken = _step(problem, point, memory.direction(point.downhill), team)
+        taken = _step(problem, point, team.agree(memory.direction(point.downhill)), team)
         if taken is None and since > 0:
             memory, since = _Memory(problem.metric(point, team)), 0
             continue
@@ -207,35 +255,47 @@ def _step(problem: SmoothProblem, point: _Point, change: FloatVector, team: Team
 
 def _begin(problem: SmoothProblem, start: FloatVector, team: Team) -> tuple[_Point, _Memory]:
     """Return where to begin on all rows, and the metric."""
-    n, p = problem.rows.shape
-    sample = _sampled(problem, int(max(_ROWS_PER_COLUMN * p, min(n / _SHARE, _PASSES * n / p))))
+    if problem.is_wide or problem.loss.is_quadratic:  # a sample is not worth it, or one step is the last
+        point = problem.at(start, team)
+        return point, _Memory(problem.metric(point, team))
+    p = problem.rows.shape[1]
+    n = team.totals(float(problem.rows.shape[0]))[0]
+    sample = _sampled(problem, max(_ROWS_PER_COLUMN * p, min(n / _SHARE, _PASSES * n / p)), n)
     found = sample.at(start, team)
     metric = sample.metric(found, team)
     if start[:-1].any():
         return problem.at(start, team), _Memory(metric)
     for _ in range(_SAMPLE_STEPS):
-        change = metric(found.downhill)
+        change = team.agree(metric(found.downhill))
         taken = _step(sample, found, change, team)
         if taken is None:
             break
-        is_near = float(change @ found.downhill) <= _SAMPLE_TOL * abs(taken.value)
+        is_near = _agreed(float(change @ found.downhill), team) <= _SAMPLE_TOL * abs(taken.value)
         found = taken
         metric = sample.metric(found, team)
         if is_near:
             break
     point = problem.at(found.weights, team)
-    if point.value <= problem.loss.value(np.full(n, start[-1])):
+    if point.value <= team.totals(problem.loss.value(np.full(problem.rows.shape[0], start[-1])))[0]:
         return point, _Memory(metric)
     point = problem.at(start, team)  # the sample has misled: too few rows of a class, say
     return point, _Memory(problem.metric(point, team))
 
 
-def _sampled(problem: SmoothProblem, n_rows: int) -> SmoothProblem:
-    """Return the problem of some of the rows, spread over them at random, always the same."""
+def _sampled(problem: SmoothProblem, n_rows: float, n_rows_of_all: float) -> SmoothProblem:
+    """Return the problem of some of the rows, spread over them at random, always the same; of each rank its share."""
     loss = problem.loss
     present = np.flatnonzero(loss.costs > 0.0)
-    bounds = np.linspace(0, present.shape[0], min(n_rows, present.shape[0]) + 1)
-    places = bounds[:-1] + np.random.default_rng(0).random(bounds.shape[0] - 1) * np.diff(bounds)
+    if not present.size:
+        return problem
+    n_chosen = int(min(max(n_rows * loss.costs.shape[0] / n_rows_of_all, 1), present.shape[0]))
+    bounds = np.linspace(0, present.shape[0], n_chosen + 1)
+    places = bounds[:-1] + np.random.default_rng(0).random(n_chosen) * np.diff(bounds)
     chosen = present[places.astype(np.int64)]
     costs = loss.costs[chosen] * (loss.costs.sum() / loss.costs[chosen].sum())
     return SmoothProblem(problem.rows.take(chosen), type(loss)(loss.targets[chosen], costs), problem.l2)
+
+
+def _agreed(number: float, team: Team) -> float:
+    """Return the number of rank 0, from which all ranks take the same decision."""
+    return float(team.agree(np.array([number]))[0])

@@ -6,24 +6,29 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from dsgd.collectives import Team
+from dsgd.comm.base import TransportName
+from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.linear_model.base import AbstractRegressor, one_core
+from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.linear_model.base import AbstractRegressor
+from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.losses import SquaredLoss
+from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.objectives import RidgeObjective
 from dsgd.linear_model.problem import Problem
 from dsgd.validation import check_number
 
 __all__ = ["Ridge"]
 
-#: The share of the sum of y^2 below which a gap is rounding.
-_ROUNDING = 1e-14
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False)
-class Ridge(AbstractRegressor):
+class Ridge(AbstractClusterRegressor, AbstractRegressor, AbstractClusterModel):
     """Least squares with a squared penalty, solved to a certified duality gap.
 
     Minimises over w and b::
@@ -55,17 +60,20 @@ class Ridge(AbstractRegressor):
     fit_intercept: bool = True
     max_iter: int = 100
     tol: float = 1e-8
+    client: Any = None
+    transport: TransportName = "auto"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @notifies_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like, shape (n_samples,)
-            Targets.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+            Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Weights of rows.
 
         Returns
@@ -81,16 +89,30 @@ class Ridge(AbstractRegressor):
         """
         self._check_common()
         check_number("Ridge(alpha=...)", self.alpha, low=0, open_low=True, high=np.inf, open_high=True)
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight)
+            return self
+        self._forget_cluster()
         X, y, weights = self._check_targets(X, y, sample_weight)
         with one_core():
-            mean = float(weights @ y / weights.sum()) if self.fit_intercept else 0.0
-            loss = SquaredLoss(y - mean, 2.0 * weights)
+            posed = self._objective().pose(y, weights, Team())
             columns = make_columns(X, weights, self.fit_intercept)
-            tol = max(float(self.tol), _ROUNDING) * float(weights @ loss.targets**2)
-            problem = Problem(columns, loss, 0.0, 2.0 * float(self.alpha))
-            solution = solve_l2(problem, np.zeros(X.shape[1]), tol, int(self.max_iter))
+            problem = Problem(columns, posed.loss, 0.0, posed.l2)
+            solution = solve_l2(problem, np.zeros(X.shape[1]), posed.tol, int(self.max_iter))
         self._take_in(solution, columns.centres)
         if self.fit_intercept:
-            self.intercept_ += mean
-        self._warn_unless(solution.gap, tol)
+            self.intercept_ += posed.shift
+        self._warn_unless(solution.gap, posed.tol)
         return self
+
+    def _objective(self) -> RidgeObjective:
+        """Return what is minimised."""
+        return RidgeObjective(self.fit_intercept, float(self.tol), float(self.alpha))
+
+    @answers_in_kind
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values."""
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.coef_.dtype)
+        return self._scores(X)

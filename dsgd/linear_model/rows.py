@@ -4,7 +4,8 @@ A pass over the rows gives the loss, its gradient and the predictions. Rows are 
 float32 or float64, and everything that is added up is float64. Rows are divided into at most `_MOST_BLOCKS` blocks by
 their number alone, and the sums of blocks are added up in order: any number of threads gives the same bits.
 
-Rows are dense. Their columns are centred by what the caller says, without a copy: scores and sums take the centres off.
+Columns of dense rows are centred by what the caller says, without a copy: scores and sums take the centres off. Sparse
+rows are not centred, and their passes are SciPy's, on one thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numba import njit
 
 from dsgd.collectives import Team
@@ -20,7 +22,7 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Rows", "make_rows"]
+__all__ = ["Rows", "SparseRows", "make_rows"]
 
 _any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
 _CODES = {SquaredLoss: 0, LogisticLoss: 1, PoissonLoss: 2}
@@ -148,6 +150,17 @@ class Rows:
             total[-1], total[:, -1] = 0.0, 0.0
         return total
 
+    def squares(self, factors: FloatVector) -> FloatVector:
+        """Return the diagonal of `gram`, shape (n_features + 1,)."""
+        n, p = self.shape
+        total = np.zeros(p + 1)
+        size = max(1, _GRAM_ENTRIES // (p + 1))
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            total[:-1] += factors[part] @ (self.table[part] - self.centres) ** 2
+        total[-1] = factors.sum() if self.has_intercept else 0.0
+        return total
+
     @property
     def _block_rows(self) -> int:
         return max(_BLOCK_ROWS, -(-self.shape[0] // _MOST_BLOCKS))
@@ -160,23 +173,87 @@ class Rows:
         return np.asarray(parts.sum(axis=0))
 
 
-def make_rows(X: Any, has_intercept: bool) -> Rows:
-    """Return dense rows, centred near their means if there is an intercept.
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of a CSR matrix with the scores ``x_i . w + b``; methods are those of `Rows`.
 
     Parameters
     ----------
-    X : array, shape (n_rows, n_features)
-        Rows, float32 or float64.
+    table : CSR array of float64, shape (n_rows, n_features)
+        Entries.
     has_intercept : bool
         Whether scores have an intercept.
     """
-    nothing = np.zeros(X.shape[1])
+
+    table: Any
+    has_intercept: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        n, p = self.table.shape
+        return n, p
+
+    @property
+    def centres(self) -> FloatVector:
+        """What is taken off the columns: nothing."""
+        return np.zeros(self.shape[1])
+
+    def take(self, chosen: IntVector) -> SparseRows:
+        """Return a copy of some rows."""
+        return replace(self, table=self.table[chosen])
+
+    def differentiate(
+        self, loss: AbstractLoss, weights: FloatVector, intercept: float, means: FloatVector, team: Team
+    ) -> tuple[float, FloatVector]:
+        """Return the loss and minus its gradient, and write what the model predicts; see `Rows.differentiate`."""
+        scores = self.table @ weights + intercept
+        means[:] = loss.mean(scores)
+        duals = loss.duals(means)
+        mass = float(duals.sum()) if self.has_intercept else 0.0
+        return loss.value(scores), np.append(self.products(duals, team), mass)
+
+    def products(self, duals: FloatVector, team: Team) -> FloatVector:
+        """Return X' theta, shape (n_features,)."""
+        return np.asarray(self.table.T @ duals)
+
+    def gram(self, factors: FloatVector, team: Team) -> FloatMatrix:
+        """Return the sum of ``d_i z_i z_i'``, z being a row and a one for the intercept; see `Rows.gram`."""
+        p = self.shape[1]
+        total = np.zeros((p + 1, p + 1))
+        total[:-1, :-1] = (self.table.T @ (sp.diags_array(factors) @ self.table)).toarray()
+        if self.has_intercept:
+            total[-1, :-1] = total[:-1, -1] = self.table.T @ factors
+            total[-1, -1] = factors.sum()
+        return total
+
+    def squares(self, factors: FloatVector) -> FloatVector:
+        """Return the diagonal of `gram`, shape (n_features + 1,)."""
+        squared = self.table.multiply(self.table)
+        return np.append(squared.T @ factors, factors.sum() if self.has_intercept else 0.0)
+
+
+def make_rows(X: Any, has_intercept: bool, team: Team) -> Rows | SparseRows:
+    """Return the rows of this rank, dense ones centred near the means of all ranks if there is an intercept.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n_rows, n_features)
+        Rows, float32 or float64.
+    has_intercept : bool
+        Whether scores have an intercept.
+    team : Team
+        The ranks.
+    """
+    if sp.issparse(X):
+        return SparseRows(sp.csr_array(X, dtype=np.float64), has_intercept)
     table = np.ascontiguousarray(X)
     if not has_intercept:
-        return Rows(table, nothing, False)
+        return Rows(table, np.zeros(X.shape[1]), False)
     # Any shift near the means keeps the digits: those of some rows will do.
     some = table[:: max(1, table.shape[0] // _CENTRE_ROWS)]
-    return Rows(table, np.asarray(some.mean(axis=0, dtype=np.float64)), True)
+    sums = team.add_up(np.append(some.sum(axis=0, dtype=np.float64), float(some.shape[0])))
+    return Rows(table, np.asarray(sums[:-1] / sums[-1]), True)
 
 
 @_any_order

@@ -23,7 +23,7 @@ from dsgd.linear_model.problem import Problem, certify
 from dsgd.types import FloatVector
 
 #: Parameters that are set apart, or that not all of scikit-learn's classes have.
-OURS_ALONE = ("tol", "max_iter", "warm_start", "n_jobs")
+OURS_ALONE = ("tol", "max_iter", "warm_start", "n_jobs", "client", "transport")
 N, P = 80, 30
 RNG = np.random.default_rng(0)
 X = np.where(RNG.random((N, P)) < 0.4, RNG.normal(0.7, 1.0, (N, P)), 0.0)
