@@ -1,7 +1,7 @@
 """Searches over parameters that train all candidates on all folds in one pass over the rows.
 
 `SGDSearchCV` is the estimator; `candidates` turns parameters into columns, `training` trains these, `scoring` scores
-the models and `results` makes the table. Called by users; `dsgd.local.columns` has the panels and
+the models, `race` drops candidates, `results` makes the table, and `ranks` does it on a cluster. Called by users; `dsgd.local.columns` has the panels and
 `dsgd.kernels.columns` the steps. Start with `search`.
 """
 
