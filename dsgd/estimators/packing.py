@@ -76,7 +76,7 @@ class Packer:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
         rng = np.random.default_rng([self.seed, rank_number])
         folder = scratch_folder() if self.out_of_core else None
-        training, validation = self._builder(folder), self._builder(folder)
+        training, validation = self.builder(folder), self.builder(folder)
         for block in visit(blocks):
             X, y, weights = block
             X, targets, prints = widen(X, self.n_features), self.targets(y), getattr(block, "prints", None)
@@ -142,7 +142,8 @@ class Packer:
                 return signs
             return np.searchsorted(self.classes, y).astype(self.dtype)
 
-    def _builder(self, folder: str | None) -> ShardBuilder:
+    def builder(self, folder: str | None) -> ShardBuilder:
+        """Return what makes a shard, in a file of a folder if there is one."""
         return ShardBuilder(
             n_features=self.n_features,
             dtype=self.dtype,

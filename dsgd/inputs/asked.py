@@ -90,6 +90,9 @@ class Work:
     numbered : bool, default False
         Whether `pack` gets blocks (X, y, sample_weight, first) instead, `first` being the number of the first row in
         the whole.
+    beside : sequence or None, default None
+        An object for each block, in their order: `pack` then gets blocks (X, y, sample_weight, object). Not with
+        `numbered`.
     demand : MemoryDemand or None, default None
         Memory that ranks need on their workers.
     mail : Mail or None, default None
@@ -103,6 +106,7 @@ class Work:
     args: tuple[Any, ...]
     cut: Callable[[Any, int], Sequence[Any]] | None = None
     numbered: bool = False
+    beside: Sequence[Any] | None = None
     demand: MemoryDemand | None = None
     mail: Mail | None = None
     given: Any = None

@@ -29,6 +29,7 @@ __all__ = [
     "nbytes_of",
     "summarise",
     "summarise_part",
+    "targets_of",
     "widen",
 ]
 
@@ -278,6 +279,12 @@ def nbytes_of(*arrays: Any) -> int:
     """Return the bytes of arrays, CSR matrices and nothing (None)."""
     parts = [(a.data, a.indices, a.indptr) if sp.issparse(a) else (a,) for a in arrays if a is not None]
     return sum(int(part.nbytes) for each in parts for part in each)
+
+
+def targets_of(block: Block) -> Any:
+    """Return the targets of a block."""
+    _, y, _ = block
+    return y
 
 
 def widen(X: Any, n_features: int) -> Any:

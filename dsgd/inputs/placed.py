@@ -12,13 +12,14 @@ import numpy as np
 
 from dsgd.errors import ClusterError, ClusterUnreachableError
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block, summarise_part
+from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block, summarise_part, targets_of
 from dsgd.inputs.partition import Partition, side_by_side
 from dsgd.inputs.rows import KeptPacks, Rows
 from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, settle, to_delayed_blocks
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.rank import GangResult
 from dsgd.stages import stage
+from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -45,6 +46,8 @@ class ClusterBlocks:
         computes lost blocks again.
     packed : KeptPacks or None, default None
         The packed forms that workers keep for further fits, if they do.
+    order : array of int64, shape (n_rows,), or None, default None
+        The rows of an array of this process in the order of the blocks; None where blocks have consecutive rows.
     """
 
     client: Client
@@ -54,6 +57,13 @@ class ClusterBlocks:
     ranks_per_worker: int | None = None
     resend: Callable[[int], Future] | None = None
     packed: KeptPacks | None = None
+    order: IntVector | None = None
+
+    def targets(self) -> AnyArray:
+        """Return the targets of all rows, in the order of the blocks; they come here from the workers."""
+        with released([]) as held:
+            held += self.client.map(targets_of, self.futures, pure=False)
+            return np.concatenate(_gathered(self.client, held))
 
     def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`."""
@@ -62,7 +72,8 @@ class ClusterBlocks:
 
         name, is_packed = self._name_packed(work)
         with released([]) as held:
-            futures, resend = self._numbered(held) if work.numbered else (self.futures, self.resend)
+            beside = work.beside if work.beside is not None else self._starts() if work.numbered else None
+            futures, resend = (self.futures, self.resend) if beside is None else self._extended(beside, held)
             result = run_on_cluster(
                 work.program,
                 futures,
@@ -96,7 +107,8 @@ class ClusterBlocks:
 
     def _name_packed(self, work: Work) -> tuple[str, bool]:
         """Return the name under which workers keep packed blocks, if they do, and whether they have them."""
-        if self.packed is None or work.numbered:  # numbers make other blocks of them at every fit
+        # What is beside them makes other blocks of them at every fit.
+        if self.packed is None or work.numbered or work.beside is not None:
             return "", False
         from dsgd.runtime.worker.member import forget_packed
 
@@ -109,20 +121,25 @@ class ClusterBlocks:
         """Return whether these are blocks of that client, and none is lost."""
         return self.client is client and all(future.status == "finished" for future in self.futures)
 
-    def _numbered(self, held: list[Future]) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
-        """Return blocks that know the number of their first row, and a function that resends one; `held` gets all."""
-        starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
-        futures = self.client.map(_number, self.futures, starts, pure=False)
+    def _starts(self) -> list[int]:
+        """Return the number of the first row of each block."""
+        return list(np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist())
+
+    def _extended(
+        self, beside: Sequence[Any], held: list[Future]
+    ) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
+        """Return blocks with an object at the end of each, and a function that resends one; `held` gets all."""
+        futures = self.client.map(_extend, self.futures, beside, pure=False)
         held += futures
         resend = self.resend
         if resend is None:
             return futures, None
 
-        def resend_numbered(k: int) -> Future:
-            held.append(self.client.submit(_number, resend(k), starts[k], pure=False))
+        def resend_extended(k: int) -> Future:
+            held.append(self.client.submit(_extend, resend(k), beside[k], pure=False))
             return held[-1]
 
-        return futures, resend_numbered
+        return futures, resend_extended
 
 
 def place_blocks(
@@ -184,7 +201,8 @@ def place_blocks(
             summaries = _seen_here(rows, partition, expected)
         it.nbytes = sum(s.nbytes for s in summaries)
     check_summaries(summaries)
-    return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
+    order = None if partition is None else partition.order
+    return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend, order=order)
 
 
 def kept_blocks(
@@ -274,8 +292,8 @@ def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_
     ]
 
 
-def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:
-    return (*block, first)
+def _extend(block: Block, beside: Any) -> tuple[Any, Any, Any, Any]:
+    return (*block, beside)
 
 
 def _gathered(client: Client, futures: Sequence[Future]) -> Any:

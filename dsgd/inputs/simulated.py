@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.asked import OF_CLUSTERS, Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary, make_block
+from dsgd.inputs.blocks import Block, BlockSummary, make_block, targets_of
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
+from dsgd.types import AnyArray, IntVector
 
 __all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "take_rows"]
 
@@ -29,11 +33,18 @@ class SimulatedBlocks:
         (X, y, sample_weight) of each rank.
     summaries : sequence of BlockSummary
         Their summaries.
+    order : array of int64, shape (n_rows,), or None, default None
+        The rows of an array in the order of the blocks; None where blocks have consecutive rows.
     """
 
     cluster: SimulatedCluster
     blocks: Sequence[Block]
     summaries: Sequence[BlockSummary]
+    order: IntVector | None = None
+
+    def targets(self) -> AnyArray:
+        """Return the targets of all rows, in the order of the blocks."""
+        return np.concatenate([targets_of(block) for block in self.blocks])
 
     def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
@@ -53,11 +64,11 @@ class SimulatedBlocks:
                     f"Leave {name} at {only!r}."
                 )
         blocks: list[Any] = list(self.blocks)
+        beside = work.beside
         if work.numbered:
-            first = 0
-            for k, block in enumerate(self.blocks):
-                blocks[k] = (*block, first)
-                first += self.summaries[k].rows
+            beside = list(accumulate((s.rows for s in self.summaries[:-1]), initial=0))
+        if beside is not None:
+            blocks = [(*block, each) for block, each in zip(self.blocks, beside, strict=True)]
         data = [work.pack([block], rank) for rank, block in enumerate(blocks)]
         return self.cluster.run(
             work.program, data, work.args, on_event=terms.on_event, mail=work.mail, given=work.given
@@ -91,7 +102,7 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     storage = spread.storage
     partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed, prints=prints, storage=storage)
     blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
-    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks], partition.order)
 
 
 def holds_blocks(X: Any) -> bool:

@@ -197,6 +197,29 @@ class Panel:
         """Return the weights, shape (n_features,), and the intercept of column c."""
         return self._weights[:, c].copy(), float(self._table[kernels.INTERCEPT, c])
 
+    def to_mix(self) -> FloatMatrix:
+        """Return what ranks average of all columns, a copy, shape (n_features + 1, n_columns).
+
+        Weights and intercepts. With an L1 penalty weights without it, and one row more, the penalty due so far: see
+        `dsgd.local.dual`.
+        """
+        n = len(self.columns)
+        parts = [self._weights[:, :n], self._table[kernels.INTERCEPT, None, :n]]
+        if self.received.size:
+            parts = [parts[0] - self._received[:, :n], parts[1], self._table[kernels.L1_TOTAL, None, :n]]
+        return np.concatenate(parts, dtype=self.weights.dtype, casting="same_kind")
+
+    def mixed(self, mean: FloatMatrix) -> None:
+        """Take in the mean over ranks of what `to_mix` returns."""
+        n, d = len(self.columns), int(self.codes[kernels.N_FEATURES])
+        self._table[kernels.INTERCEPT, :n] = mean[d]
+        if not self.received.size:
+            self._weights[:, :n] = mean[:d]
+            return
+        owed = self._table[kernels.L1_TOTAL, :n] = mean[d + 1]
+        weights = np.sign(mean[:d]) * np.maximum(np.abs(mean[:d]) - owed, 0.0)
+        self._weights[:, :n], self._received[:, :n] = weights, weights - mean[:d]
+
     @property
     def _table(self) -> FloatMatrix:
         return self.table.reshape(kernels.TABLE, WIDTH)
@@ -205,12 +228,16 @@ class Panel:
     def _weights(self) -> FloatMatrix:
         return self.weights.reshape(-1, WIDTH)
 
+    @property
+    def _received(self) -> FloatMatrix:
+        return self.received.reshape(-1, WIDTH)
+
     def _copy(self, c: int, other: Panel, k: int) -> None:
         """Make column c what column k of another panel is."""
         self._table[:, c] = other._table[:, k]
         self._weights[:, c] = other._weights[:, k]
         if self.received.size:
-            self.received.reshape(-1, WIDTH)[:, c] = other.received.reshape(-1, WIDTH)[:, k]
+            self._received[:, c] = other._received[:, k]
 
 
 def make_panels(columns: Iterable[Column], shard: Shard, n_threads: int = 1) -> list[Panel]:

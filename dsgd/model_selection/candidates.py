@@ -14,14 +14,14 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.steps import optimizer_of
-from dsgd.inputs import BlockSummary, is_distributed
-from dsgd.inputs.rows import LocalRows
+from dsgd.inputs import BlockSummary
+from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.spool import scratch_folder
 from dsgd.local import Shard, ShardBuilder
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray
 
-__all__ = ["OF_COLUMNS", "PackedRows", "check_base", "check_candidates", "make_models", "pack_rows"]
+__all__ = ["OF_COLUMNS", "PackedRows", "check_base", "check_candidates", "check_on_cluster", "make_models", "pack_rows"]
 
 #: The parameters that a column has of its own, or that say when it stops.
 OF_COLUMNS: Final = frozenset(
@@ -47,7 +47,6 @@ OF_COLUMNS: Final = frozenset(
 _WITHOUT: Final[Mapping[str, Any]] = {
     "average": False,
     "checkpoint": None,
-    "client": None,
     "early_stopping": False,
     "features": None,
     "optimizer": None,
@@ -57,6 +56,8 @@ _WITHOUT: Final[Mapping[str, Any]] = {
     "scoring": None,
     "storage": None,
 }
+# What else the ranks of a cluster do without.
+_ON_CLUSTER: Final[Mapping[str, Any]] = {"elastic": False, "encoder": None, "on_failure": "raise", "out_of_core": False}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class PackedRows:
     kept: AnyArray
 
 
-def check_base(estimator: Any, X: Any) -> None:
+def check_base(estimator: Any) -> None:
     """Raise where columns cannot be what an estimator trains.
 
     Raises
@@ -83,7 +84,7 @@ def check_base(estimator: Any, X: Any) -> None:
     InvalidParameterError
         It is no `SGDClassifier` or `SGDRegressor` of dsgd.
     IncompatiblePartsError
-        It has a parameter, or there are rows, that columns do without.
+        It has a parameter that columns do without.
     """
     if not isinstance(estimator, AbstractSGD):
         raise InvalidParameterError(
@@ -98,10 +99,27 @@ def check_base(estimator: Any, X: Any) -> None:
                 f"SGDSearchCV takes plain steps by row: {type(estimator).__name__}({name}={given!r}) does not go with "
                 "it. Leave it out, set it on best_estimator_ afterwards, or use GridSearchCV."
             )
-    if is_distributed(X):
-        raise InvalidDataError(
-            f"SGDSearchCV searches on arrays of this process, X is a {type(X).__name__}: load it, or use GridSearchCV."
+
+
+def check_on_cluster(estimator: AbstractSGD, X: Any, scorers: Mapping[str, Any]) -> None:
+    """Raise `IncompatiblePartsError` where the ranks of a cluster cannot search as an estimator and scorers want it."""
+    strange = [name for name, scorer in scorers.items() if not isinstance(scorer, str)]
+    if strange:
+        raise IncompatiblePartsError(
+            "SGDSearchCV on a cluster scores where the rows are, by sums: scoring may be None, 'accuracy' of a "
+            f"classifier or 'r2' of a regressor. Got {', '.join(strange)}."
         )
+    if isinstance(X, Rows):
+        raise IncompatiblePartsError(
+            "SGDSearchCV on a cluster takes arrays or dask collections, and no Rows: pass X and y."
+        )
+    for name, value in _ON_CLUSTER.items():
+        given = getattr(estimator, name)
+        if given is not value and given != value:
+            raise IncompatiblePartsError(
+                f"SGDSearchCV on a cluster does not go with {type(estimator).__name__}({name}={given!r}). "
+                "Leave it out, or use GridSearchCV."
+            )
 
 
 def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, Any]]) -> list[AbstractSGD]:

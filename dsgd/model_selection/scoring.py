@@ -6,20 +6,22 @@ counted from them; any other scorer of scikit-learn gets an estimator that has i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from sklearn.metrics import get_scorer
 from sklearn.utils.extmath import safe_sparse_dot
 
 from dsgd.estimators.base import AbstractSGD
+from dsgd.local import Deviance, Evaluation
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["OWN_SCORE", "fitted", "score_models", "takes_weights"]
+__all__ = ["OWN_SCORE", "Measure", "decisions_of", "fitted", "measure_of", "score_models", "takes_weights"]
 
 #: In place of a scorer: the ``score`` of an estimator.
 OWN_SCORE: Final = "own"
@@ -62,13 +64,19 @@ def score_models(
         name: {} if weights is None or not takes_weights(each) else {"sample_weight": weights}
         for name, each in scorers.items()
     }
+    named, mean = list(scorers.items()), math.nan
+    if is_counted and not candidates[0]._is_classification:
+        mean = float(np.average(targets.astype(np.float64), weights=weights))
     for first in range(0, len(models), n_most):
         part = list(range(first, min(len(models), first + n_most)))
-        decisions = _decisions([models[k] for k in part], X, rows)
+        decisions = decisions_of([models[k] for k in part], X, rows)
         for place, k in enumerate(part):
             own = decisions[:, place]
             if is_counted:
-                found.append({name: _counted(s, candidates[k], own, targets, weights) for name, s in scorers.items()})
+                measure = measure_of(candidates[k])
+                found.append(
+                    {name: measure.score(s, measure.sums(s, own, targets, weights, mean)) for name, s in named}
+                )
             else:
                 model = fitted(candidates[k], models[k], X.shape[1])
                 _know(model, own)
@@ -87,7 +95,13 @@ def fitted(candidate: AbstractSGD, model: Model, n_features: int) -> AbstractSGD
     return candidate
 
 
-def _decisions(models: Sequence[Model], X: Any, rows: AnyArray) -> FloatMatrix:
+def measure_of(candidate: AbstractSGD) -> Measure:
+    """Return how a candidate is scored, on targets as they were given."""
+    classes = candidate._classes()
+    return Measure(None if classes is None else np.asarray(classes), candidate._deviance)
+
+
+def decisions_of(models: Sequence[Model], X: Any, rows: AnyArray) -> FloatMatrix:
     """Return X coef' + intercept of some rows, shape (n_rows, n_models, n_outputs)."""
     coef = np.concatenate([model.coef for model in models if model.coef is not None])
     intercept = np.concatenate([model.intercept for model in models if model.intercept is not None])
@@ -96,7 +110,7 @@ def _decisions(models: Sequence[Model], X: Any, rows: AnyArray) -> FloatMatrix:
         for low, high in _parts(len(rows), X):
             found[low:high] = safe_sparse_dot(X[rows[low:high]], coef.T, dense_output=True)
         found += intercept
-    return found.reshape(len(rows), len(models), -1)
+    return found.reshape(len(rows), len(models), models[0].optimizer.n_outputs)
 
 
 def _parts(n: int, X: Any) -> Iterator[tuple[int, int]]:
@@ -121,24 +135,61 @@ def _scorer_of(scorer: Any) -> Any:
     return get_scorer(scorer) if isinstance(scorer, str) else scorer
 
 
-def _counted(
-    name: str, candidate: AbstractSGD, decisions: FloatMatrix, targets: AnyArray, weights: AnyArray | None
-) -> float:
-    """Return the accuracy, R2 or D2 of decisions, shape (n, n_outputs)."""
-    if candidate._is_classification:
-        is_binary = decisions.shape[1] == 1
-        codes = (decisions[:, 0] > 0).astype(np.intp) if is_binary else decisions.argmax(axis=1)
-        hits = np.asarray(candidate._classes())[codes] == targets
-        return float(np.average(hits, weights=weights))
-    deviance, predicted = candidate._deviance, decisions[:, 0].astype(np.float64)
-    if deviance is not None and name == OWN_SCORE:
-        return deviance.explained(deviance.sums(targets, predicted, weights))
-    errors = np.square(targets - (predicted if deviance is None else deviance.means(predicted)))
-    spreads = np.square(targets - np.average(targets.astype(np.float64), weights=weights))
-    left, spread = (np.sum(each if weights is None else each * weights) for each in (errors, spreads))
-    if spread == 0.0:  # as scikit-learn has it
-        return 1.0 if left == 0.0 else 0.0
-    return float(1.0 - left / spread)
+class Measure(NamedTuple):
+    """How the decisions of a candidate become a score that is counted here.
+
+    Parameters
+    ----------
+    classes : array or None
+        The targets of the classes, in order; None for regression.
+    deviance : Deviance or None
+        That of the loss, if it has a log link.
+    """
+
+    classes: AnyArray | None
+    deviance: Deviance | None
+
+    def sums(
+        self, name: str, decisions: FloatMatrix, targets: AnyArray, weights: AnyArray | None, mean: float
+    ) -> Evaluation:
+        """Return the sums that the accuracy, R2 or D2 of decisions is made of; those of several ranks add up.
+
+        Parameters
+        ----------
+        name : str
+            ``"accuracy"``, ``"r2"`` or `OWN_SCORE`.
+        decisions : array, shape (n, n_outputs)
+            Of the rows.
+        targets, weights : array, shape (n,)
+            Theirs; no weights are one each.
+        mean : float
+            The mean target of all rows that are scored; of classes nothing.
+        """
+        weight_sum = float(len(targets) if weights is None else weights.sum())
+        if self.classes is not None:
+            is_binary = decisions.shape[1] == 1
+            codes = (decisions[:, 0] > 0).astype(np.intp) if is_binary else decisions.argmax(axis=1)
+            return Evaluation(weight_sum=weight_sum, n_correct=_total(self.classes[codes] == targets, weights))
+        deviance, predicted = self.deviance, decisions[:, 0].astype(np.float64)
+        if deviance is not None and name == OWN_SCORE:
+            return deviance.sums(targets, predicted, weights)
+        errors = np.square(targets - (predicted if deviance is None else deviance.means(predicted)))
+        spread = _total(np.square(targets - mean), weights)
+        return Evaluation(weight_sum=weight_sum, sq_error_sum=_total(errors, weights), y2_sum=spread)
+
+    def score(self, name: str, found: Evaluation) -> float:
+        """Return the score that sums over all rows make."""
+        if self.classes is not None:
+            return found.accuracy
+        if self.deviance is not None and name == OWN_SCORE:
+            return self.deviance.explained(found)
+        if found.y2_sum == 0.0:  # as scikit-learn has it
+            return 1.0 if found.sq_error_sum == 0.0 else 0.0
+        return 1.0 - found.sq_error_sum / found.y2_sum
+
+
+def _total(values: AnyArray, weights: AnyArray | None) -> float:
+    return float(np.sum(values if weights is None else values * weights))
 
 
 def _know(model: AbstractSGD, decisions: FloatMatrix) -> None:

@@ -16,9 +16,9 @@ successive halving is Jamieson and Talwalkar 2016, with epochs as Li et al. 2018
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -27,14 +27,18 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.inputs import count_threads
+from dsgd.inputs import count_threads, is_distributed
+from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
+from dsgd.inputs.simulated import holds_blocks
 from dsgd.model_selection.base import AbstractSearchCV
-from dsgd.model_selection.candidates import check_base, check_candidates, make_models, pack_rows
+from dsgd.model_selection.candidates import check_base, check_candidates, check_on_cluster, make_models, pack_rows
+from dsgd.model_selection.race import Race, Scores
+from dsgd.model_selection.ranks import Found, RankRows, RolePacker, check_strategy, search_on_rank, split_roles
 from dsgd.model_selection.results import make_results
-from dsgd.model_selection.scoring import OWN_SCORE, score_models
-from dsgd.model_selection.training import Training
-from dsgd.types import AnyArray
+from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
+from dsgd.model_selection.training import Model, Training
+from dsgd.sync import resolve
 from dsgd.validation import check_number
 
 __all__ = ["SGDSearchCV"]
@@ -56,10 +60,14 @@ class SGDSearchCV(AbstractSearchCV):
     (sums are taken in another order); with ``shuffle=True`` that fit would draw another order, and scores differ as
     those of two seeds do.
 
+    With a `client` of the estimator, or dask collections, the ranks of the cluster train all columns on their own rows
+    and average them in one message where `sync` of the estimator says: every model is that of ``fit`` on as many ranks.
+
     Parameters
     ----------
     estimator : SGDClassifier or SGDRegressor
-        Of dsgd, for arrays of this process; not fitted. Parameters that candidates do not have are its own.
+        Of dsgd, not fitted. Parameters that candidates do not have are its own, and so are `client` and `sync`; on a
+        cluster `sync` is None, a number of samples, `dsgd.sync.LocalSGD` or `dsgd.sync.EpochAveraging`.
     param_grid : dict, list of dict, or iterable of dict
         A grid as `GridSearchCV` takes it, or the candidates themselves, such as a
         `sklearn.model_selection.ParameterSampler`. They may differ in alpha, penalty, l1_ratio, loss, epsilon,
@@ -71,10 +79,10 @@ class SGDSearchCV(AbstractSearchCV):
         Epochs before the first candidates are dropped.
     scoring : str, callable, list, dict or None, default None
         As of `GridSearchCV`, but that a callable returns one number. None is accuracy, or R2 of a regressor. Sample
-        weights count in scores too, as far as scorers take them.
+        weights count in scores too, as far as scorers take them. On a cluster only None, "accuracy" and "r2".
     n_jobs : int or None, default None
         Threads that share the columns (None: 1, -1: one per core). It changes no bit of the results. The last fit has
-        the `n_jobs` of the estimator.
+        the `n_jobs` of the estimator, which on a cluster is the number of ranks in the search, too.
     refit : bool, str or callable, default True
         As of `GridSearchCV`: whether the best candidate is fitted on all rows; by which metric, if there are several;
         or a function of `cv_results_` that returns the index of the best.
@@ -143,12 +151,12 @@ class SGDSearchCV(AbstractSearchCV):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or Rows, shape (n_samples, n_features)
-            Rows, in this process.
-        y : array-like, shape (n_samples,)
-            Targets; None with `Rows`, which hold them.
+        X : array, sparse matrix, DataFrame, Rows, dask array or list of delayed blocks, shape (n_samples, n_features)
+            Rows; `Rows` for a search in this process.
+        y : array-like or dask array, shape (n_samples,)
+            Targets; None where `Rows` or blocks hold them. Splits are made here: targets of a cluster are fetched.
         groups : array-like or None, shape (n_samples,)
-            For splitters that keep groups together.
+            For splitters that keep groups together; in this process.
         sample_weight : array-like or None, shape (n_samples,)
             Weights of the rows, in training and in scores.
 
@@ -167,7 +175,7 @@ class SGDSearchCV(AbstractSearchCV):
             ``error_score="raise"``.
         """
         self._check()
-        check_base(self.estimator, X)
+        check_base(self.estimator)
         settings = self._settings()
         candidates = check_candidates(self.estimator, settings)
         given = (X, y, sample_weight)
@@ -175,15 +183,20 @@ class SGDSearchCV(AbstractSearchCV):
             refuse_beside(y, sample_weight)
             X, y = X.X, X.y
         self._scorers = self._own_scorers()
-        splits = self._splits(X, y, groups)
-        scores, times, training, rungs = self._search(given, candidates, splits)
-        self.n_epochs_, self.n_splits_ = training.n_epochs, len(splits)
-        results = make_results(settings, times, scores, rungs)
-        n_iter = np.array([model.n_iter for model in training.models]).reshape(len(settings), -1)
-        results["mean_n_iter"] = n_iter.mean(axis=1)
-        del training  # with its rows, of which the last fit makes others
+        probe: AbstractSGD = clone(self.estimator)
+        if probe._uses_cluster(X):
+            found = self._search_on_cluster(probe, given, candidates, groups)
+        else:
+            found = self._search(probe, given, candidates, self._splits(X, y, groups))
+        _warn_of(found.models, self.error_score)
+        shape = len(settings), -1
+        self.n_epochs_, self.n_splits_ = found.n_epochs, found.score_seconds.shape[1]
+        seconds = np.array([model.seconds for model in found.models]).reshape(shape)
+        times = {"fit_time": seconds, "score_time": found.score_seconds}
+        results = make_results(settings, times, found.scores, found.rungs)
+        results["mean_n_iter"] = np.array([model.n_iter for model in found.models]).reshape(shape).mean(axis=1)
         if self.factor is not None:
-            results["rung"] = rungs
+            results["rung"] = found.rungs
         self.cv_results_ = results
         self._choose(given)
         return self
@@ -212,10 +225,13 @@ class SGDSearchCV(AbstractSearchCV):
         return {name: own if named[name] == own else scorer for name, scorer in scorers.items()}
 
     def _search(
-        self, given: tuple[Any, Any, Any], candidates: Sequence[AbstractSGD], splits: Sequence[tuple[Any, Any]]
-    ) -> tuple[dict[str, Any], dict[str, Any], Training, AnyArray]:
-        """Train and score; return scores and times by name, the training, and the last rung of each candidate."""
-        probe: AbstractSGD = clone(self.estimator)
+        self,
+        probe: AbstractSGD,
+        given: tuple[Any, Any, Any],
+        candidates: Sequence[AbstractSGD],
+        splits: Sequence[tuple[Any, Any]],
+    ) -> Found:
+        """Train and score on arrays of this process."""
         begin_at = probe._restart(None, None)
         is_read = bool(probe.shuffle) and not probe.out_of_core
         rows = probe._rows_here(*given, begin_at, is_read=is_read)
@@ -229,112 +245,73 @@ class SGDSearchCV(AbstractSearchCV):
             for each in candidates:
                 each.classes_ = probe.classes_
         models = make_models(candidates, summary, rows.block[1], splits)
-        if packed.shard.is_sparse and any(model.optimizer.schedule == "per_epoch" for model in models):
-            raise InvalidParameterError(
-                "learning_rate='per_epoch' forgets all weights at every row of the first epoch, which columns do not "
-                "do on sparse rows. Use GridSearchCV, or another schedule."
+        _check_schedules(models, sparse=packer.sparse)
+        training, race, n = Training(packed.shard, packed.kept, models, n_threads), self._race(), len(splits)
+
+        def score(numbers: Sequence[int], split: int, kind: str) -> tuple[list[dict[str, float]], float]:
+            fitted = [clone_fitted(candidates[number // n]) for number in numbers]
+            part = splits[split][0 if kind == "train" else 1]
+            return score_models([models[number] for number in numbers], fitted, rows.block, part, self._scorers)
+
+        scores = Scores(training, race, len(candidates), n, score)
+        rungs = race.run(training, scores)
+        return Found(scores.found, scores.seconds, training.models, training.n_epochs, rungs)
+
+    def _search_on_cluster(
+        self, probe: AbstractSGD, given: tuple[Any, Any, Any], candidates: Sequence[AbstractSGD], groups: Any
+    ) -> Found:
+        """Train and score on the ranks of a cluster, where the rows are."""
+        X, y, sample_weight = given
+        check_on_cluster(probe, X, self._scorers)
+        strategy = resolve(probe.sync)
+        check_strategy(strategy)
+        begin_at, seed = probe._restart(None, None), probe._draw_seed()
+        is_here = not (is_distributed(X) or holds_blocks(X))
+        splits = self._splits(X, y, groups) if is_here else []
+        with probe._open_blocks(
+            X,
+            y,
+            sample_weight,
+            check=lambda: probe._check_all(X, y, sample_weight, begin_at),
+            expected=Expected(probe._is_classification),
+            spread=Spread(n_ranks=ranks_asked(probe.n_jobs), seed=seed if probe.shuffle else None),
+        ) as blocks:
+            summaries = blocks.summaries
+            targets = np.asarray(y) if is_here else blocks.targets()
+            if not is_here:
+                splits = self._splits(np.zeros((len(targets), 0)), targets, groups)
+            packer, *_ = probe._plan(summaries, begin_at, seed, None)
+            classes = packer.classes
+            for each in candidates if classes is not None else ():
+                each.classes_ = classes
+            summary = replace(summaries[0], classes=classes, least=min(each.least for each in summaries))
+            models = make_models(candidates, summary, targets, splits)
+            _check_schedules(models, sparse=packer.sparse)
+            race = replace(self._race(), error_score=np.nan if self.error_score == "raise" else self.error_score)
+            # Of packed rows.
+            codes = None if classes is None else packer.targets(classes)
+            measures = [Measure(codes, each._deviance) for each in candidates]
+            n_params = sum(model.optimizer.n_outputs for model in models) * (packer.n_features + 1)
+            work = Work(
+                search_on_rank,
+                RolePacker(packer, len(splits)),
+                (models, strategy, race, self._scorers, measures),
+                cut=RankRows.cut,
+                beside=split_roles(splits, blocks.order if is_here else None, [each.rows for each in summaries]),
+                demand=packer.demand(summaries, n_params, 2 * len(splits) * sum(each.visits for each in summaries)),
             )
-        training = Training(packed.shard, packed.kept, models, n_threads)
-        scores = _Scores(self, training, candidates, rows.block, splits)
-        rungs = self._run(training, scores)
-        _warn_of(training, self.error_score)
-        times = {"fit_time": scores.by_split([model.seconds for model in models]), "score_time": scores.seconds}
-        return scores.found, times, training, rungs
+            gang = blocks.run(work, replace(probe._terms(None), title=type(self).__name__))
+        found: Found = gang.value
+        for model in found.models if self.error_score == "raise" else ():
+            if model.problem:
+                raise InvalidDataError(model.problem)
+        return found
 
-    def _run(self, training: Training, scores: _Scores) -> AnyArray:
-        """Train all models, dropping candidates on the way if that is wanted; return the last rung of each."""
-        n = scores.n_candidates
-        rungs, competing = np.zeros(n, np.int64), np.arange(n)
-        n_rungs = 1 if self.factor is None else 1 + math.floor(math.log(n) / math.log(self.factor) + 1e-9)
-        for rung in range(n_rungs):
-            is_last = rung == n_rungs - 1
-            training.run(math.inf if is_last else round(self.min_epochs * (self.factor or 1.0) ** rung))
-            training.settle(training.running)
-            rungs[competing] = rung
-            scores.update(competing)
-            if not is_last:
-                means = scores.means(self._chooser())
-                ordered = competing[np.argsort(-np.nan_to_num(means[competing], nan=-np.inf), kind="stable")]
-                n_left = math.ceil(len(competing) / (self.factor or 1.0))
-                training.stop(scores.models_of(ordered[n_left:]))
-                competing = np.sort(ordered[:n_left])
-        return rungs
-
-
-class _Scores:
-    """The scores of a search so far, (n_candidates, n_splits) of each kind and metric.
-
-    Parameters
-    ----------
-    search : SGDSearchCV
-        Says what is scored, and what a model that failed gets.
-    training : Training
-        The models.
-    candidates : sequence of AbstractSGD
-        One for each candidate.
-    data : tuple
-        (X, y, sample_weight) of all rows.
-    splits : sequence of (train, test)
-        Row numbers.
-    """
-
-    def __init__(
-        self,
-        search: SGDSearchCV,
-        training: Training,
-        candidates: Sequence[AbstractSGD],
-        data: tuple[Any, Any, Any],
-        splits: Sequence[tuple[AnyArray, AnyArray]],
-    ) -> None:
-        self._search, self._training, self._candidates = search, training, candidates
-        self._data, self._splits = data, splits
-        shape = len(candidates), len(splits)
-        kinds = ("test", "train") if search.return_train_score else ("test",)
-        self.found = {kind: {name: np.full(shape, np.nan) for name in search._scorers} for kind in kinds}
-        self.seconds = np.zeros(shape)
-
-    @property
-    def n_candidates(self) -> int:
-        """How many candidates there are."""
-        return len(self._candidates)
-
-    def by_split(self, values: Sequence[float]) -> AnyArray:
-        """Return a number of each model, (n_candidates, n_splits)."""
-        return np.asarray(values).reshape(self.n_candidates, -1)
-
-    def models_of(self, candidates: AnyArray) -> list[int]:
-        """Return the numbers of the models of candidates."""
-        n = len(self._splits)
-        return [int(candidate) * n + split for candidate in candidates for split in range(n)]
-
-    def means(self, metric: str) -> AnyArray:
-        """Return the mean test scores, shape (n_candidates,)."""
-        means: AnyArray = self.found["test"][metric].mean(axis=1)
-        return means
-
-    def update(self, candidates: AnyArray) -> None:
-        """Score the models of candidates as they are, which are settled."""
-        models, n = self._training.models, len(self._splits)
-        for split, parts in enumerate(self._splits):
-            numbers = [int(candidate) * n + split for candidate in candidates]
-            sound = [number for number in numbers if not models[number].problem]
-            for kind, metrics in self.found.items():
-                for number in set(numbers).difference(sound):
-                    for values in metrics.values():
-                        values[number // n, split] = _of_failed(self._search.error_score, models[number].problem)
-                if not sound:
-                    continue
-                found, seconds = score_models(
-                    [models[number] for number in sound],
-                    [clone_fitted(self._candidates[number // n]) for number in sound],
-                    self._data,
-                    parts[0 if kind == "train" else 1],
-                    self._search._scorers,
-                )
-                for number, scores in zip(sound, found, strict=True):
-                    self.seconds[number // n, split] += seconds if kind == "test" else 0.0
-                    for name, value in scores.items():
-                        metrics[name][number // n, split] = value
+    def _race(self) -> Race:
+        """Return what is scored, and when candidates drop out."""
+        kinds = ("test", "train") if self.return_train_score else ("test",)
+        metrics = tuple(self._scorers)
+        return Race(metrics, self._chooser(), kinds, self.error_score, self.factor, self.min_epochs)
 
 
 def clone_fitted(candidate: AbstractSGD) -> AbstractSGD:
@@ -345,15 +322,17 @@ def clone_fitted(candidate: AbstractSGD) -> AbstractSGD:
     return made
 
 
-def _of_failed(error_score: Any, problem: str) -> float:
-    if error_score == "raise":
-        raise InvalidDataError(problem)
-    return float(error_score)
+def _check_schedules(models: Sequence[Model], *, sparse: bool) -> None:
+    """Raise where columns do not forget their weights as a schedule wants it."""
+    if sparse and any(model.optimizer.schedule == "per_epoch" for model in models):
+        raise InvalidParameterError(
+            "learning_rate='per_epoch' forgets all weights at every row of the first epoch, which columns do not "
+            "do on sparse rows. Use GridSearchCV, or another schedule."
+        )
 
 
-def _warn_of(training: Training, error_score: Any) -> None:
+def _warn_of(models: Sequence[Model], error_score: Any) -> None:
     """Warn of models that failed, and of those that would have gone on."""
-    models = training.models
     failed = [model for model in models if model.problem]
     if failed:
         warnings.warn(

@@ -156,12 +156,21 @@ class Training:
 
     def _epoch(self, threads: ThreadPoolExecutor) -> None:
         begin = time.perf_counter()
-        shard, panels = self._shard, self._panels
+        shard = self._shard
         self.n_epochs += 1
         arrange(self._order, shard.n_rows, shard.seed, self.n_epochs)
-        for panel in panels:
-            panel.start_epoch([self.models[column.model].eta_scale for column in panel.columns])
-        shares = self._dealt()
+        for panel in self._panels:
+            panel.start_epoch([self._eta_scale(column.model) for column in panel.columns])
+        self._visit_all(threads)
+        self._end_epoch((time.perf_counter() - begin) / sum(len(panel.columns) for panel in self._panels))
+
+    def _eta_scale(self, number: int) -> float:
+        """Return what the rates of a model are multiplied by in the epoch that begins."""
+        return self.models[number].eta_scale
+
+    def _visit_all(self, threads: ThreadPoolExecutor) -> None:
+        """Take all panels over all rows."""
+        shard, shares = self._shard, self._dealt()
         residency = Residency(shard, order=self._order)
         step = max(1, shard.n_rows if shard.mapping is None else residency.stride)
         for low in range(0, shard.n_rows, step):
@@ -170,7 +179,6 @@ class Training:
             for each in begun:
                 each.result()
             residency.at(high)
-        self._end_epoch((time.perf_counter() - begin) / sum(len(panel.columns) for panel in panels))
 
     def _walk(self, panels: Sequence[Panel], start: int, stop: int) -> None:
         """Take panels over the rows start..stop, all of them over one stretch before the next."""
@@ -191,13 +199,18 @@ class Training:
 
     def _end_epoch(self, seconds: float) -> None:
         """Let the stopping rule of each model look at its objectives; `seconds` are those of a column."""
-        objectives = {number: np.zeros(self.models[number].optimizer.n_outputs) for number in self.running}
-        for panel in self._panels:
-            for column, value in zip(panel.columns, panel.objectives().tolist(), strict=True):
-                objectives[column.model][column.output] = value
         ended = [
             number
-            for number, values in objectives.items()
+            for number, values in self._objectives().items()
             if self.models[number].end_epoch(values, seconds * len(values))
         ]
         self.stop(ended)
+
+    def _objectives(self) -> dict[int, FloatVector]:
+        """Return the objectives of the outputs of each model in training, by its number."""
+        running = sorted(self.running)
+        objectives: dict[int, FloatVector] = {n: np.zeros(self.models[n].optimizer.n_outputs) for n in running}
+        for panel in self._panels:
+            for column, value in zip(panel.columns, panel.objectives().tolist(), strict=True):
+                objectives[column.model][column.output] = value
+        return objectives

@@ -23,6 +23,7 @@ from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import SAGA, SVRG
+from dsgd.model_selection import SGDSearchCV
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from gang_cluster import start_cluster
@@ -374,3 +375,22 @@ def test_nothing_is_left_behind(client, data):
         if not left:
             break
     assert left == 0
+
+
+@pytest.mark.parametrize("rows", ["arrays", "dask"])
+def test_searches_find_what_those_of_simulated_ranks_do(client, data, rows):
+    """Of arrays here, and of dask arrays whose rows stay on the workers: the same scores, rungs and epochs, exactly."""
+    X, y = data
+    model = SGDClassifier(**OPTIONS, sync=LocalSGD(32), shuffle=rows == "arrays")
+    grid = {"loss": ["hinge", "log_loss"], "eta0": [0.1, 1.0], "learning_rate": ["adaptive"]}
+    options = {"cv": 3, "factor": 2, "min_epochs": 2, "return_train_score": True, "refit": False}
+    given, blocks = (X, y), (X, y)
+    if rows == "dask":
+        given = da.from_array(X, (500, -1)), da.from_array(y, 500)
+        blocks = ([(X[:500], y[:500]), (X[500:], y[500:])],)
+    found = SGDSearchCV(clone(model).set_params(client=client), grid, **options).fit(*given).cv_results_
+    simulated = clone(model).set_params(client=SimulatedCluster(2))
+    expected = SGDSearchCV(simulated, grid, **options).fit(*blocks).cv_results_
+    for name in expected:
+        if "time" not in name and not name.startswith("param"):
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

@@ -1,0 +1,434 @@
+"""A search on the ranks of a cluster: rows stay where they are, and every rank trains all columns on its own rows.
+
+Problem: the rows of a search are on many workers, and a fit of each candidate on each fold is a job and thousands of
+messages, each of one short model.
+
+Method: every rank has the columns of all models, which skip the rows that their splits hold out, and all of them are
+averaged in one message where a round of local SGD ends (`dsgd.sync.LocalSGD`). A column is then what ``fit`` on the
+training rows of its split makes on as many ranks: rounds end after the same steps, with the same weights of ranks, and
+the stopping rule reads the objectives of all ranks. Splits may leave ranks different numbers of rows and so end their
+rounds at other times; the message then has those columns whose round ends. Scores are made of sums over ranks.
+
+Cost per synchronisation: one all-reduce of all columns, as many bytes as the models of single fits and a fraction of
+their messages. An epoch ends with another short one, and so does each score.
+
+Source: local SGD as in `dsgd.sync.local_sgd`; averages with an L1 penalty as in `dsgd.local.dual`.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.estimators.packing import Packer
+from dsgd.inputs.blocks import widen
+from dsgd.inputs.spool import visit
+from dsgd.local import Evaluation, Shard
+from dsgd.local.columns import Panel
+from dsgd.local.order import spans
+from dsgd.local.shard import split
+from dsgd.model_selection.race import Race, Scores
+from dsgd.model_selection.scoring import Measure, decisions_of
+from dsgd.model_selection.training import Model, Training
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.pooling import missing_factor
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, mean_shares
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["Found", "RankRows", "RolePacker", "SharedTraining", "check_strategy", "search_on_rank", "split_roles"]
+
+
+def check_strategy(strategy: AbstractStrategy[Any]) -> None:
+    """Raise `IncompatiblePartsError` unless columns can be averaged as a strategy says."""
+    if type(strategy) not in (LocalSGD, EpochAveraging) or strategy.overlap or getattr(strategy, "compressor", None):
+        raise IncompatiblePartsError(
+            "SGDSearchCV on a cluster averages models in rounds: sync must be None, a number of samples, LocalSGD or "
+            f"EpochAveraging, without overlap and compressor. Got {strategy!r}."
+        )
+
+
+def split_roles(splits: Sequence[tuple[Any, Any]], order: IntVector | None, lengths: Sequence[int]) -> list[AnyArray]:
+    """Return for each block which of its rows the splits train and test on, in bits: what `RolePacker` reads.
+
+    Parameters
+    ----------
+    splits : sequence of (train, test)
+        Row numbers.
+    order : array of int64, shape (n_rows,), or None
+        The rows in the order of the blocks; None if that is their own.
+    lengths : sequence of int
+        Rows of each block.
+
+    Raises
+    ------
+    InvalidDataError
+        A split trains on a row twice.
+    """
+    ends = [0, *accumulate(lengths)]
+    flags = np.zeros((ends[-1], 2 * len(splits)), bool)
+    for number, (train, test) in enumerate(splits):
+        flags[train, 2 * number] = True
+        flags[test, 2 * number + 1] = True
+        if len(train) != int(flags[:, 2 * number].sum()):
+            raise InvalidDataError(f"split {number} of cv trains on a row more than once; SGDSearchCV masks rows.")
+    bits = np.packbits(flags, axis=1)
+    bits = bits if order is None else bits[order]
+    return [bits[low:high] for low, high in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """The rows of one rank in the order of training, and what each split does with them.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rows; a row of weight zero is not there, one of weight two is there twice.
+    kept, tested : array of uint8, shape (n_splits, n_visits)
+        Not 0 where a split trains, or is scored, on the row.
+    """
+
+    shard: Shard
+    kept: AnyArray
+    tested: AnyArray
+
+    @property
+    def n_rows(self) -> int:
+        """Visits an epoch makes."""
+        return self.shard.n_rows
+
+    def cut(self, n: int) -> list[RankRows]:
+        """Return the rows of n ranks that are threads of one process: views, of consecutive rows."""
+        parts = [split(self.n_rows, n, k) for k in range(n)]
+        return [
+            RankRows(self.shard.rows(low, high), self.kept[:, low:high], self.tested[:, low:high])
+            for low, high in parts
+        ]
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The rows as an array or a CSR matrix, to be multiplied."""
+        shard = self.shard
+        if shard.indptr is None or shard.indices is None:
+            return shard.values
+        low, high = int(shard.indptr[0]), int(shard.indptr[-1])
+        pointers = shard.indptr.astype(np.int64) - low
+        entries = shard.values[low:high], shard.indices[low:high].view(np.int32)
+        return csr_matrix((*entries, pointers), shape=(shard.n_rows, shard.n_features))
+
+
+@dataclass(frozen=True)
+class RolePacker:
+    """Packs blocks that have the roles of their rows at the end into the rows of a rank.
+
+    Parameters
+    ----------
+    packer : Packer
+        That of a fit on all rows; not out of core.
+    n_splits : int
+        How many splits there are.
+    """
+
+    packer: Packer
+    n_splits: int
+
+    def __call__(self, blocks: Sequence[Any], rank_number: int) -> RankRows:
+        """Return the rows of a rank, made of its blocks in order."""
+        packer = self.packer
+        builder = packer.builder(None)
+        bits = [np.zeros((0, -(-2 * self.n_splits // 8)), np.uint8)]
+        given: Iterator[Any] = visit(blocks)
+        for X, y, weights, roles in given:
+            builder.look(widen(X, packer.n_features), packer.targets(y), weights)
+            bits.append(roles)
+        for X, *_ in visit(blocks):
+            builder.place(widen(X, packer.n_features))
+        walk, shard = builder.walk, builder.finish()
+        flags = np.unpackbits(np.concatenate(bits), axis=1, count=2 * self.n_splits)
+        flags = flags if walk is None else flags[walk]
+        kept, tested = np.ascontiguousarray(flags[:, 0::2].T), np.ascontiguousarray(flags[:, 1::2].T)
+        return RankRows(replace(shard, seed=packer.seed if packer.shuffle else None), kept, tested)
+
+
+class SharedTraining(Training):
+    """Trains models on the rows of several ranks; see `Training`. Every rank makes one of it, with equal models.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    rows : RankRows
+        Its rows.
+    models : sequence of Model
+        The models; of this rank alone.
+    strategy : LocalSGD or EpochAveraging
+        When columns are averaged.
+
+    Raises
+    ------
+    InvalidDataError
+        A split has no rows to train on.
+    """
+
+    def __init__(
+        self, rank: Rank, rows: RankRows, models: Sequence[Model], strategy: LocalSGD | EpochAveraging
+    ) -> None:
+        super().__init__(rows.shard, rows.kept, models)
+        self._rank = rank
+        # Kernels are compiled or loaded before ranks meet.
+        for panel in self._panels:
+            panel.run(rows.shard, rows.kept[panel.columns[0].split], self._order, 0, 0)
+        n_splits = len(rows.kept)
+        own = [[int(np.count_nonzero(kept)), _entries(rows.shard, kept)] for kept in rows.kept]
+        with rank.ledger.round("setup"):
+            told = rank.group.roll_call(np.array(own, np.int64).ravel()).reshape(rank.size, n_splits, 2)
+            squares = np.array([_mean_square(rows, kept) for kept in rows.kept])
+            # Rows of each rank in each split.
+            self._counts: Any = told[:, :, 0]
+            totals, entries = told.sum(axis=0).T
+            if not totals.all():
+                raise InvalidDataError(
+                    f"split {int(totals.argmin())} of cv has no rows to train on, or none with a weight."
+                )
+            squares *= self._counts[rank.number] / totals
+            rank.group.allreduce(squares)
+        periods = [
+            strategy.period.on_rows_of(n / (total * rows.shard.n_features))
+            for n, total in zip(entries.tolist(), totals.tolist(), strict=True)
+        ]
+        self._rounds = [
+            1 if rank.size == 1 else period.rounds_per_epoch(self._counts[:, number].tolist())
+            for number, period in enumerate(periods)
+        ]
+        self._pooled = [1.0] * len(models)
+        for number, model in enumerate(models):
+            n_ranks = int(np.count_nonzero(self._counts[:, model.split]))
+            missing = missing_factor(strategy, model.optimizer, n_ranks)
+            if missing != 1.0:
+                self._pooled[number] = model.optimizer.pooled_factor(missing, float(squares[model.split]))
+
+    def _eta_scale(self, number: int) -> float:
+        return super()._eta_scale(number) * self._pooled[number]
+
+    def _visit_all(self, threads: ThreadPoolExecutor) -> None:
+        """Take all panels over all rows of this rank, and average them where their rounds end."""
+        places = [self._places(number, rounds) for number, rounds in enumerate(self._rounds)]
+        shares = {number: self._share(number) for number in self.running}
+        most, before = max(self._rounds), [0] * len(places)
+        for step in range(1, most + 1):
+            self._rank.check()
+            after = [step * rounds // most for rounds in self._rounds]
+            moving = []
+            for panel in self._panels:
+                number = panel.columns[0].split
+                if after[number] > before[number]:
+                    moving.append((panel, places[number][before[number]], places[number][after[number]]))
+            self._walk_each(moving)
+            self._average([panel for panel, *_ in moving], shares)
+            before = after
+
+    def _places(self, number: int, rounds: int) -> list[int]:
+        """Return the places of the walk of this epoch at which the rounds of a split begin, and where the last ends."""
+        n_rows = self._shard.n_rows
+        if rounds == 1:
+            return [0, n_rows]
+        kept = self._kept[number]
+        if self._shard.seed is not None:
+            kept = np.concatenate([kept[:0], *(kept[low:high] for low, high in spans(self._order, 0, n_rows))])
+        rows = int(self._counts[self._rank.number, number]) * np.arange(rounds + 1) // rounds
+        places = np.searchsorted(np.cumsum(kept, dtype=np.int64), rows) + 1
+        places[rows == 0] = 0
+        return [int(place) for place in places]
+
+    def _share(self, number: int) -> float:
+        """Return the weight of this rank in the mean of a model, as `dsgd.runtime.train.weighing` has it."""
+        model = self.models[number]
+        counts = self._counts[:, model.split].astype(np.float64)
+        if (counts == counts[0]).all():
+            return 1.0 / len(counts)
+        begins = 1.0 + (self.n_epochs - 1) * counts
+        rates = model.optimizer.planned_rates(begins, counts)
+        return float(mean_shares(self._counts[:, model.split], rates)[self._rank.number])
+
+    def _walk_each(self, moving: Sequence[tuple[Panel, int, int]]) -> None:
+        """Take each panel over its places start..stop, all of them over one stretch before the next."""
+        if not moving:
+            return
+        # Stretches begin where they do for any other panels, so that these change no bit.
+        first = min(start for _, start, _ in moving) // self._stretch * self._stretch
+        for low in range(first, max(stop for *_, stop in moving), self._stretch):
+            for panel, start, stop in moving:
+                begin, end = max(start, low), min(stop, low + self._stretch)
+                if begin < end:
+                    panel.run(self._shard, self._kept[panel.columns[0].split], self._order, begin, end)
+        rows, outputs = max(stop - start for _, start, stop in moving), sum(len(panel.columns) for panel, *_ in moving)
+        per_row = self._shard.entries(0, self._shard.n_rows) / max(1, self._shard.n_rows)
+        self._rank.worked(rows=rows, entries=int(rows * per_row * outputs))
+
+    def _average(self, panels: Sequence[Panel], shares: dict[int, float]) -> None:
+        """Replace the columns of panels by their means over the ranks, in one message."""
+        if self._rank.size == 1 or not panels:
+            return
+        parts = []
+        for panel in panels:
+            weights = np.array([shares[column.model] for column in panel.columns])
+            part = panel.to_mix()
+            part *= weights.astype(part.dtype)
+            part[:, weights == 0.0] = 0.0  # a rank without rows must not be able to spoil the mean
+            parts.append(part)
+        message = np.concatenate([part.ravel() for part in parts])
+        with self._rank.ledger.round("sync"):
+            self._rank.group.allreduce(message)
+        stops = list(accumulate(part.size for part in parts))
+        for panel, part, stop in zip(panels, parts, stops, strict=True):
+            panel.mixed(message[stop - part.size : stop].reshape(part.shape))
+
+    def _objectives(self) -> dict[int, FloatVector]:
+        """Return the objectives of each model on the rows of all ranks."""
+        found = super()._objectives()
+        if self._rank.size == 1:
+            return found
+        counts = {number: self._counts[:, self.models[number].split] for number in found}
+        own = {number: int(counts[number][self._rank.number]) for number in found}
+        message = np.concatenate(
+            [values * own[number] if own[number] else 0 * values for number, values in found.items()]
+        )
+        with self._rank.ledger.round("control"):
+            self._rank.group.allreduce(message)
+        stops = list(accumulate(len(values) for values in found.values()))
+        return {
+            number: message[stop - len(found[number]) : stop] / counts[number].sum()
+            for number, stop in zip(found, stops, strict=True)
+        }
+
+
+class Found(NamedTuple):
+    """What a search on ranks brings home.
+
+    Parameters
+    ----------
+    scores : mapping
+        Of each kind and metric, shape (n_candidates, n_splits).
+    score_seconds : array, shape (n_candidates, n_splits)
+        Seconds of the test scores.
+    models : list of Model
+        With epochs, seconds and problems; their weights stay on the ranks.
+    n_epochs : int
+        Epochs of the search.
+    rungs : array of int64, shape (n_candidates,)
+        The last rung of each candidate.
+    """
+
+    scores: dict[str, dict[str, FloatMatrix]]
+    score_seconds: FloatMatrix
+    models: list[Model]
+    n_epochs: int
+    rungs: AnyArray
+
+
+def search_on_rank(
+    rank: Rank,
+    data: RankRows,
+    models: Sequence[Model],
+    strategy: LocalSGD | EpochAveraging,
+    race: Race,
+    scorers: dict[str, str],
+    measures: Sequence[Measure],
+) -> Found | None:
+    """Search on one rank, together with its peers; rank 0 returns what is found.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    data : RankRows
+        Its rows.
+    models : sequence of Model
+        Of all candidates on all splits, candidate by candidate; copied.
+    strategy : LocalSGD or EpochAveraging
+        When columns are averaged.
+    race : Race
+        What is scored, and when candidates drop out.
+    scorers : dict
+        By metric what `Measure.sums` takes.
+    measures : sequence of Measure
+        Of each candidate, on packed targets.
+    """
+    training = SharedTraining(rank, data, copy.deepcopy(list(models)), strategy)
+    scoring = _SharedScoring(rank, data, training, scorers, measures)
+    scores = Scores(training, race, len(measures), len(data.kept), scoring.score)
+    rungs = race.run(training, scores)
+    if rank.number != 0:
+        return None
+    for model in training.models:
+        model.coef = model.intercept = None
+    return Found(scores.found, scores.seconds, training.models, training.n_epochs, rungs)
+
+
+class _SharedScoring:
+    """Scores of models on the rows of all ranks."""
+
+    def __init__(
+        self, rank: Rank, rows: RankRows, training: Training, scorers: dict[str, str], measures: Sequence[Measure]
+    ) -> None:
+        self._rank, self._rows, self._training = rank, rows, training
+        self._scorers, self._measures = scorers, measures
+        self._means: dict[tuple[int, str], float] = {}
+
+    def score(self, numbers: Sequence[int], number: int, kind: str) -> tuple[list[dict[str, float]], float]:
+        """Return scores and seconds of models; see `dsgd.model_selection.race.Score`."""
+        begin = time.perf_counter()
+        mask = (self._rows.tested if kind == "test" else self._rows.kept)[number]
+        rows, shard = np.flatnonzero(mask), self._rows.shard
+        targets, weights = shard.targets[rows].astype(np.float64), shard.weights[rows].astype(np.float64)
+        mean = self._mean((number, kind), targets, weights)
+        models = [self._training.models[k] for k in numbers]
+        sums = np.zeros((len(models), len(self._scorers), len(Evaluation().as_vector())))
+        for k, model in enumerate(models):
+            decisions, measure = decisions_of([model], self._rows.matrix, rows)[:, 0], self._measures[model.candidate]
+            for m, name in enumerate(self._scorers.values()):
+                sums[k, m] = measure.sums(name, decisions, targets, weights, mean).as_vector()
+        with self._rank.ledger.round("control"):
+            self._rank.group.allreduce(sums.reshape(-1))
+        found = [
+            {
+                metric: self._measures[model.candidate].score(name, Evaluation.from_vector(sums[k, m]))
+                for m, (metric, name) in enumerate(self._scorers.items())
+            }
+            for k, model in enumerate(models)
+        ]
+        return found, (time.perf_counter() - begin) / len(models)
+
+    def _mean(self, key: tuple[int, str], targets: FloatVector, weights: FloatVector) -> float:
+        """Return the mean target of the rows of a split and kind on all ranks."""
+        if key not in self._means:
+            sums = np.array([weights @ targets, weights.sum()])
+            with self._rank.ledger.round("control"):
+                self._rank.group.allreduce(sums)
+            self._means[key] = float(sums[0] / sums[1]) if sums[1] else float("nan")
+        return self._means[key]
+
+
+def _entries(shard: Shard, kept: AnyArray) -> int:
+    """Return how many entries the kept rows have."""
+    if shard.indptr is None:
+        return int(np.count_nonzero(kept)) * shard.n_features
+    return int(np.diff(shard.indptr.astype(np.int64))[kept != 0].sum())
+
+
+def _mean_square(rows: RankRows, kept: AnyArray, n_most: int = 4096) -> float:
+    """Return the mean squared length of the first kept rows, as `Shard.mean_square` of these alone."""
+    first = np.flatnonzero(kept)[:n_most]
+    part = rows.matrix[first]
+    entries = (part.data if rows.shard.is_sparse else part).reshape(-1).astype(np.float64)
+    return float(entries @ entries) / max(1, len(first))

@@ -1,0 +1,158 @@
+"""Searches on the ranks of a cluster: every column is a fit of as many ranks, and scores are sums over them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from dsgd import Rows, SGDClassifier, SGDRegressor
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.model_selection import SGDSearchCV, ranks
+from dsgd.sim import SimulatedCluster
+from dsgd.sync import DPSGD, EpochAveraging, LocalSGD
+
+RNG = np.random.default_rng(0)
+N, D = 300, 6
+X = RNG.standard_normal((N, D))
+SIGNAL = X @ RNG.standard_normal(D)
+Y = np.where(SIGNAL + 0.5 * RNG.standard_normal(N) > 0, "yes", "no")
+Y3 = np.digitize(SIGNAL, [-1, 1])
+S = sp.random(N, 30, 0.2, format="csr", random_state=0)
+WEIGHTS = RNG.integers(0, 4, N) / 2.0
+# Parts of different sizes, and folds that take all rows of the last one, or rows of all.
+ENDS = [0, 130, 250, N]
+FOLDS = [np.arange(0, 60), np.arange(60, 280, 2), np.arange(250, N)]
+SPLITS = [(np.setdiff1d(np.arange(N), fold), fold) for fold in FOLDS]
+CLASSIFIER = SGDClassifier(random_state=0, shuffle=False, max_iter=8, tol=1e-2)
+REGRESSOR = SGDRegressor(random_state=0, shuffle=False, max_iter=8, tol=1e-2)
+GRID = {"alpha": [1e-2, 0.3], "loss": ["hinge", "log_loss"]}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Few epochs are enough here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Models of the search of a test, with the weights that a rank other than the first keeps."""
+    found = []
+
+    class Recorded(ranks.SharedTraining):
+        def __init__(self, rank, *args):
+            super().__init__(rank, *args)
+            if rank.number == 1:
+                found.extend(self.models)
+
+    monkeypatch.setattr(ranks, "SharedTraining", Recorded)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "data"),
+    [
+        (CLASSIFIER, GRID, (X, Y, None)),
+        (clone(CLASSIFIER).set_params(sync=LocalSGD(20)), {"class_weight": ["balanced", None]}, (X, Y3, WEIGHTS)),
+        (
+            clone(CLASSIFIER).set_params(sync=LocalSGD(16)),
+            {"penalty": ["l1", "elasticnet", "l2"], "alpha": [1e-3, 1e-2]},
+            (S, Y3, None),
+        ),
+        (
+            clone(REGRESSOR).set_params(sync=EpochAveraging(), alpha=0.5),
+            {"learning_rate": ["constant", "adaptive", "invscaling", "pegasos"], "eta0": [1e-3, 1e-2]},
+            (X, SIGNAL, None),
+        ),
+        (
+            clone(REGRESSOR).set_params(sync=LocalSGD(7, rates="pooled")),
+            {"learning_rate": ["constant", "invscaling", "triangular"], "loss": ["squared_error", "huber"]},
+            (X.astype(np.float32), SIGNAL, None),
+        ),
+    ],
+    ids=["default", "classes-weights", "l1-sparse", "schedules", "pooled"],
+)
+def test_every_column_is_a_fit_of_as_many_ranks(models, estimator, grid, data):
+    """Weights and epochs are those of `fit` on the training rows of each split, each rank with its own of them."""
+    parts = [tuple(each if each is None else each[low:high] for each in data) for low, high in pairwise(ENDS)]
+    model = clone(estimator).set_params(client=SimulatedCluster(3))
+    search = SGDSearchCV(model, grid, cv=SPLITS, refit=False).fit(parts)
+    exact = 1e-9 if data[0].dtype == np.float64 else 1e-4
+    for number, found in enumerate(models):
+        params, (train, test) = search.cv_results_["params"][number // len(SPLITS)], SPLITS[number % len(SPLITS)]
+        kept = [train[(train >= low) & (train < high)] for low, high in pairwise(ENDS)]
+        fitted = clone(estimator).set_params(**params)
+        fitted.fit([tuple(each if each is None else each[rows] for each in data) for rows in kept])
+        np.testing.assert_allclose(found.coef, np.atleast_2d(fitted.coef_), rtol=exact, atol=exact)
+        np.testing.assert_allclose(found.intercept, fitted.intercept_, rtol=exact, atol=exact)
+        assert found.n_iter == fitted.n_iter_
+        weights = None if data[2] is None else data[2][test]
+        score = fitted.score(data[0][test], data[1][test], weights)
+        name = f"split{number % len(SPLITS)}_test_score"
+        assert search.cv_results_[name][number // len(SPLITS)] == pytest.approx(score, abs=1e-6)
+
+
+def test_of_shuffled_arrays_each_row_keeps_its_part(models):
+    """Arrays of this process are dealt to ranks at random: scores on all rows are those of the models there."""
+    model = SGDRegressor(random_state=3, max_iter=4, sync=40, client=SimulatedCluster(3))
+    search = SGDSearchCV(model, {"loss": ["squared_error", "poisson"]}, cv=SPLITS, refit=False, return_train_score=True)
+    y = np.exp(SIGNAL / 4)
+    search.fit(X, y, sample_weight=WEIGHTS)
+    for number, found in enumerate(models):
+        known = SGDRegressor(**search.cv_results_["params"][number // 3]).fit(X[:10], y[:10])
+        known.coef_, known.intercept_ = found.coef[0], found.intercept
+        for kind, rows in zip(("train", "test"), SPLITS[number % 3], strict=True):
+            score = search.cv_results_[f"split{number % 3}_{kind}_score"][number // 3]
+            assert score == pytest.approx(known.score(X[rows], y[rows], WEIGHTS[rows]))
+
+
+def test_halving_and_the_last_fit():
+    """Candidates drop out as in a search here, and the best one is fitted on the same ranks."""
+    model = clone(CLASSIFIER).set_params(sync=64, client=SimulatedCluster(2), tol=None)
+    search = SGDSearchCV(model, {"alpha": [1e-3, 1e-2, 1.0, 100.0]}, cv=3, factor=2, min_epochs=2).fit(X, Y)
+    assert sorted(search.cv_results_["rung"]) == [0, 0, 1, 2]
+    assert sorted(search.cv_results_["mean_n_iter"]) == [2, 2, 4, 8]
+    assert search.best_estimator_.fit_report_["ranks"] == 2
+    again = clone(model).set_params(**search.best_params_).fit(X, Y)
+    np.testing.assert_array_equal(search.best_estimator_.coef_, again.coef_)
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "named"),
+    [
+        ({"sync": DPSGD()}, {}, "LocalSGD"),
+        ({"sync": LocalSGD(overlap=True)}, {}, "overlap"),
+        ({"elastic": True}, {}, "elastic"),
+        ({"out_of_core": True}, {}, "out_of_core"),
+        ({}, {"scoring": "f1_macro"}, "accuracy"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused(changed, options, named):
+    """With the names of what they can."""
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2), **changed)
+    with pytest.raises(IncompatiblePartsError, match=named):
+        SGDSearchCV(model, GRID, cv=3, **options).fit(X, Y)
+
+
+def test_rows_and_splits_that_cannot_be_are_refused():
+    """`Rows`, a split that trains on nothing, a row twice, and a model that overflows."""
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2))
+    with pytest.raises(IncompatiblePartsError, match="Rows"):
+        SGDSearchCV(model, GRID, cv=3).fit(Rows(X, Y))
+    with pytest.raises(InvalidDataError, match="more than once"):
+        SGDSearchCV(model, GRID, cv=[(np.r_[SPLITS[0][0], 70], FOLDS[0])]).fit(X, Y)
+    regressor = clone(REGRESSOR).set_params(client=SimulatedCluster(2), learning_rate="constant")
+    with pytest.raises(InvalidDataError, match="overflow"):
+        SGDSearchCV(regressor, {"eta0": [1e-3, 1e30]}, cv=3, error_score="raise").fit(X.astype(np.float32), SIGNAL)
+    search = SGDSearchCV(regressor, {"eta0": [1e-3, 1e30]}, cv=3, error_score=-7.0).fit(X.astype(np.float32), SIGNAL)
+    assert search.cv_results_["mean_test_score"][1] == -7.0
+    with pytest.raises(InvalidDataError, match="no rows to train on"):
+        SGDSearchCV(regressor, {"eta0": [1e-3]}, cv=SPLITS).fit(X, SIGNAL, sample_weight=np.arange(N) < 60)
