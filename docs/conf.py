@@ -19,6 +19,7 @@ version = release = dsgd.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "myst_nb",
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
@@ -29,7 +30,7 @@ extensions = [
     "public_names",
     "sources",
 ]
-exclude_patterns = ["_build", "_ext", "_theme", "gallery"]
+exclude_patterns = ["_build", "_ext", "_theme", "gallery", "**.md", "auto_examples/*.ipynb", "**.ipynb_checkpoints"]
 default_role = "py:name"  # single backticks link what is ours, and are code otherwise
 
 # Pages load nothing from elsewhere: MathJax is copied from an installed package, as one file that needs no fonts.
@@ -74,6 +75,17 @@ sphinx_gallery_conf = {
     "copyfile_regex": r"GALLERY_HEADER\.rst",
     "image_srcset": ["2x"],
 }
+# Notebooks are kept without outputs and run in every build, which fails with a cell. What compiling kernels writes to
+# stderr is no part of a lesson.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # seconds of a cell
+nb_merge_streams = True
+nb_output_stderr = "remove"
+nb_ipywidgets_js = {}  # these would come from another server
+myst_update_mathjax = False
+
 copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = "$ "
 

@@ -113,11 +113,11 @@ def d2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
 
 
 def d2_here(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Compute the same of arrays of this process."""
-    check_consistent_length(X, y, sample_weight)
+    """Compute the same of arrays, tables and files of tables in this process."""
+    scores = model._scores(X).ravel()
+    check_consistent_length(scores, y, sample_weight)  # files have no length before they are read
     weights = None if sample_weight is None else column_or_1d(sample_weight)
-    found = Evaluation.from_vector(_d2_sums(model, (X, column_or_1d(y), weights)))
-    return float(model._deviance.explained(found))
+    return float(model._deviance.explained(_deviances(model, scores, column_or_1d(y), weights)))
 
 
 def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, sample_weight: Any) -> AnyArray:
@@ -159,9 +159,13 @@ def _d2_sums(model: Any, block: Any) -> AnyArray:
     X, y, sample_weight = block
     if not len(y):
         return Evaluation().as_vector()
+    return _deviances(model, model._scores(X).ravel(), y, sample_weight).as_vector()
+
+
+def _deviances(model: Any, scores: AnyArray, y: Any, sample_weight: Any) -> Evaluation:
     model._deviance.check_targets(float(np.min(y)))
-    found: Evaluation = model._deviance.sums(y, model._scores(X).ravel(), sample_weight)
-    return found.as_vector()
+    found: Evaluation = model._deviance.sums(y, scores, sample_weight)
+    return found
 
 
 def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:
