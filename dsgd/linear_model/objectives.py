@@ -10,6 +10,7 @@ import numpy as np
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.types import FloatVector
 
@@ -77,6 +78,7 @@ class AbstractObjective(ABC):
         """
 
 
+@inherit_docs
 @dataclass(frozen=True)
 class LogisticObjective(AbstractObjective):
     """That of `LogisticRegression`.
@@ -116,6 +118,7 @@ class LogisticObjective(AbstractObjective):
         return Posed(loss, self.l2, base, max(self.tol, _ROUNDING) * null)
 
 
+@inherit_docs
 @dataclass(frozen=True)
 class PoissonObjective(AbstractObjective):
     """That of `PoissonRegressor`.
@@ -145,6 +148,7 @@ class PoissonObjective(AbstractObjective):
         return Posed(loss, self.alpha, base, tol)
 
 
+@inherit_docs
 @dataclass(frozen=True)
 class RidgeObjective(AbstractObjective):
     """That of `Ridge`.
