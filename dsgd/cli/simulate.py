@@ -57,7 +57,7 @@ def simulate(
     calibration: _Calibration = None,
     stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
     task: Task = "auto",
-    loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, softmax, squared_error, ...")] = None,
     sync: _Sync = None,
     every: _Every = None,
     compress: _Compress = None,

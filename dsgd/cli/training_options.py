@@ -41,7 +41,7 @@ DATA: Final = typer.Option(
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
 Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
-Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, squared_error, ...")]
+Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, softmax, squared_error, ...")]
 Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]
 Alpha: TypeAlias = Annotated[float, model_option(help="Weight of the penalty.")]
 Workers: TypeAlias = Annotated[int, place_option(min=0, help="Start this many worker processes.")]

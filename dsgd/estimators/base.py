@@ -56,7 +56,8 @@ from dsgd.local import (
     unpack,
 )
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint, describe
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
+from dsgd.runtime.checkpoints.description import describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult

@@ -40,12 +40,12 @@ from dsgd.runtime.checkpoints.checkpoint import (
     SavedState,
     as_checkpoint,
     check_vacant,
-    describe,
     is_empty,
     read_newest,
     read_own,
     same_place,
 )
+from dsgd.runtime.checkpoints.description import describe
 from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.checkpoints.writer import CheckpointWriter
 from dsgd.runtime.rank import Rank

@@ -82,12 +82,16 @@ def test_processes_equal_threads_bitwise(client, data, strategy):
         {"optimizer": SAGA()},
         {"optimizer": SVRG(), "sync": MinibatchSGD(20)},
         {"features": RandomFeatures(64, gamma=0.1)},
+        {"loss": "softmax", "of": 3},
+        {"loss": "softmax", "of": 3, "sync": MinibatchSGD(20)},
     ],
 )
 def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, chosen):
-    """Drawn rows, reduced variance and random features, which every rank has by itself, give the bits of threads."""
+    """Drawn rows, reduced variance, random features and a loss of all classes give the bits of threads."""
     X, y = data
     options = {**OPTIONS, "loss": "log_loss", "max_iter": 3, "sync": LocalSGD(50), **chosen}
+    if options.pop("of", 2) > 2:
+        y = y + (X[:, 0] > 0)
     on_cluster = SGDClassifier(**options, client=client).fit(X, y)
     on_threads = SGDClassifier(**options, n_jobs=2).fit(X, y)
     assert on_cluster.coef_.tobytes() == on_threads.coef_.tobytes()

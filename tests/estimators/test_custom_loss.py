@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import reference.sgd
 from dsgd import CustomLoss, SGDClassifier, SGDRegressor
-from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ModelFileError
+from dsgd.errors import CheckpointError, IncompatiblePartsError, InvalidParameterError, ModelFileError
 from dsgd.kernels.sgd import run_rows
 from dsgd.local import SAGA
 from dsgd.model_selection import SGDSearchCV
@@ -160,6 +160,30 @@ def test_it_travels_and_continues(tmp_path: Any) -> None:
     for _ in range(3):
         parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, Y)
     assert parts.coef_.tobytes() == fitted(SGDRegressor, "huber", X, Y, shuffle=False).coef_.tobytes()
+
+
+def expectile(level: float) -> CustomLoss:
+    """The expectile loss of a level, in functions that have one name for all levels."""
+    return CustomLoss(
+        lambda y, p: (level if y > p else 1.0 - level) * (p - y) ** 2,
+        lambda y, p: 2.0 * (level if y > p else 1.0 - level) * (p - y),
+    )
+
+
+def test_a_checkpoint_of_another_loss_is_refused(tmp_path: Any) -> None:
+    """Losses whose functions have equal names and other numbers or code are others; the same, made again, goes on."""
+    folder, whole = tmp_path / "checkpoints", fitted(SGDRegressor, expectile(0.9), X, Y)
+    fitted(SGDRegressor, expectile(0.9), X, Y, checkpoint=folder)
+    assert_same(fitted(SGDRegressor, expectile(0.9), X, Y, resume_from=folder), whole)
+    with pytest.raises(CheckpointError, match=r"loss\.value was .*lambda"):
+        fitted(SGDRegressor, expectile(0.8), X, Y, resume_from=folder)
+    square, half = (
+        CustomLoss(lambda y, p: (p - y) ** 2, lambda y, p: 2.0 * (p - y)),
+        CustomLoss(lambda y, p: 0.5 * (p - y) ** 2, lambda y, p: p - y),
+    )
+    fitted(SGDRegressor, square, X, Y, checkpoint=tmp_path / "square")
+    with pytest.raises(CheckpointError, match=r"loss\.slope was .*lambda"):
+        fitted(SGDRegressor, half, X, Y, resume_from=tmp_path / "square")
 
 
 def test_what_needs_the_name_of_a_loss_is_refused_or_left_out(tmp_path: Any) -> None:

@@ -28,7 +28,8 @@ from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
 from dsgd.runtime.checkpoints import writer
-from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, describe, read_newest, read_own, write
+from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, read_newest, read_own, write
+from dsgd.runtime.checkpoints.description import describe
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, snapshots, train
 from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging

@@ -25,6 +25,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "NuSVR": lambda: NuSVR().fit(X, VALUES),
     "OneClassSVM": lambda: OneClassSVM().fit(X),
     "SGDClassifier": lambda: SGDClassifier(random_state=0).fit(X, LABELS),
+    "SGDClassifier of softmax": lambda: SGDClassifier("softmax", random_state=0).fit(X, LABELS),
     "SGDRegressor": lambda: SGDRegressor(random_state=0).fit(X, VALUES),
     "SVC": lambda: SVC().fit(X, LABELS),
     "SVC of two": lambda: SVC(kernel="poly").fit(X, X[:, 0] > 0),

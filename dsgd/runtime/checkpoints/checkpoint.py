@@ -17,17 +17,14 @@ Cost: one gathered state per checkpoint, written by rank 0 while the others wait
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from time import time
 from typing import Any, Final
-
-import numpy as np
 
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
@@ -42,7 +39,6 @@ __all__ = [
     "as_checkpoint",
     "check_configuration",
     "check_vacant",
-    "describe",
     "is_empty",
     "read_newest",
     "read_own",
@@ -305,29 +301,6 @@ def check_configuration(saved: Mapping[str, Any], ours: Mapping[str, Any], where
             f"{where} belongs to another job: {'; '.join(differences[:5])}{more}. Fit with the same parameters, or "
             "without resume_from. (A random_state of None draws another seed in every fit.)"
         )
-
-
-def describe(value: Any) -> Any:
-    """Return a value as JSON can hold it, so that equal values give equal descriptions.
-
-    Arrays are described by dtype, shape and digest; records by their fields.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        described = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
-        return {"is": type(value).__name__, **described}
-    if isinstance(value, np.ndarray):
-        content = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
-        return f"{value.dtype} {value.shape} {hashlib.sha256(content).hexdigest()[:16]}"
-    if isinstance(value, np.generic):
-        return describe(value.item())
-    if isinstance(value, Mapping):
-        return {str(name): describe(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [describe(item) for item in value]
-    if hasattr(value, "__qualname__"):
-        # The representation of a function would have its address in it, which is another in every process.
-        return f"{value.__module__}.{value.__qualname__}"
-    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
 def _name(position: tuple[int, int]) -> str:
