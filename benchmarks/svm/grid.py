@@ -4,7 +4,7 @@ Eight C, three gammas and five folds, on sets that take either route of `dsgd.mo
 pairs of classes are fitted, and generated rows of two classes, narrow and wide, which follow paths. All run on one
 thread, one after another; seconds are those of the processor, which depend less on what else the machine does.
 
-    python -m benchmarks run svm/search --out rows.jsonl
+    python -m benchmarks run svm/grid --out rows.jsonl
 """
 
 from __future__ import annotations
