@@ -431,8 +431,7 @@ class AbstractSGD(AbstractLinearEstimator):
         sparse, d = next(s.sparse for s in summaries if s.rows), self._width
         if storage is not None and sparse:
             refuse_sparse(storage)
-        is_single = storage is not None or all(s.dtype == "float32" for s in summaries if s.rows)
-        dtype = "float32" if is_single else "float64"
+        dtype = "float64" if storage is None and any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
         early = self.early_stopping and not start.is_part
         packer = Packer(
             classes=self._classes(),

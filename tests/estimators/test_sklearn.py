@@ -120,8 +120,8 @@ def test_partial_fit_goes_on_from_coef(kind):
 
 @pytest.mark.parametrize(("kind", "theirs"), [(SGDClassifier, PlainClassifier), (SGDRegressor, PlainRegressor)])
 def test_losses_are_listed_as_by_scikit_learn(kind, theirs):
-    """`loss_functions` names the losses of scikit-learn's class, with the default of a threshold, and four more."""
-    others = {"quantile", "poisson", "gamma", "tweedie"} if kind is SGDRegressor else set()
+    """`loss_functions` names the losses of scikit-learn's class, with the default of a threshold, and a few more."""
+    others = {"quantile", "poisson", "gamma", "tweedie"} if kind is SGDRegressor else {"softmax"}
     assert set(kind.loss_functions) == set(theirs.loss_functions) | others
     for name, (row, *threshold) in kind.loss_functions.items():
         assert row.name == name
