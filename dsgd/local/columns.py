@@ -1,6 +1,6 @@
 """Panels: the columns of many models, side by side, that take their steps on the same rows in one pass.
 
-A column is one output of one model. Columns that have a fold, a loss and a schedule in common may stand in one panel
+A column is one output of one model. Columns that have a fold and a schedule in common may stand in one panel
 (`dsgd.kernels.columns`), of up to `WIDTH` columns; which ones do changes no bit of any of them. Panels do not wait for
 each other, so each may run in a thread of its own. `Panel.models` and `regroup` let models leave between epochs.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from dsgd.kernels import columns as kernels
 from dsgd.kernels import sgd as sgd_kernels
 from dsgd.kernels.columns import WIDTH
+from dsgd.kernels.lanes import LANE_BYTES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import INVSCALING
 from dsgd.local.cycles import schedule_of
@@ -45,7 +46,6 @@ _SHARED: Final = {
     kernels.DECAY: sgd_kernels.DECAY,
 }
 # Columns are visited in vectors of the processor; fewer than so many in a panel leave them half empty.
-_LANES: Final = 4
 _LEAST: Final = 8
 # An array that begins within a cache line would have every other vector lie across two.
 _LINE_BYTES: Final = 64
@@ -78,16 +78,16 @@ class Column:
         sgd, row = self.optimizer, schedule_of(self.optimizer.schedule)
         has_l1 = sgd.objective.l1_share * sgd.objective.strength > 0.0
         power_t = sgd.power_t if row.code == INVSCALING else 0.0
-        return self.split, sgd.objective.loss, has_l1, sgd.schedule, power_t
+        return self.split, has_l1, sgd.schedule, power_t
 
 
 class Panel:
-    """Columns with a fold, a loss and a schedule in common, and their state.
+    """Columns with a fold and a schedule in common, and their state.
 
     Parameters
     ----------
     columns : sequence of Column
-        The columns, with equal keys; `WIDTH` at most.
+        The columns, with equal keys, those with the same loss side by side; `WIDTH` at most.
     shard : Shard
         Rows like those to train on.
     """
@@ -101,8 +101,8 @@ class Panel:
         self.received = _aligned(d * WIDTH if has_l1 else 0, shard.dtype)
         self.table = _aligned(kernels.TABLE * WIDTH, np.dtype(np.float64))
         table = self._table
-        # Those behind the last column take steps of length zero.
-        table[[kernels.ALPHA, kernels.T0, kernels.SCALE]] = 1.0
+        # Those behind the last column have slopes of zero.
+        table[[kernels.ALPHA, kernels.T0, kernels.SCALE, kernels.FACTOR, kernels.LOSS_PRODUCT]] = 1.0
         for c, column in enumerate(columns):
             own, constants = column.optimizer.objective, column.optimizer.constants(sparse=shard.is_sparse)
             for row, place in _GIVEN.items():
@@ -115,12 +115,12 @@ class Panel:
         constants = first.optimizer.constants(sparse=shard.is_sparse)
         for place, given in _SHARED.items():
             self.clock[place] = constants[given]
-        codes = np.zeros(kernels.PANEL_CODES, np.int64)
-        codes[kernels.LOSS] = objective.row.code
+        codes, lanes = np.zeros(kernels.PANEL_CODES, np.int64), LANE_BYTES // shard.dtype.itemsize
         codes[kernels.SCHEDULE] = schedule_of(first.optimizer.schedule).code
         codes[kernels.N_OUTPUTS], codes[kernels.N_FEATURES] = objective.n_outputs, d
-        codes[kernels.HAS_L1], codes[kernels.N_COLUMNS] = has_l1, -(-n // _LANES) * _LANES
+        codes[kernels.HAS_L1], codes[kernels.N_COLUMNS] = has_l1, -(-n // lanes) * lanes
         self.codes: IntVector = codes
+        self._losses: IntVector = np.array(_runs([column.optimizer.objective.row.code for column in columns]))
         self._scratch = _aligned(kernels.SCRATCH, shard.dtype)
         self._rows: PointerVector = np.zeros(kernels.ROWS, np.uint64)
 
@@ -143,7 +143,7 @@ class Panel:
         """Begin the next epoch: sums start from zero, and rates are cut by a factor for each column."""
         self.clock[kernels.EPOCH] += 1.0
         self.clock[kernels.N_SEEN] = 0.0
-        self._table[kernels.LOSS_SUM] = 0.0
+        self._table[kernels.LOSS_SUM], self._table[kernels.LOSS_PRODUCT] = 0.0, 1.0
         for c, (column, eta_scale) in enumerate(zip(self.columns, eta_scales, strict=True)):
             self._table[kernels.ETA0, c] = column.optimizer.eta0 * eta_scale
 
@@ -175,6 +175,7 @@ class Panel:
             self._rows,
             self.clock,
             self.codes,
+            self._losses,
             order,
             start,
             stop,
@@ -183,7 +184,8 @@ class Panel:
     def objectives(self) -> FloatVector:
         """Return of each column the mean loss in this epoch and the penalty at its end; see `SGD.objective_sums`."""
         n, n_seen = len(self.columns), max(1.0, self.n_seen)
-        sums: FloatVector = self._table[kernels.LOSS_SUM, :n] / n_seen
+        losses = self._table[kernels.LOSS_SUM, :n] + np.log(self._table[kernels.LOSS_PRODUCT, :n])
+        sums: FloatVector = losses / n_seen
         for c, column in enumerate(self.columns):
             objective = column.optimizer.objective
             if objective.strength > 0.0:
@@ -259,6 +261,7 @@ def make_panels(columns: Iterable[Column], shard: Shard, n_threads: int = 1) -> 
     width = min(WIDTH, max(_LEAST, -(-total // (2 * n_threads)))) if n_threads > 1 else WIDTH
     panels = []
     for group in groups.values():
+        group.sort(key=lambda column: column.optimizer.objective.row.code)
         n_panels = math.ceil(len(group) / width)
         cuts = [len(group) * k // n_panels for k in range(n_panels + 1)]
         panels += [Panel(group[low:high], shard) for low, high in pairwise(cuts)]
@@ -275,6 +278,15 @@ def regroup(panels: Sequence[Panel], models: Collection[int], shard: Shard, n_th
             panel._copy(c, before, k)
             panel.clock[:] = before.clock
     return made
+
+
+def _runs(codes: Sequence[int]) -> list[int]:
+    """Return of each run of equal codes the code, where it begins, and where it ends, one after the other."""
+    runs: list[int] = []
+    for code, run in groupby(codes):
+        first = runs[-1] if runs else 0
+        runs += [code, first, first + len(list(run))]
+    return runs
 
 
 def _aligned(n: int, dtype: np.dtype[Any]) -> AnyArray:
