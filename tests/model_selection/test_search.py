@@ -180,7 +180,8 @@ def test_a_column_has_the_same_bits_in_any_panel():
     """Neither its neighbours, nor its place, nor that others leave changes a bit of a column."""
     shard = make_shard(X, np.where(Y == "yes", 1.0, -1.0), seed=1)
     kept, order = (np.arange(N) % 4 > 0).astype(np.uint8), epoch_order(N, 3, 1)
-    columns = [Column(k, 0, 0, SGD(Objective("log_loss", alpha=10.0 ** -(k % 6)))) for k in range(70)]
+    losses = "hinge", "log_loss", "modified_huber"
+    columns = [Column(k, 0, 0, SGD(Objective(losses[k % 3], alpha=10.0 ** -(k % 6)))) for k in range(70)]
     panels = make_panels(columns, shard, n_threads=3)
     for epoch in range(2):
         for panel in panels:
@@ -190,11 +191,12 @@ def test_a_column_has_the_same_bits_in_any_panel():
             panels = regroup(panels, range(1, 70, 2), shard)
     found = {column.model: panel.model(c) for panel in panels for c, column in enumerate(panel.columns)}
     assert sorted(found) == list(range(1, 70, 2))
-    (alone,) = make_panels([columns[5]], shard)
-    for _ in range(2):
-        alone.start_epoch([1.0])
-        alone.run(shard, kept, order, 0, N)
-    np.testing.assert_array_equal(alone.model(0)[0], found[5][0])
+    for k in 5, 7, 9:
+        (alone,) = make_panels([columns[k]], shard)
+        for _ in range(2):
+            alone.start_epoch([1.0])
+            alone.run(shard, kept, order, 0, N)
+        np.testing.assert_array_equal(alone.model(0)[0], found[k][0])
     np.testing.assert_array_equal(found[5][0], found[65][0])
 
 
