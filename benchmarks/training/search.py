@@ -2,10 +2,11 @@
 
 64 candidates (16 strengths, two losses, with and without balanced classes) on five folds, and the last fit of the best:
 `SGDSearchCV`, the same with successive halving, and `GridSearchCV`, which fits 320 models one by one. Then the same
-candidates on one split, a fifth of the rows held out: 64 models. Of the single fits a sample is run, every seventh candidate on one fold, and multiplied up; ``--whole`` runs them all, which takes most of an hour.
-Every way has as many threads or processes as there are cores, and peers in the sample run one by one: their seconds are
-divided by the cores, as if processes did not hinder each other. Seconds of the processor, of all threads together,
-depend less on what else the machine does; "fits" are these in units of one fit, the mean of the sample.
+candidates on one split, which holds out a fifth of the rows: 64 models. Of the single fits a sample is run, every
+seventh candidate on one fold, and multiplied up; ``--whole`` runs them all, which takes most of an hour. Every way has
+as many threads or processes as there are cores, and peers in the sample run one by one: their seconds are divided by
+the cores, as if processes did not hinder each other. Seconds of the processor, of all threads together, depend less on
+what else the machine does; "fits" are these in units of one fit, the mean of the sample.
 
 Memory is the peak above what the process had before, over that of one fit of our estimator.
 
