@@ -343,7 +343,7 @@ def _add_earlier(scratch: FloatVector, r: np.uint64, width: np.uint64) -> None:
 
 
 @_in_order
-def _set_rates(table: FloatVector, clock: FloatVector, schedule: int, width: np.uint64) -> int:
+def _set_rates(table: FloatVector, clock: FloatVector, schedule: int, width: np.uint64) -> np.int64:
     """Write rates, shrinking factors and scales of all columns; return how many columns need their weights folded."""
     t = clock[T]
     if schedule == OPTIMAL:
@@ -361,7 +361,7 @@ def _set_rates(table: FloatVector, clock: FloatVector, schedule: int, width: np.
             factor = 1.0 / cycle_factor(schedule, t, clock[PEAK], clock[HALF_CYCLE], clock[DECAY])
         for c in range(width):
             table[RATE * _W + c] = table[ETA0 * _W + c] / factor
-    n_low = 0
+    n_low = np.int64(0)
     for c in range(width):
         scale = table[SCALE * _W + c]
         shrink = 1.0 - table[SHRINK_RATE * _W + c] * table[RATE * _W + c]

@@ -43,7 +43,7 @@ class _Lanes(types.Type):
 
 
 @register_model(_Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+class _LanesModel(models.PrimitiveModel):
     """In LLVM it is a vector."""
 
     def __init__(self, manager: Any, lanes: _Lanes) -> None:
