@@ -31,6 +31,7 @@ from dsgd import SGDClassifier
 from dsgd.model_selection import SGDSearchCV
 
 PAGE = "model-selection"
+ONE_THREAD = True
 QUICK_S = 25
 QUICK = "2,000 rows"
 CASES = ("ways", "periods")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -251,8 +251,8 @@ class SharedTraining(Training):
         ledger = self._rank.ledger
         kinds = [(panel.columns[0].split, panel.columns[0].rounds) for panel in self._panels]
         places = {kind: self._places(*kind) for kind in set(kinds)}
-        shares = {number: self._share(number) for number in self.running}
-        most = max(rounds for _, rounds in kinds)
+        shares, most = self._shares(), max(rounds for _, rounds in kinds)
+        weights = {panel: np.array([shares[column.model] for column in panel.columns]) for panel in self._panels}
         for step in range(most):
             self._rank.check()
             moving = []
@@ -266,7 +266,7 @@ class SharedTraining(Training):
                 self._walk_each(moving)
                 if ledger.timing:
                     ledger.charge(COMPUTE, ledger.clock() - begin)
-                self._average([panel for panel, *_ in moving], shares)
+                self._average({panel: weights[panel] for panel, *_ in moving})
 
     def _places(self, number: int, rounds: int) -> list[int]:
         """Return the places of the walk of this epoch at which rounds of a split begin, and where the last one ends."""
@@ -281,9 +281,22 @@ class SharedTraining(Training):
         places[rows == 0] = 0
         return [int(place) for place in places]
 
-    def _share(self, number: int) -> float:
+    def _shares(self) -> dict[int, float]:
+        """Return the weight of this rank in the mean of each model in training."""
+        known: dict[Hashable, float] = {}
+        shares: dict[int, float] = {}
+        for number in self.running:
+            model = self.models[number]
+            sgd = model.optimizer
+            # What the planned rates are made of: models of the same ones have a weight in common.
+            key = model.split, sgd.schedule, sgd.power_t, sgd.objective.alpha
+            if key not in known:
+                known[key] = self._share(model)
+            shares[number] = known[key]
+        return shares
+
+    def _share(self, model: Model) -> float:
         """Return the weight of this rank in the mean of a model, as `dsgd.runtime.train.weighing` has it."""
-        model = self.models[number]
         counts = self._counts[:, model.split].astype(np.float64)
         if (counts == counts[0]).all():
             return 1.0 / len(counts)
@@ -304,15 +317,14 @@ class SharedTraining(Training):
         per_row = self._shard.entries(0, self._shard.n_rows) / max(1, self._shard.n_rows)
         self._rank.worked(rows=max(stop - start for _, start, stop in moving), entries=int(steps * per_row))
 
-    def _average(self, panels: Sequence[Panel], shares: dict[int, float]) -> None:
-        """Replace the columns of panels by their means over the ranks, in one message."""
+    def _average(self, shares: Mapping[Panel, FloatVector]) -> None:
+        """Replace columns by their means over the ranks, in one message; `shares` are the weights of this one."""
         if self._rank.size == 1:
             return
         ledger = self._rank.ledger
         begin = ledger.clock() if ledger.timing else 0.0
         parts = []
-        for panel in panels:
-            weights = np.array([shares[column.model] for column in panel.columns])
+        for panel, weights in shares.items():
             part = panel.to_mix()
             part *= weights.astype(part.dtype)
             part[:, weights == 0.0] = 0.0  # a rank without rows must not be able to spoil the mean
@@ -322,7 +334,7 @@ class SharedTraining(Training):
             ledger.charge(ENCODE, ledger.clock() - begin)
         self._rank.group.allreduce(message)
         stops = list(accumulate(part.size for part in parts))
-        for panel, part, stop in zip(panels, parts, stops, strict=True):
+        for panel, part, stop in zip(shares, parts, stops, strict=True):
             panel.mixed(message[stop - part.size : stop].reshape(part.shape))
 
     def _objectives(self) -> dict[int, FloatVector]:
