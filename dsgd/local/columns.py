@@ -1,8 +1,9 @@
 """Panels: the columns of many models, side by side, that take their steps on the same rows in one pass.
 
-A column is one output of one model. Columns that have a fold and a schedule in common may stand in one panel
-(`dsgd.kernels.columns`), of up to `WIDTH` columns; which ones do changes no bit of any of them. Panels do not wait for
-each other, so each may run in a thread of its own. `Panel.models` and `regroup` let models leave between epochs.
+A column is one output of one model. Columns that have a fold, a schedule and, where ranks average them, their rounds in
+common may stand in one panel (`dsgd.kernels.columns`), of up to `WIDTH` columns; which ones do changes no bit of any of
+them. Panels do not wait for each other, so each may run in a thread of its own. `Panel.models` and `regroup` let models
+leave between epochs.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ class Column:
         Number of the rows that it trains on, among masks.
     optimizer : SGD
         Its objective and its rates; plain steps, without an average.
+    rounds : int, default 1
+        Into how many rounds, at whose ends ranks average it, an epoch is cut.
     """
 
     model: int
     output: int
     split: int
     optimizer: SGD
+    rounds: int = 1
 
     @property
     def key(self) -> Hashable:
@@ -78,11 +82,11 @@ class Column:
         sgd, row = self.optimizer, schedule_of(self.optimizer.schedule)
         has_l1 = sgd.objective.l1_share * sgd.objective.strength > 0.0
         power_t = sgd.power_t if row.code == INVSCALING else 0.0
-        return self.split, has_l1, sgd.schedule, power_t
+        return self.split, self.rounds, has_l1, sgd.schedule, power_t
 
 
 class Panel:
-    """Columns with a fold and a schedule in common, and their state.
+    """Columns with a fold, rounds and a schedule in common, and their state.
 
     Parameters
     ----------
@@ -198,6 +202,11 @@ class Panel:
     def model(self, c: int) -> tuple[FloatVector, float]:
         """Return the weights, shape (n_features,), and the intercept of column c."""
         return self._weights[:, c].copy(), float(self._table[kernels.INTERCEPT, c])
+
+    @property
+    def n_mixed(self) -> int:
+        """How many numbers of a column ranks average, the rows of `to_mix`."""
+        return int(self.codes[kernels.N_FEATURES]) + (2 if self.received.size else 1)
 
     def to_mix(self) -> FloatMatrix:
         """Return what ranks average of all columns, a copy, shape (n_features + 1, n_columns).

@@ -21,9 +21,18 @@ from dsgd.local import Shard, ShardBuilder
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray
 
-__all__ = ["OF_COLUMNS", "PackedRows", "check_base", "check_candidates", "check_on_cluster", "make_models", "pack_rows"]
+__all__ = [
+    "OF_COLUMNS",
+    "PackedRows",
+    "check_base",
+    "check_candidates",
+    "check_in_process",
+    "check_on_cluster",
+    "make_models",
+    "pack_rows",
+]
 
-#: The parameters that a column has of its own, or that say when it stops.
+#: The parameters that a column has of its own, or that say when it stops or is averaged.
 OF_COLUMNS: Final = frozenset(
     {
         "alpha",
@@ -39,6 +48,7 @@ OF_COLUMNS: Final = frozenset(
         "penalty",
         "power_t",
         "quantile",
+        "sync",
         "tol",
         "tweedie_power",
     }
@@ -99,6 +109,16 @@ def check_base(estimator: Any) -> None:
                 f"SGDSearchCV takes plain steps by row: {type(estimator).__name__}({name}={given!r}) does not go with "
                 "it. Leave it out, set it on best_estimator_ afterwards, or use GridSearchCV."
             )
+
+
+def check_in_process(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `IncompatiblePartsError` where candidates differ in what only ranks of a cluster have."""
+    if any("sync" in each for each in settings):
+        raise IncompatiblePartsError(
+            "SGDSearchCV(param_grid=...) has sync, but in this process all columns train on one rank, for which a "
+            "period changes nothing. Pass client=... to the estimator, a dsgd.sim.SimulatedCluster for one, or dask "
+            "collections; or leave sync out."
+        )
 
 
 def check_on_cluster(estimator: AbstractSGD, X: Any, scorers: Mapping[str, Any]) -> None:

@@ -6,11 +6,13 @@ messages, each of one short model.
 Method: every rank has the columns of all models, which skip the rows that their splits hold out, and all of them are
 averaged in one message where a round of local SGD ends (`dsgd.sync.LocalSGD`). A column is then what ``fit`` on the
 training rows of its split makes on as many ranks: rounds end after the same steps, with the same weights of ranks, and
-the stopping rule reads the objectives of all ranks. Splits may leave ranks different numbers of rows and so end their
-rounds at other times; the message then has those columns whose round ends. Scores are made of sums over ranks.
+the stopping rule reads the objectives of all ranks. Candidates may have periods of their own, and splits may leave
+ranks different numbers of rows: rounds then end at other times. There is one message at each end of a round of the
+columns with the most rounds, for them and for all others of whom a round has ended since. Scores are sums over ranks.
 
-Cost per synchronisation: one all-reduce of all columns, as many bytes as the models of single fits and a fraction of
-their messages. An epoch ends with another short one, and so does each score.
+Cost per synchronisation: one all-reduce of the columns whose rounds end. In all that is as many bytes as the models of
+single fits and, in an epoch, as many messages as the candidate with the shortest period has alone. An epoch ends with
+another short one, and so does each score.
 
 Source: local SGD as in `dsgd.sync.local_sgd`; averages with an L1 penalty as in `dsgd.local.dual`.
 """
@@ -19,22 +21,24 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
 from dsgd.inputs.blocks import widen
 from dsgd.inputs.spool import visit
+from dsgd.ledger import COMPUTE, ENCODE
 from dsgd.local import Evaluation, Shard
-from dsgd.local.columns import Panel
+from dsgd.local.columns import Panel, make_panels
 from dsgd.local.order import spans
 from dsgd.local.shard import split
 from dsgd.model_selection.race import Race, Scores
@@ -42,19 +46,34 @@ from dsgd.model_selection.scoring import Measure, decisions_of
 from dsgd.model_selection.training import Model, Training
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.pooling import missing_factor
-from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, mean_shares
+from dsgd.sync import EpochAveraging, LocalSGD, mean_shares, resolve
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Found", "RankRows", "RolePacker", "SharedTraining", "check_strategy", "search_on_rank", "split_roles"]
+__all__ = ["Found", "RankRows", "RolePacker", "SharedTraining", "search_on_rank", "split_roles", "strategies_of"]
+
+#: The strategies by which columns are averaged.
+Averaging: TypeAlias = LocalSGD | EpochAveraging
 
 
-def check_strategy(strategy: AbstractStrategy[Any]) -> None:
-    """Raise `IncompatiblePartsError` unless columns can be averaged as a strategy says."""
-    if type(strategy) not in (LocalSGD, EpochAveraging) or strategy.overlap or getattr(strategy, "compressor", None):
-        raise IncompatiblePartsError(
-            "SGDSearchCV on a cluster averages models in rounds: sync must be None, a number of samples, LocalSGD or "
-            f"EpochAveraging, without overlap and compressor. Got {strategy!r}."
-        )
+def strategies_of(candidates: Iterable[AbstractSGD]) -> list[Averaging]:
+    """Return what each candidate's ``sync`` means.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        Columns cannot be averaged in that way.
+    """
+    strategies: list[Averaging] = []
+    for candidate in candidates:
+        strategy: Any = resolve(candidate.sync)
+        if type(strategy) not in (LocalSGD, EpochAveraging) or strategy.overlap or strategy.compressor:
+            raise IncompatiblePartsError(
+                "SGDSearchCV on a cluster averages models in rounds of a fixed length: sync, of the estimator or in "
+                "param_grid, must be None, a number of samples, LocalSGD or EpochAveraging, without overlap and "
+                f"compressor. Got {strategy!r}. Compare other strategies with GridSearchCV."
+            )
+        strategies.append(strategy)
+    return strategies
 
 
 def split_roles(splits: Sequence[tuple[Any, Any]], order: IntVector | None, lengths: Sequence[int]) -> list[AnyArray]:
@@ -171,8 +190,15 @@ class SharedTraining(Training):
         Its rows.
     models : sequence of Model
         The models; of this rank alone.
-    strategy : LocalSGD or EpochAveraging
-        When columns are averaged.
+    strategies : sequence of LocalSGD or EpochAveraging
+        When the columns of each candidate are averaged.
+
+    Attributes
+    ----------
+    rounds : list of int
+        Into how many rounds an epoch of each model is cut.
+    sizes : list of int
+        How many numbers of each model an average has.
 
     Raises
     ------
@@ -180,9 +206,7 @@ class SharedTraining(Training):
         A split has no rows to train on.
     """
 
-    def __init__(
-        self, rank: Rank, rows: RankRows, models: Sequence[Model], strategy: LocalSGD | EpochAveraging
-    ) -> None:
+    def __init__(self, rank: Rank, rows: RankRows, models: Sequence[Model], strategies: Sequence[Averaging]) -> None:
         super().__init__(rows.shard, rows.kept, models)
         self._rank = rank
         # Kernels are compiled or loaded before ranks meet.
@@ -202,43 +226,50 @@ class SharedTraining(Training):
                 )
             squares *= self._counts[rank.number] / totals
             rank.group.allreduce(squares)
-        periods = [
-            strategy.period.on_rows_of(n / (total * rows.shard.n_features))
-            for n, total in zip(entries.tolist(), totals.tolist(), strict=True)
-        ]
-        self._rounds = [
-            1 if rank.size == 1 else period.rounds_per_epoch(self._counts[:, number].tolist())
-            for number, period in enumerate(periods)
-        ]
-        self._pooled = [1.0] * len(models)
+        densities = (entries / (totals * rows.shard.n_features)).tolist()
+        self.rounds, self._pooled = [1] * len(models), [1.0] * len(models)
         for number, model in enumerate(models):
-            n_ranks = int(np.count_nonzero(self._counts[:, model.split]))
-            missing = missing_factor(strategy, model.optimizer, n_ranks)
+            strategy, counts = strategies[model.candidate], self._counts[:, model.split]
+            if rank.size > 1:
+                period = strategy.period.on_rows_of(densities[model.split])
+                self.rounds[number] = period.rounds_per_epoch(counts.tolist())
+            missing = missing_factor(strategy, model.optimizer, int(np.count_nonzero(counts)))
             if missing != 1.0:
                 self._pooled[number] = model.optimizer.pooled_factor(missing, float(squares[model.split]))
+        columns = [column for panel in self._panels for column in panel.columns]
+        self._panels = make_panels((replace(each, rounds=self.rounds[each.model]) for each in columns), rows.shard)
+        self.sizes = [0] * len(models)
+        for panel in self._panels:
+            for column in panel.columns:
+                self.sizes[column.model] += panel.n_mixed
 
     def _eta_scale(self, number: int) -> float:
         return super()._eta_scale(number) * self._pooled[number]
 
     def _visit_all(self, threads: ThreadPoolExecutor) -> None:
         """Take all panels over all rows of this rank, and average them where their rounds end."""
-        places = [self._places(number, rounds) for number, rounds in enumerate(self._rounds)]
-        shares = {number: self._share(number) for number in self.running}
-        most, before = max(self._rounds), [0] * len(places)
-        for step in range(1, most + 1):
+        ledger = self._rank.ledger
+        kinds = [(panel.columns[0].split, panel.columns[0].rounds) for panel in self._panels]
+        places = {kind: self._places(*kind) for kind in set(kinds)}
+        shares, most = self._shares(), max(rounds for _, rounds in kinds)
+        weights = {panel: np.array([shares[column.model] for column in panel.columns]) for panel in self._panels}
+        for step in range(most):
             self._rank.check()
-            after = [step * rounds // most for rounds in self._rounds]
             moving = []
-            for panel in self._panels:
-                number = panel.columns[0].split
-                if after[number] > before[number]:
-                    moving.append((panel, places[number][before[number]], places[number][after[number]]))
-            self._walk_each(moving)
-            self._average([panel for panel, *_ in moving], shares)
-            before = after
+            for panel, kind in zip(self._panels, kinds, strict=True):
+                # A round that ends between two of the most frequent ones is averaged with the later one.
+                before, after = step * kind[1] // most, (step + 1) * kind[1] // most
+                if after > before:
+                    moving.append((panel, places[kind][before], places[kind][after]))
+            with ledger.round("sync"):
+                begin = ledger.clock() if ledger.timing else 0.0
+                self._walk_each(moving)
+                if ledger.timing:
+                    ledger.charge(COMPUTE, ledger.clock() - begin)
+                self._average({panel: weights[panel] for panel, *_ in moving})
 
     def _places(self, number: int, rounds: int) -> list[int]:
-        """Return the places of the walk of this epoch at which the rounds of a split begin, and where the last ends."""
+        """Return the places of the walk of this epoch at which rounds of a split begin, and where the last one ends."""
         n_rows = self._shard.n_rows
         if rounds == 1:
             return [0, n_rows]
@@ -250,9 +281,22 @@ class SharedTraining(Training):
         places[rows == 0] = 0
         return [int(place) for place in places]
 
-    def _share(self, number: int) -> float:
+    def _shares(self) -> dict[int, float]:
+        """Return the weight of this rank in the mean of each model in training."""
+        known: dict[Hashable, float] = {}
+        shares: dict[int, float] = {}
+        for number in self.running:
+            model = self.models[number]
+            sgd = model.optimizer
+            # What the planned rates are made of: models of the same ones have a weight in common.
+            key = model.split, sgd.schedule, sgd.power_t, sgd.objective.alpha
+            if key not in known:
+                known[key] = self._share(model)
+            shares[number] = known[key]
+        return shares
+
+    def _share(self, model: Model) -> float:
         """Return the weight of this rank in the mean of a model, as `dsgd.runtime.train.weighing` has it."""
-        model = self.models[number]
         counts = self._counts[:, model.split].astype(np.float64)
         if (counts == counts[0]).all():
             return 1.0 / len(counts)
@@ -262,8 +306,6 @@ class SharedTraining(Training):
 
     def _walk_each(self, moving: Sequence[tuple[Panel, int, int]]) -> None:
         """Take each panel over its places start..stop, all of them over one stretch before the next."""
-        if not moving:
-            return
         # Stretches begin where they do for any other panels, so that these change no bit.
         first = min(start for _, start, _ in moving) // self._stretch * self._stretch
         for low in range(first, max(stop for *_, stop in moving), self._stretch):
@@ -271,26 +313,28 @@ class SharedTraining(Training):
                 begin, end = max(start, low), min(stop, low + self._stretch)
                 if begin < end:
                     panel.run(self._shard, self._kept[panel.columns[0].split], self._order, begin, end)
-        rows, outputs = max(stop - start for _, start, stop in moving), sum(len(panel.columns) for panel, *_ in moving)
+        steps = sum((stop - start) * len(panel.columns) for panel, start, stop in moving)
         per_row = self._shard.entries(0, self._shard.n_rows) / max(1, self._shard.n_rows)
-        self._rank.worked(rows=rows, entries=int(rows * per_row * outputs))
+        self._rank.worked(rows=max(stop - start for _, start, stop in moving), entries=int(steps * per_row))
 
-    def _average(self, panels: Sequence[Panel], shares: dict[int, float]) -> None:
-        """Replace the columns of panels by their means over the ranks, in one message."""
-        if self._rank.size == 1 or not panels:
+    def _average(self, shares: Mapping[Panel, FloatVector]) -> None:
+        """Replace columns by their means over the ranks, in one message; `shares` are the weights of this one."""
+        if self._rank.size == 1:
             return
+        ledger = self._rank.ledger
+        begin = ledger.clock() if ledger.timing else 0.0
         parts = []
-        for panel in panels:
-            weights = np.array([shares[column.model] for column in panel.columns])
+        for panel, weights in shares.items():
             part = panel.to_mix()
             part *= weights.astype(part.dtype)
             part[:, weights == 0.0] = 0.0  # a rank without rows must not be able to spoil the mean
             parts.append(part)
         message = np.concatenate([part.ravel() for part in parts])
-        with self._rank.ledger.round("sync"):
-            self._rank.group.allreduce(message)
+        if ledger.timing:
+            ledger.charge(ENCODE, ledger.clock() - begin)
+        self._rank.group.allreduce(message)
         stops = list(accumulate(part.size for part in parts))
-        for panel, part, stop in zip(panels, parts, stops, strict=True):
+        for panel, part, stop in zip(shares, parts, stops, strict=True):
             panel.mixed(message[stop - part.size : stop].reshape(part.shape))
 
     def _objectives(self) -> dict[int, FloatVector]:
@@ -327,6 +371,9 @@ class Found(NamedTuple):
         Epochs of the search.
     rungs : array of int64, shape (n_candidates,)
         The last rung of each candidate.
+    rounds, sizes : list of int
+        Into how many rounds an epoch of each model was cut, and how many numbers of it an average has; empty without
+        ranks.
     """
 
     scores: dict[str, dict[str, FloatMatrix]]
@@ -334,13 +381,15 @@ class Found(NamedTuple):
     models: list[Model]
     n_epochs: int
     rungs: AnyArray
+    rounds: Sequence[int] = ()
+    sizes: Sequence[int] = ()
 
 
 def search_on_rank(
     rank: Rank,
     data: RankRows,
     models: Sequence[Model],
-    strategy: LocalSGD | EpochAveraging,
+    strategies: Sequence[Averaging],
     race: Race,
     scorers: dict[str, str],
     measures: Sequence[Measure],
@@ -355,8 +404,8 @@ def search_on_rank(
         Its rows.
     models : sequence of Model
         Of all candidates on all splits, candidate by candidate; copied.
-    strategy : LocalSGD or EpochAveraging
-        When columns are averaged.
+    strategies : sequence of LocalSGD or EpochAveraging
+        When the columns of each candidate are averaged.
     race : Race
         What is scored, and when candidates drop out.
     scorers : dict
@@ -364,7 +413,7 @@ def search_on_rank(
     measures : sequence of Measure
         Of each candidate, on packed targets.
     """
-    training = SharedTraining(rank, data, copy.deepcopy(list(models)), strategy)
+    training = SharedTraining(rank, data, copy.deepcopy(list(models)), strategies)
     scoring = _SharedScoring(rank, data, training, scorers, measures)
     scores = Scores(training, race, len(measures), len(data.kept), scoring.score)
     rungs = race.run(training, scores)
@@ -372,7 +421,8 @@ def search_on_rank(
         return None
     for model in training.models:
         model.coef = model.intercept = None
-    return Found(scores.found, scores.seconds, training.models, training.n_epochs, rungs)
+    more = training.n_epochs, rungs, training.rounds, training.sizes
+    return Found(scores.found, scores.seconds, training.models, *more)
 
 
 class _SharedScoring:

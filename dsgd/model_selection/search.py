@@ -32,13 +32,19 @@ from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.model_selection.base import AbstractSearchCV
-from dsgd.model_selection.candidates import check_base, check_candidates, check_on_cluster, make_models, pack_rows
+from dsgd.model_selection.candidates import (
+    check_base,
+    check_candidates,
+    check_in_process,
+    check_on_cluster,
+    make_models,
+    pack_rows,
+)
 from dsgd.model_selection.race import Race, Scores
-from dsgd.model_selection.ranks import Found, RankRows, RolePacker, check_strategy, search_on_rank, split_roles
+from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of
 from dsgd.model_selection.results import make_results
 from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
 from dsgd.model_selection.training import Model, Training
-from dsgd.sync import resolve
 from dsgd.validation import check_number
 
 __all__ = ["SGDSearchCV"]
@@ -67,11 +73,13 @@ class SGDSearchCV(AbstractSearchCV):
     ----------
     estimator : SGDClassifier or SGDRegressor
         Of dsgd, not fitted. Parameters that candidates do not have are its own, and so are `client` and `sync`; on a
-        cluster `sync` is None, a number of samples, `dsgd.sync.LocalSGD` or `dsgd.sync.EpochAveraging`.
+        cluster `sync`, which candidates may have too, is None, a number of samples, `dsgd.sync.LocalSGD` or
+        `dsgd.sync.EpochAveraging`.
     param_grid : dict, list of dict, or iterable of dict
         A grid as `GridSearchCV` takes it, or the candidates themselves, such as a
         `sklearn.model_selection.ParameterSampler`. They may differ in alpha, penalty, l1_ratio, loss, epsilon,
-        learning_rate, eta0, power_t, class_weight, fit_intercept, max_iter, tol and n_iter_no_change.
+        learning_rate, eta0, power_t, class_weight, fit_intercept, max_iter, tol and n_iter_no_change; on a cluster in
+        sync, too.
     factor : float or None, default None
         With a number above 1, only one candidate in `factor` goes on after `min_epochs` epochs, one in its square after
         `factor` times as many, and so on (successive halving). None trains all candidates to their end.
@@ -97,12 +105,15 @@ class SGDSearchCV(AbstractSearchCV):
     ----------
     cv_results_ : dict
         As of `GridSearchCV`, with ``mean_n_iter``, the epochs of a candidate, and ``rung``, how often it went on. A
-        model's ``fit_time`` is its share of the seconds of the epochs that it took part in. Candidates of a later rung
-        rank before others.
+        model's ``fit_time`` is its share of the seconds of the epochs that it took part in, the same for all columns
+        of an epoch. Candidates of a later rung rank before others. On a cluster with ``mean_rounds``, how often the
+        models of a candidate were averaged, and ``mean_bytes_sent``, what all ranks sent for one of them.
     best_estimator_, best_score_, best_params_, best_index_, scorer_, n_splits_, refit_time_, multimetric_
         As of `GridSearchCV`.
     n_epochs_ : int
         Epochs of the search: passes over the rows.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of all ranks; of a search on a cluster. Pickles leave it out.
     classes_ : array
         Labels of the best estimator, if it classifies.
     n_features_in_, feature_names_in_
@@ -146,6 +157,11 @@ class SGDSearchCV(AbstractSearchCV):
         self.error_score = error_score
         self.return_train_score = return_train_score
 
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("ledger_", None)  # it describes the training, and may be long
+        return state
+
     def fit(self, X: Any, y: Any = None, *, groups: Any = None, sample_weight: Any = None) -> Self:
         """Search, and fit the best candidate on all rows.
 
@@ -184,9 +200,11 @@ class SGDSearchCV(AbstractSearchCV):
             X, y = X.X, X.y
         self._scorers = self._own_scorers()
         probe: AbstractSGD = clone(self.estimator)
+        self.__dict__.pop("ledger_", None)
         if probe._uses_cluster(X):
             found = self._search_on_cluster(probe, given, candidates, groups)
         else:
+            check_in_process(settings)
             found = self._search(probe, given, candidates, self._splits(X, y, groups))
         _warn_of(found.models, self.error_score)
         shape = len(settings), -1
@@ -194,7 +212,15 @@ class SGDSearchCV(AbstractSearchCV):
         seconds = np.array([model.seconds for model in found.models]).reshape(shape)
         times = {"fit_time": seconds, "score_time": found.score_seconds}
         results = make_results(settings, times, found.scores, found.rungs)
-        results["mean_n_iter"] = np.array([model.n_iter for model in found.models]).reshape(shape).mean(axis=1)
+        n_iter = np.array([model.n_iter for model in found.models])
+        results["mean_n_iter"] = n_iter.reshape(shape).mean(axis=1)
+        if found.rounds:
+            n_rounds = n_iter * found.rounds
+            # A message has the columns of many models: its bytes are theirs by the numbers that they have in it.
+            sizes = n_rounds * found.sizes
+            sent = sizes * (self.ledger_.totals()["bytes_sent"] / sizes.sum())
+            results["mean_rounds"] = n_rounds.reshape(shape).mean(axis=1)
+            results["mean_bytes_sent"] = sent.reshape(shape).mean(axis=1)
         if self.factor is not None:
             results["rung"] = found.rungs
         self.cv_results_ = results
@@ -263,8 +289,7 @@ class SGDSearchCV(AbstractSearchCV):
         """Train and score on the ranks of a cluster, where the rows are."""
         X, y, sample_weight = given
         check_on_cluster(probe, X, self._scorers)
-        strategy = resolve(probe.sync)
-        check_strategy(strategy)
+        strategies = strategies_of(candidates)
         begin_at, seed = probe._restart(None, None), probe._draw_seed()
         is_here = not (is_distributed(X) or holds_blocks(X))
         splits = self._splits(X, y, groups) if is_here else []
@@ -295,12 +320,13 @@ class SGDSearchCV(AbstractSearchCV):
             work = Work(
                 search_on_rank,
                 RolePacker(packer, len(splits)),
-                (models, strategy, race, self._scorers, measures),
+                (models, strategies, race, self._scorers, measures),
                 cut=RankRows.cut,
                 beside=split_roles(splits, blocks.order if is_here else None, [each.rows for each in summaries]),
                 demand=packer.demand(summaries, n_params, 2 * len(splits) * sum(each.visits for each in summaries)),
             )
             gang = blocks.run(work, replace(probe._terms(None), title=type(self).__name__))
+        self.ledger_ = gang.ledger
         found: Found = gang.value
         for model in found.models if self.error_score == "raise" else ():
             if model.problem:

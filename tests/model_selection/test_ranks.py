@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -77,15 +78,26 @@ def models(monkeypatch):
             {"learning_rate": ["constant", "invscaling", "triangular"], "loss": ["squared_error", "huber"]},
             (X.astype(np.float32), SIGNAL, None),
         ),
+        (
+            clone(CLASSIFIER).set_params(learning_rate="constant"),
+            {"sync": [7, LocalSGD(40, rates="pooled"), EpochAveraging(), None, 10_000, "local:every=9"]},
+            (X, Y3, None),
+        ),
+        (
+            clone(CLASSIFIER).set_params(alpha=1e-2),
+            {"sync": [12, None, 64], "penalty": ["l1", "l2"]},
+            (S, Y, WEIGHTS),
+        ),
     ],
-    ids=["default", "classes-weights", "l1-sparse", "schedules", "pooled"],
+    ids=["default", "classes-weights", "l1-sparse", "schedules", "pooled", "periods", "periods-sparse"],
 )
 def test_every_column_is_a_fit_of_as_many_ranks(models, estimator, grid, data):
-    """Weights and epochs are those of `fit` on the training rows of each split, each rank with its own of them."""
+    """Weights, epochs and averages are those of `fit` on the training rows of each split, on as many ranks."""
     parts = [tuple(each if each is None else each[low:high] for each in data) for low, high in pairwise(ENDS)]
     model = clone(estimator).set_params(client=SimulatedCluster(3))
     search = SGDSearchCV(model, grid, cv=SPLITS, refit=False).fit(parts)
     exact = 1e-9 if data[0].dtype == np.float64 else 1e-4
+    spent = []
     for number, found in enumerate(models):
         params, (train, test) = search.cv_results_["params"][number // len(SPLITS)], SPLITS[number % len(SPLITS)]
         kept = [train[(train >= low) & (train < high)] for low, high in pairwise(ENDS)]
@@ -98,6 +110,12 @@ def test_every_column_is_a_fit_of_as_many_ranks(models, estimator, grid, data):
         score = fitted.score(data[0][test], data[1][test], weights)
         name = f"split{number % len(SPLITS)}_test_score"
         assert search.cv_results_[name][number // len(SPLITS)] == pytest.approx(score, abs=1e-6)
+        totals = fitted.ledger_.totals()
+        spent.append((totals["rounds"], totals["bytes_sent"]))
+    rounds, sent = np.array(spent).reshape(-1, len(SPLITS), 2).mean(axis=1).T
+    np.testing.assert_allclose(search.cv_results_["mean_rounds"], rounds, rtol=1e-12)
+    # Every message has a header: a fit has one for itself, a search one for all columns.
+    assert (search.cv_results_["mean_bytes_sent"] <= sent).all()
 
 
 def test_of_shuffled_arrays_each_row_keeps_its_part(models):
@@ -116,10 +134,14 @@ def test_of_shuffled_arrays_each_row_keeps_its_part(models):
 
 def test_halving_and_the_last_fit():
     """Candidates drop out as in a search here, and the best one is fitted on the same ranks."""
-    model = clone(CLASSIFIER).set_params(sync=64, client=SimulatedCluster(2), tol=None)
-    search = SGDSearchCV(model, {"alpha": [1e-3, 1e-2, 1.0, 100.0]}, cv=3, factor=2, min_epochs=2).fit(X, Y)
-    assert sorted(search.cv_results_["rung"]) == [0, 0, 1, 2]
-    assert sorted(search.cv_results_["mean_n_iter"]) == [2, 2, 4, 8]
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2), tol=None)
+    search = SGDSearchCV(model, {"alpha": [1e-2, 100.0], "sync": [16, 64]}, cv=3, factor=2, min_epochs=2).fit(X, Y)
+    results = search.cv_results_
+    assert sorted(results["rung"]) == [0, 0, 1, 2]
+    assert sorted(results["mean_n_iter"]) == [2, 2, 4, 8]
+    # Folds leave one of the two ranks all of its 150 rows, or both about 100.
+    per_epoch = np.where(results["param_sync"] == 16, (10 + 7 + 10) / 3, (3 + 2 + 3) / 3)
+    np.testing.assert_allclose(results["mean_rounds"], per_epoch * results["mean_n_iter"])
     assert search.best_estimator_.fit_report_["ranks"] == 2
     again = clone(model).set_params(**search.best_params_).fit(X, Y)
     np.testing.assert_array_equal(search.best_estimator_.coef_, again.coef_)
@@ -156,3 +178,29 @@ def test_rows_and_splits_that_cannot_be_are_refused():
     assert search.cv_results_["mean_test_score"][1] == -7.0
     with pytest.raises(InvalidDataError, match="no rows to train on"):
         SGDSearchCV(regressor, {"eta0": [1e-3]}, cv=SPLITS).fit(X, SIGNAL, sample_weight=np.arange(N) < 60)
+
+
+def test_periods_need_ranks_and_fixed_rounds():
+    """A period among candidates is refused where there is one rank, and a strategy that does not average in rounds."""
+    with pytest.raises(IncompatiblePartsError, match="SimulatedCluster"):
+        SGDSearchCV(CLASSIFIER, {"sync": [8, 64]}, cv=3).fit(X, Y)
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2))
+    with pytest.raises(IncompatiblePartsError, match=r"Got MinibatchSGD.*GridSearchCV"):
+        SGDSearchCV(model, {"sync": [8, "minibatch"]}, cv=3).fit(X, Y)
+
+
+def test_the_ledger_of_a_search_has_work_and_few_messages():
+    """Seconds of steps are compute, one message has all columns whose rounds end, and no pickle has the ledger."""
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2), tol=None, max_iter=2)
+    search = SGDSearchCV(model, {"sync": [16, 30, 64], "alpha": [1e-2, 1.0]}, cv=3).fit(X, Y)
+    totals = search.ledger_.totals()
+    assert totals["compute_s"] > 0.0
+    # Those of the shortest period on 150 rows: the columns of all other folds and periods go with them.
+    assert totals["rounds"] == 2 * 10
+    # Either of two ranks sends each number once in a round; the rest are the headers of those few messages.
+    sent = 2 * (D + 1) * 8 * search.cv_results_["mean_rounds"]
+    assert 0 < totals["bytes_sent"] - 3 * sent.sum() < 100 * totals["messages"]
+    np.testing.assert_allclose(search.cv_results_["mean_bytes_sent"], sent * totals["bytes_sent"] / (3 * sent.sum()))
+    assert "ledger_" not in vars(pickle.loads(pickle.dumps(search)))
+    search.set_params(estimator=CLASSIFIER, param_grid={"alpha": [1e-2]}).fit(X, Y)
+    assert not hasattr(search, "ledger_")
