@@ -95,7 +95,9 @@ class Lasso(AbstractL1Regressor):
 
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2 + alpha |w|_1
 
-    with sample weights s: the objective of scikit-learn's class of this name.
+    with sample weights s: the objective of scikit-learn's class of this name. On a cluster, ranks add up numbers of
+    eight bytes: with p features p in a round, some five messages of up to two, and k (k + 3) / 2 for the matrix of a
+    working set of k features, unless all of them are in the last one; up to 100 features take one matrix in all.
 
     See Also
     --------
@@ -130,7 +132,7 @@ class ElasticNet(AbstractL1Regressor):
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2
             + alpha * l1_ratio * |w|_1 + alpha * (1 - l1_ratio) / 2 * |w|^2
 
-    with sample weights s: the objective of scikit-learn's class of this name.
+    with sample weights s: the objective of scikit-learn's class of this name. On a cluster as `Lasso`.
 
     Parameters
     ----------
