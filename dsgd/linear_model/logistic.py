@@ -37,10 +37,10 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
     with y = -1 or 1 and s_i the weight of the row times that of its class; for more than two classes the cross-entropy
     of the softmax of one score per class. This is the objective of scikit-learn's class of this name.
 
-    On a cluster, ranks add up numbers of eight bytes. With p features and an L1 penalty a round takes p, k (k + 3) / 2 for
-    the matrix of a working set of k features, and some ten messages of up to three. With K classes a Newton step takes
-    about 4 K p, and K (p + 1) for each step of conjugate gradients. Else a step takes 2 p, and once or a few times a
-    matrix of (p + 1)^2; beyond 1,500 features, p for each step of conjugate gradients instead.
+    On a cluster, ranks add up numbers of eight bytes. With p features and an L1 penalty a round takes p of them,
+    k (k + 3) / 2 for the matrix of a working set of k features, and some ten messages of up to three. With K classes a
+    Newton step takes about 4 K p, and K (p + 1) for each step of conjugate gradients. Else a step takes 2 p, and once
+    or a few times a matrix of (p + 1)^2; beyond 1,500 features, p for each step of conjugate gradients instead.
 
     Parameters
     ----------
