@@ -173,7 +173,7 @@ def test_what_ranks_send(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(Team, "add_up", noted)
             found[name] = on_ranks(model, X, MODELS[name][1], WEIGHTS, EVEN)[0], list(sizes)
     result, sent = found["lasso"]
-    assert result.solution.n_iter > 1
+    assert 1 < result.solution.n_iter <= 3  # what is left of the matrix after screening is the exact one
     assert sum(map(sent.count, matrices)) == 1
     result, sent = found["logistic l1"]
     assert sum(map(sent.count, matrices)) == result.solution.n_iter > 2
