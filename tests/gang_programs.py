@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.collectives import Group
+from dsgd.collectives import Group, Team
 from dsgd.errors import InvalidDataError
+from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
@@ -225,6 +226,16 @@ def fail(rank: Rank, data: Any, culprit: int, kind: str) -> None:
             held = [rank, ValueError("held by a frame that it holds")]
             raise held[1]
     spin(rank, data, 60.0)
+
+
+class FailingObjective(AbstractObjective):
+    """Ends a fit on one rank while the other waits for its sum."""
+
+    def pose(self, targets: Any, weights: Any, team: Team) -> Any:
+        """Raise on one rank."""
+        if not team.leads:
+            raise OSError("the disk has left")
+        return team.totals(1.0)
 
 
 def fail_to_pack(blocks: Sequence[Any], rank_number: int) -> None:

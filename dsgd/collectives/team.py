@@ -90,7 +90,16 @@ class Team:
         """Return the sums over ranks of some numbers."""
         return numbers if self._group is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
 
-    def agree(self, vector: FloatVector) -> FloatVector:
+    def largest(self, number: float) -> float:
+        """Return the largest of the numbers of ranks."""
+        if self._group is None:
+            return number
+        numbers = np.array([number])
+        with self._exchange(self._group):
+            self._group.allreduce(numbers, "max")
+        return float(numbers[0])
+
+    def agree(self, vector: AnyArray) -> AnyArray:
         """Return the vector after replacing it by that of rank 0."""
         if self._group is not None:
             with self._exchange(self._group):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from contextlib import closing
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from joblib import effective_n_jobs
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
@@ -17,14 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.collectives import Team
 from dsgd.inputs.frames import validated
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.linear_model.distributed import fit_rows
-from dsgd.linear_model.objectives import Posed
+from dsgd.linear_model.cores import one_core
+from dsgd.linear_model.fits import Start, fit_here
+from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.linear_model.problem import Solution
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_n_jobs, check_number
 
-__all__ = ["AbstractLinearModel", "AbstractRegressor"]
+__all__ = ["AbstractLinearModel"]
 
 
 class AbstractLinearModel(SavingMixin, BaseEstimator):
@@ -86,21 +87,27 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
         X, y, weights = self._check_rows(X, y, sample_weight, y_numeric=True)
         return X, np.asarray(y, dtype=np.float64), weights
 
-    def _started(self, n_features: int) -> FloatVector:
-        """Return the weights to begin at."""
-        if getattr(self, "warm_start", False) and hasattr(self, "coef_"):
-            start = np.asarray(self.coef_, dtype=np.float64).ravel()
-            if start.shape[0] == n_features:
-                return start
-        return np.zeros(n_features)
+    @abstractmethod
+    def _objective(self) -> AbstractObjective:
+        """Return what is minimised, once the classes are known."""
 
-    def _solve_rows(self, X: Any, posed: Posed) -> None:
-        """Fit a model with a squared penalty alone by passes over rows, and set its attributes."""
-        start = self._started(X.shape[1])
-        began = (start, float(np.ravel(self.intercept_)[0])) if start.any() else None
-        with closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
-            found = fit_rows(X, posed, self.fit_intercept, began, int(self.max_iter), team)
-        self._take_in(found, np.zeros(X.shape[1]))
+    def _started(self, n_features: int, n_outputs: int = 1) -> Start | None:
+        """Return the weights and intercepts to begin at."""
+        if getattr(self, "warm_start", False) and hasattr(self, "coef_"):
+            weights = np.asarray(self.coef_, dtype=np.float64)
+            if np.atleast_2d(weights).shape == (n_outputs, n_features) and weights.any():
+                intercepts = np.ravel(np.asarray(self.intercept_, dtype=np.float64))
+                return weights.ravel() if n_outputs == 1 else weights, intercepts
+        return None
+
+    def _fit_here(self, X: Any, targets: FloatVector, weights: FloatVector, n_outputs: int = 1) -> Solution:
+        """Fit to checked rows of this process, and set the attributes."""
+        with one_core(), closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
+            posed = self._objective().pose(targets, weights, team)
+            found = fit_here(X, posed, self._started(X.shape[1], n_outputs), int(self.max_iter), team)
+        self._take_in(found)
+        self._warn_unless(found.gap, posed.tol)
+        return found
 
     def _warn_unless(self, gap: float, tol: float) -> None:
         """Warn if the gap is not reached."""
@@ -110,13 +117,12 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
                 f"the {tol:.3g} that tol asks for: the objective is within that of its minimum. Increase max_iter, "
                 "scale the features, or penalise more.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=5,  # that of who called fit
             )
 
-    def _take_in(self, solution: Solution, centres: FloatVector) -> None:
-        """Set the fitted attributes of a model with one output."""
-        self.coef_ = solution.weights
-        self.intercept_ = solution.intercept - float(centres @ solution.weights) if self.fit_intercept else 0.0
+    def _take_in(self, solution: Solution) -> None:
+        """Set the fitted attributes."""
+        self.coef_, self.intercept_ = solution.weights, solution.intercept
         self.n_iter_, self.dual_gap_ = solution.n_iter + 1, solution.gap
 
     def _scores(self, X: Any) -> AnyArray:
@@ -130,36 +136,3 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class AbstractRegressor(RegressorMixin, AbstractLinearModel):
-    """A generalised linear model of one value.
-
-    Attributes
-    ----------
-    coef_ : array of float64, shape (n_features,)
-        Coefficients.
-    intercept_ : float
-        Intercept.
-    """
-
-    def predict(self, X: Any) -> AnyArray:
-        """Return the predicted values.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted values.
-        """
-        return self._scores(X)
-
-    @property
-    def sparse_coef_(self) -> Any:
-        """The coefficients as CSR matrix, shape (1, n_features)."""
-        check_is_fitted(self)
-        return sp.csr_matrix(self.coef_[None])

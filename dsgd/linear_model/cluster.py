@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.errors import InvalidDataError
 from dsgd.inputs import Block, BlockSummary
+from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.estimator import AbstractClusterEstimator
+from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.linear_model.base import AbstractLinearModel
 from dsgd.linear_model.distributed import Packer, RankResult, train_rows
-from dsgd.linear_model.objectives import AbstractObjective
+from dsgd.linear_model.problem import Solution
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice
 
-__all__ = ["AbstractClusterModel"]
+__all__ = ["AbstractClusterModel", "AbstractRegressor"]
 
 
 class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
-    """A generalised linear model with a squared penalty, which ranks of a cluster can fit together.
+    """A generalised linear model, which ranks of a cluster can fit together.
 
     Parameters
     ----------
@@ -66,11 +68,7 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
         """Learn the classes that blocks have between them, and return them; None for regression."""
         return None
 
-    @abstractmethod
-    def _objective(self) -> AbstractObjective:
-        """Return what is minimised, once the classes are known."""
-
-    def _fit_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> Solution:
         """Fit on worker processes, and set the fitted attributes."""
         begin = time.perf_counter()
         expected = Expected(self._has_classes)
@@ -87,12 +85,12 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
                 dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
                 sparse=filled[0].sparse,
             )
-            weights = self._started(packer.n_features)
-            start = (weights, float(np.ravel(self.intercept_)[0])) if weights.any() else None
+            n_classes = 2 if packer.classes is None else len(packer.classes)
+            start = self._started(packer.n_features, n_classes if n_classes > 2 else 1)
             work = Work(train_rows, packer, (self._objective(), start, int(self.max_iter)))
             gang = blocks.run(work, self._terms(self._listener()))
         result: RankResult = gang.value
-        self._take_in(result.solution, np.zeros(packer.n_features))
+        self._take_in(result.solution)
         self._take_report(
             gang,
             elapsed_s=time.perf_counter() - begin,
@@ -100,14 +98,47 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
             certificates=result.certificates,
         )
         self._warn_unless(result.solution.gap, result.tol)
-
-    def _refuse_on_cluster(self, what: str, instead: str) -> None:
-        """Raise for what a fit in this process alone solves."""
-        raise IncompatiblePartsError(
-            f"{what} is solved in this process only: pass arrays, and client=None. On a cluster take {instead}."
-        )
+        return result.solution
 
     def _forget_cluster(self) -> None:
         """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""
         for name in self._of_training:
             self.__dict__.pop(name, None)
+
+
+class AbstractRegressor(AbstractClusterRegressor, AbstractClusterModel):
+    """A generalised linear model of one value.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (n_features,)
+        Coefficients.
+    intercept_ : float
+        Intercept.
+    """
+
+    @answers_in_kind
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values, of a model of logarithms the means.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted values.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.coef_.dtype)
+        scores = self._scores(X)
+        return scores if self._deviance is None else np.exp(scores)
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """The coefficients as CSR matrix, shape (1, n_features)."""
+        check_is_fitted(self)
+        return sp.csr_matrix(self.coef_[None])

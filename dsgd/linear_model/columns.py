@@ -4,6 +4,9 @@ Rows of all types become float64, so that sums and certificates are. A dense tab
 must be contiguous; its columns are centred on the way if there is an intercept, which costs nothing and keeps digits.
 Sparse columns are not centred. Where a solver needs columns centred by the curvatures d of the moment (the intercept is
 then eliminated), it takes off ``mean_j`` times the sum.
+
+Rows may be divided among ranks, each of which has the columns of its own: sums over rows are over those of all ranks
+(`dsgd.collectives.Team`), and equal on all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numba import njit
 
+from dsgd.collectives import Team
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -30,7 +34,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of X.
+    """The columns of X: the entries of the rows that are here.
 
     Parameters
     ----------
@@ -40,11 +44,14 @@ class Columns:
         What was taken off the columns of a dense table; zeros if nothing was.
     has_intercept : bool
         Whether scores have an intercept.
+    team : Team
+        The ranks that have the other rows.
     """
 
     table: Any
     centres: FloatVector
     has_intercept: bool
+    team: Team
 
     @property
     def is_sparse(self) -> bool:
@@ -53,7 +60,7 @@ class Columns:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows that are here, and columns."""
         n, m = self.table.shape
         return (n, m) if self.is_sparse else (m, n)
 
@@ -75,34 +82,41 @@ class Columns:
         return np.asarray(self.table @ weights if self.is_sparse else self.table.T @ weights)
 
     def products(self, duals: FloatVector) -> FloatVector:
-        """Return X' theta, shape (n_features,)."""
-        return np.asarray(self.table.T @ duals if self.is_sparse else self.table @ duals)
+        """Return X' theta, shape (n_features,): one message of so many numbers."""
+        return self.team.add_up(self._products(duals))
 
-    def products_of(self, chosen: IntVector, duals: FloatVector) -> FloatVector:
-        """Return the entries of X' theta of the chosen columns, shape (n_chosen,)."""
-        if chosen.shape[0] == self.shape[1]:
-            return self.products(duals)
-        out = np.empty(chosen.shape[0])
-        _multiply_columns(self.arrays, chosen, duals, out)
-        return out
+    def _products(self, duals: FloatVector) -> FloatVector:
+        return np.asarray(self.table.T @ duals if self.is_sparse else self.table @ duals)
 
     def squares(self, factors: FloatVector) -> FloatVector:
         """Return the sum of ``d_i x_ij**2``, about the mean if there is an intercept, shape (n_features,)."""
         out: FloatVector = np.empty(self.shape[1])
         _square_columns(self.arrays, factors, out)
+        out = self.team.add_up(out)
         if self.has_intercept:
-            out -= factors.sum() * self.means(np.arange(out.shape[0]), factors) ** 2
+            means, mass = self._moments(np.arange(out.shape[0]), factors)
+            out -= mass * means**2
         return np.maximum(out, 0.0)
 
     def means(self, chosen: IntVector, factors: FloatVector) -> FloatVector:
         """Return the means of chosen columns with weights d, or zeros without an intercept, shape (n_chosen,)."""
-        if not self.has_intercept:
-            return np.zeros(chosen.shape[0])
-        means: FloatVector = self.products_of(chosen, factors) / factors.sum()
-        return means
+        return self._moments(chosen, factors)[0] if self.has_intercept else np.zeros(chosen.shape[0])
+
+    def _moments(self, chosen: IntVector, factors: FloatVector) -> tuple[FloatVector, float]:
+        """Return the means of chosen columns with weights d, and the sum of d."""
+        if chosen.shape[0] == self.shape[1]:
+            products = self._products(factors)
+        else:
+            products = np.empty(chosen.shape[0])
+            _multiply_columns(self.arrays, chosen, factors, products)
+        sums = self.team.add_up(np.append(products, factors.sum()))
+        return np.asarray(sums[:-1] / sums[-1]), float(sums[-1])
 
     def gram(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
-        """Return the sum of ``d_i x_ij x_ik`` of chosen columns about their means, shape (n_chosen, n_chosen)."""
+        """Return the sum of ``d_i x_ij x_ik`` of chosen columns about their means, shape (n_chosen, n_chosen).
+
+        Ranks add up ``n_chosen (n_chosen + 1) / 2`` numbers and, for the means, ``n_chosen + 1``.
+        """
         n, p = self.shape
         k = chosen.shape[0]
         total = np.zeros((k, k))
@@ -120,37 +134,44 @@ class Columns:
                 block = self.table[:, start:stop] if k == p else self.table[chosen, start:stop]
                 block = block * roots[start:stop]
                 total += block @ block.T
-        _complete(total, self.means(chosen, factors), float(factors.sum()))
+        if self.team.n_ranks > 1:
+            upper = ~np.tri(k, k, -1, dtype=np.bool_)
+            total[upper] = self.team.add_up(total[upper])
+        means, mass = self._moments(chosen, factors) if self.has_intercept else (np.zeros(k), 0.0)
+        _complete(total, means, mass)
         return total
 
 
-def make_columns(X: Any, costs: FloatVector, has_intercept: bool) -> Columns:
+def make_columns(X: Any, costs: FloatVector, has_intercept: bool, team: Team) -> Columns:
     """Return the columns of rows.
 
     Parameters
     ----------
     X : array or sparse matrix, shape (n_rows, n_features)
-        Rows, float32 or float64.
+        The rows that are here, float32 or float64.
     costs : array of float64, shape (n_rows,)
-        Weights of the means that dense columns are centred by.
+        Weights of the means, over all ranks, that dense columns are centred by.
     has_intercept : bool
         Whether scores have an intercept.
+    team : Team
+        The ranks that have the other rows.
     """
     if sp.issparse(X):
         table: Any = X.tocsc().astype(np.float64, copy=False)
         if not table.has_canonical_format:
             table = table.copy()
             table.sum_duplicates()
-        return Columns(table, np.zeros(X.shape[1]), has_intercept)
+        return Columns(table, np.zeros(X.shape[1]), has_intercept, team)
     table = np.empty(X.shape[::-1])
     centres = np.zeros(X.shape[1])
     if has_intercept:
-        centres = np.asarray((costs.astype(X.dtype) @ X) / costs.sum(), dtype=np.float64)
+        sums = team.add_up(np.append(costs.astype(X.dtype) @ X, costs.sum()))
+        centres = np.asarray(sums[:-1] / sums[-1])
     if X.flags.c_contiguous:
         _transpose(X, centres, table)
     else:
         np.subtract(X.T, centres[:, None], out=table)
-    return Columns(table, centres, has_intercept)
+    return Columns(table, centres, has_intercept, team)
 
 
 @kernel

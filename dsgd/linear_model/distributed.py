@@ -1,7 +1,7 @@
-"""Models without an L1 penalty whose rows are divided among ranks: the program that every rank runs.
+"""Models whose rows are divided among ranks: the program that every rank runs.
 
-Each rank keeps its rows; what travels is sums over rows (`dsgd.linear_model.quasi_newton`), and the gap is over the
-rows of all ranks. All ranks take the same steps, and return the same model.
+Each rank keeps its rows; what travels is sums over rows, of which the file of each solver (`dsgd.linear_model.fits`)
+says how many. The gap is over the rows of all ranks. All ranks take the same steps, and return the same model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import scipy.sparse as sp
 from dsgd.collectives import Team
 from dsgd.inputs import widen
 from dsgd.linear_model.cores import one_core
-from dsgd.linear_model.objectives import AbstractObjective, Posed
+from dsgd.linear_model.fits import Start, fit_on_ranks
+from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.linear_model.problem import Solution
-from dsgd.linear_model.quasi_newton import SmoothProblem, solve_smooth
-from dsgd.linear_model.rows import make_rows
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["Packer", "RankResult", "RankRows", "fit_rows", "train_rows"]
+__all__ = ["Packer", "RankResult", "RankRows", "train_rows"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class RankResult:
     Parameters
     ----------
     solution : Solution
-        The weights, and the intercept of the rows as they came.
+        The weights, and the intercepts of the rows as they came.
     tol : float
         The gap that was asked for.
     certificates : list of dict
@@ -109,7 +108,7 @@ class RankResult:
 
 
 def train_rows(
-    rank: Rank, data: RankRows, objective: AbstractObjective, start: tuple[FloatVector, float] | None, max_iter: int
+    rank: Rank, data: RankRows, objective: AbstractObjective, start: Start | None, max_iter: int
 ) -> RankResult:
     """Fit a model to the rows of all ranks; a rank program.
 
@@ -121,8 +120,8 @@ def train_rows(
         Its rows.
     objective : AbstractObjective
         What to minimise.
-    start : tuple of (array of float64, shape (n_features,), float) or None
-        Weights and intercept to begin at.
+    start : tuple of (array of float64, shape (n_features,) or (n_classes, n_features), array of float64) or None
+        Weights and intercepts to begin at.
     max_iter : int
         Most steps.
 
@@ -142,46 +141,5 @@ def train_rows(
 
     with one_core(), closing(Team(rank.n_threads, rank.group, rank.check, note)) as team:
         posed = objective.pose(data.targets, data.weights, team)
-        solution = fit_rows(data.X, posed, objective.has_intercept, start, max_iter, team)
+        solution = fit_on_ranks(data.X, posed, start, max_iter, team)
     return RankResult(solution, posed.tol, certificates)
-
-
-def fit_rows(
-    X: Any, posed: Posed, has_intercept: bool, start: tuple[FloatVector, float] | None, max_iter: int, team: Team
-) -> Solution:
-    """Return the model of some rows, of this process or of all ranks, by passes over them.
-
-    Parameters
-    ----------
-    X : array or CSR array, shape (n_rows, n_features)
-        The rows that are here.
-    posed : Posed
-        The problem.
-    has_intercept : bool
-        Whether scores have an intercept.
-    start : tuple of (array of float64, shape (n_features,), float) or None
-        Weights and intercept to begin at; of zeros, as without, the minimum of a sample of the rows.
-    max_iter : int
-        Most steps.
-    team : Team
-        Shares the rows.
-
-    Returns
-    -------
-    Solution
-        The weights, and the intercept of the rows as they came.
-    """
-    rows = make_rows(X, has_intercept, team)
-    weights, intercept = np.zeros(X.shape[1]), posed.base
-    if start is not None and start[0].any():
-        weights = start[0]
-        if has_intercept:
-            intercept = start[1] - posed.shift + float(rows.centres @ weights)
-    # Ranks must begin at the same point to the last bit.
-    begin = team.agree(np.append(weights, intercept))
-    problem = SmoothProblem(rows, posed.loss, posed.l2)
-    found = solve_smooth(problem, begin[:-1], float(begin[-1]), posed.tol, max_iter, team)
-    if not has_intercept:
-        return found
-    intercept = found.intercept - float(rows.centres @ found.weights) + posed.shift
-    return Solution(found.weights, intercept, found.gap, found.n_iter)

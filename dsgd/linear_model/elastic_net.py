@@ -7,20 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
+from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
-from dsgd.linear_model.base import AbstractRegressor
-from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.cores import one_core
-from dsgd.linear_model.losses import SquaredLoss
-from dsgd.linear_model.problem import Problem
-from dsgd.linear_model.sparse_newton import solve_l1
-from dsgd.types import FloatVector
+from dsgd.linear_model.cluster import AbstractRegressor
+from dsgd.linear_model.objectives import ElasticNetObjective
 from dsgd.validation import check_number
 
 __all__ = ["ElasticNet", "Lasso"]
-
-#: The share of |y|^2 / n below which a gap is rounding.
-_ROUNDING = 1e-15
 
 
 @inherit_method_docs
@@ -52,16 +46,17 @@ class AbstractL1Regressor(AbstractRegressor):
         """Return the share of the absolute weights in the penalty."""
         return 1.0
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @notifies_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like, shape (n_samples,)
-            Targets.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+            Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Weights of rows. Their sum does not matter, as in scikit-learn.
 
         Returns
@@ -78,25 +73,17 @@ class AbstractL1Regressor(AbstractRegressor):
         name = type(self).__name__
         self._check_common()
         check_number(f"{name}(alpha=...)", self.alpha, low=0, open_low=True, high=np.inf, open_high=True)
-        X, y, weights = self._check_targets(X, y, sample_weight)
-        with one_core():
-            self._solve(X, y, weights / weights.sum())
+        if self._uses_cluster(X):
+            solution = self._fit_on_cluster(X, y, sample_weight)
+        else:
+            self._forget_cluster()
+            solution = self._fit_here(*self._check_targets(X, y, sample_weight))
+        self.n_screened_ = solution.n_screened
         return self
 
-    def _solve(self, X: Any, y: FloatVector, costs: FloatVector) -> None:
-        """Solve the problem of checked rows whose costs sum to one."""
-        mean = float(costs @ y) if self.fit_intercept else 0.0
-        loss = SquaredLoss(y - mean, costs)
-        columns = make_columns(X, costs, self.fit_intercept)
-        share, alpha = self._share(), float(self.alpha)
-        tol = max(float(self.tol), _ROUNDING) * float(costs @ loss.targets**2)
-        problem = Problem(columns, loss, alpha * share, alpha * (1.0 - share))
-        solution = solve_l1(problem, self._started(X.shape[1]), tol, int(self.max_iter))
-        self._take_in(solution, columns.centres)
-        self.n_screened_ = solution.n_screened
-        if self.fit_intercept:
-            self.intercept_ += mean
-        self._warn_unless(solution.gap, tol)
+    def _objective(self) -> ElasticNetObjective:
+        """Return what is minimised."""
+        return ElasticNetObjective(self.fit_intercept, float(self.tol), float(self.alpha), self._share())
 
 
 @inherit_docs
@@ -108,7 +95,9 @@ class Lasso(AbstractL1Regressor):
 
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2 + alpha |w|_1
 
-    with sample weights s: the objective of scikit-learn's class of this name.
+    with sample weights s: the objective of scikit-learn's class of this name. On a cluster, ranks add up numbers of
+    eight bytes: with p features p in a round, some five messages of up to two, and k (k + 3) / 2 for the matrix of a
+    working set of k features, unless all of them are in the last one; up to 100 features take one matrix in all.
 
     See Also
     --------
@@ -129,6 +118,8 @@ class Lasso(AbstractL1Regressor):
     max_iter: int = 1000
     tol: float = 1e-4
     warm_start: bool = False
+    client: Any = None
+    transport: TransportName = "auto"
 
 
 @inherit_docs
@@ -141,7 +132,7 @@ class ElasticNet(AbstractL1Regressor):
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2
             + alpha * l1_ratio * |w|_1 + alpha * (1 - l1_ratio) / 2 * |w|^2
 
-    with sample weights s: the objective of scikit-learn's class of this name.
+    with sample weights s: the objective of scikit-learn's class of this name. On a cluster as `Lasso`.
 
     Parameters
     ----------
@@ -168,6 +159,8 @@ class ElasticNet(AbstractL1Regressor):
     max_iter: int = 1000
     tol: float = 1e-4
     warm_start: bool = False
+    client: Any = None
+    transport: TransportName = "auto"
 
     def _check_common(self) -> None:
         super()._check_common()

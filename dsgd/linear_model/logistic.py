@@ -11,7 +11,6 @@ from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import BlockSummary, notifies_callbacks
@@ -19,21 +18,11 @@ from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.linear_model.cluster import AbstractClusterModel
-from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.cores import one_core
-from dsgd.linear_model.multinomial import Multinomial, solve_multinomial
-from dsgd.linear_model.newton import solve_l2
 from dsgd.linear_model.objectives import LogisticObjective
-from dsgd.linear_model.problem import Problem
-from dsgd.linear_model.quasi_newton import has_many_rows
-from dsgd.linear_model.sparse_newton import solve_l1
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
 __all__ = ["LogisticRegression"]
-
-#: The share of the objective at zero below which a gap is rounding.
-_ROUNDING = 1e-14
 
 
 @inherit_docs
@@ -47,6 +36,11 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     with y = -1 or 1 and s_i the weight of the row times that of its class; for more than two classes the cross-entropy
     of the softmax of one score per class. This is the objective of scikit-learn's class of this name.
+
+    On a cluster, ranks add up numbers of eight bytes. With p features and an L1 penalty a round takes p of them,
+    k (k + 3) / 2 for the matrix of a working set of k features, and some ten messages of up to three. With K classes a
+    Newton step takes about 4 K p, and K (p + 1) for each step of conjugate gradients. Else a step takes 2 p, and once
+    or a few times a matrix of (p + 1)^2; beyond 1,500 features, p for each step of conjugate gradients instead.
 
     Parameters
     ----------
@@ -128,50 +122,36 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         check_number("LogisticRegression(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
         check_number("LogisticRegression(l1_ratio=...)", self.l1_ratio, low=0, high=1)
         if self._uses_cluster(X):
-            if self.l1_ratio > 0.0:
-                self._refuse_on_cluster(
-                    f"LogisticRegression(l1_ratio={self.l1_ratio!r})",
-                    "l1_ratio=0, or dsgd.SGDClassifier(loss='log_loss', penalty='l1')",
-                )
             self._fit_on_cluster(X, y, sample_weight)
-            self._as_row()
-            return self
-        self._forget_cluster()
-        X, y, weights = self._check_rows(X, y, sample_weight)
-        check_classification_targets(y)
-        codes = self._learn_classes(y)
-        if len(self.classes_) > 2 and self.l1_ratio > 0.0:
-            raise IncompatiblePartsError(
-                f"LogisticRegression(l1_ratio={self.l1_ratio!r}) is solved for two classes only, and y has "
-                f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
-                "(sklearn.multiclass.OneVsRestClassifier)."
-            )
-        with one_core():
-            if len(self.classes_) == 2:
-                self._solve_two(X, codes.astype(np.float64), weights)
-            else:
-                self._solve_many(X, codes, self._objective().costs(codes.astype(np.float64), weights, Team()))
+        else:
+            self._forget_cluster()
+            X, y, weights = self._check_rows(X, y, sample_weight)
+            codes = self._learn_classes(y).astype(np.float64)
+            n_classes = len(self.classes_)
+            self._fit_here(X, codes, weights, n_classes if n_classes > 2 else 1)
+        if len(self.classes_) == 2:  # coefficients have the shape of those of several
+            self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
         return self
 
     def _learn_classes(self, y: AnyArray) -> IntVector:
         """Set the classes; return the number of the class of every label."""
+        check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidDataError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{self.classes_[0]!r}"
             )
+        if len(self.classes_) > 2 and self.l1_ratio > 0.0:
+            raise IncompatiblePartsError(
+                f"LogisticRegression(l1_ratio={self.l1_ratio!r}) is solved for two classes only, and y has "
+                f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
+                "(sklearn.multiclass.OneVsRestClassifier)."
+            )
         return codes
 
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        labels = np.concatenate([summary.classes for summary in summaries])
-        check_classification_targets(labels)
-        self._learn_classes(labels)
-        if len(self.classes_) > 2:
-            self._refuse_on_cluster(
-                f"LogisticRegression of {len(self.classes_)} classes",
-                "one model for each class (sklearn.multiclass.OneVsRestClassifier), or dsgd.SGDClassifier",
-            )
+        self._learn_classes(np.concatenate([summary.classes for summary in summaries]))
         return self.classes_
 
     def _objective(self) -> LogisticObjective:
@@ -182,12 +162,8 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
             C=float(self.C),
             class_factors=self._class_factors(),
             n_classes=len(self.classes_),
-            l2=1.0 - float(self.l1_ratio),
+            l1_ratio=float(self.l1_ratio),
         )
-
-    def _as_row(self) -> None:
-        """Give the coefficients of two classes the shape of those of several."""
-        self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
 
     @answers_in_kind
     def decision_function(self, X: Any) -> Any:
@@ -294,36 +270,3 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
             return factors
         check_choice(where, self.class_weight, ["balanced"])
         return None
-
-    def _solve_two(self, X: Any, targets: FloatVector, weights: FloatVector) -> None:
-        posed = self._objective().pose(targets, weights, Team())
-        share = float(self.l1_ratio)
-        if share == 0.0 and has_many_rows(X):
-            self._solve_rows(X, posed)
-        else:
-            columns = make_columns(X, posed.loss.costs, self.fit_intercept)
-            problem = Problem(columns, posed.loss, share, posed.l2)
-            solve = solve_l1 if share else solve_l2
-            self._take_in(solve(problem, self._started(X.shape[1]), posed.tol, int(self.max_iter)), columns.centres)
-        self._as_row()
-        self._warn_unless(self.dual_gap_, posed.tol)
-
-    def _solve_many(self, X: Any, codes: IntVector, costs: FloatVector) -> None:
-        hot = np.zeros((X.shape[0], len(self.classes_)))
-        hot[np.arange(len(codes)), codes] = 1.0
-        columns = make_columns(X, costs, self.fit_intercept)
-        problem = Multinomial(columns, hot, costs, 1.0)
-        shape = (hot.shape[1], X.shape[1])
-        shares = costs @ hot / costs.sum()
-        intercepts = np.log(shares) - np.log(shares).mean() if self.fit_intercept else np.zeros(len(shares))
-        empty = np.zeros(shape)
-        tol = max(float(self.tol), _ROUNDING) * problem.primal(problem.scores(empty) + intercepts, empty)
-        start = self._started(empty.size).reshape(shape)
-        if start.any():
-            intercepts = np.asarray(self.intercept_, dtype=np.float64) + start @ columns.centres
-        found = solve_multinomial(problem, start, intercepts, tol, int(self.max_iter))
-        self.coef_ = found.weights
-        free = found.intercepts - found.intercepts.mean()  # a constant for all classes changes nothing
-        self.intercept_ = free - found.weights @ columns.centres if self.fit_intercept else np.zeros(len(free))
-        self.n_iter_, self.dual_gap_ = found.n_iter + 1, found.gap
-        self._warn_unless(found.gap, tol)

@@ -87,8 +87,8 @@ class AbstractLoss(ABC):
         """Return the dual variables that belong to predictions, shape (n_rows,)."""
         return self.costs * (self.targets - means)
 
-    def intercept(self, scores: FloatVector, start: float) -> float:
-        """Return the best intercept b for ``scores + b``, by Newton's method with steps of at most one.
+    def intercept(self, scores: FloatVector, start: float, team: Team = _ALONE) -> float:
+        """Return the best intercept b for ``scores + b`` of all ranks, by Newton's method with steps of at most one.
 
         No step goes far beyond the best one where the logarithm of the second derivative changes by no more than the
         score, as that of the logistic loss does. Convergence is quadratic: the step after `_NEAR` ends at rounding.
@@ -97,11 +97,13 @@ class AbstractLoss(ABC):
         for _ in range(_MOST_STEPS):
             means = self.mean(scores + b)
             duals = self.duals(means)
-            slope, curvature = float(duals.sum()), float(self.curvature(means).sum())
+            slope, curvature, size = team.totals(
+                float(duals.sum()), float(self.curvature(means).sum()), float(np.abs(duals).sum())
+            )
             if curvature <= 0.0:
                 break
             b += min(max(slope / curvature, -1.0), 1.0)
-            if abs(slope) <= _NEAR * float(np.abs(duals).sum()):
+            if abs(slope) <= _NEAR * size:
                 break
         return b
 
@@ -141,9 +143,10 @@ class SquaredLoss(AbstractLoss):
         total, cost = team.totals(float(self.costs @ self.targets), float(self.costs.sum()))
         return total / cost
 
-    def intercept(self, scores: FloatVector, start: float) -> float:
+    def intercept(self, scores: FloatVector, start: float, team: Team = _ALONE) -> float:
         """Return the mean error."""
-        return float(self.costs @ (self.targets - scores) / self.costs.sum())
+        total, cost = team.totals(float(self.costs @ (self.targets - scores)), float(self.costs.sum()))
+        return total / cost
 
 
 class LogisticLoss(AbstractLoss):
@@ -219,7 +222,8 @@ class PoissonLoss(AbstractLoss):
         total, cost = team.totals(float(self.costs @ self.targets), float(self.costs.sum()))
         return float(np.log(total / cost))
 
-    def intercept(self, scores: FloatVector, start: float) -> float:
+    def intercept(self, scores: FloatVector, start: float, team: Team = _ALONE) -> float:
         """Return the logarithm of the sum of y over that of the rates."""
-        largest = float(scores.max())
-        return float(np.log(self.costs @ self.targets / (self.costs @ np.exp(scores - largest)))) - largest
+        largest = team.largest(float(scores.max(initial=-np.inf)))
+        total, rates = team.totals(float(self.costs @ self.targets), float(self.costs @ np.exp(scores - largest)))
+        return float(np.log(total / rates)) - largest

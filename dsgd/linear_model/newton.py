@@ -70,7 +70,7 @@ def solve_l2(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
             share = max(share, min(0.1, (length / first) ** 0.5))
         change = _newton_direction(columns, loss.curvature(loss.mean(scores + intercept)), problem.l2, downhill, share)
         n_iter += 1
-        taken = longest_step(problem, weights, change, scores, columns.scores(change), intercept)
+        taken = longest_step(problem, weights, change, scores, intercept, found.primal)
         if taken is None:  # P is minimal to rounding
             break
         weights, scores, intercept = taken

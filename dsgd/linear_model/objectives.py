@@ -1,4 +1,4 @@
-"""The objectives of the models without an L1 penalty, made from the rows of one process or of all ranks."""
+"""The objectives of the models, made from the rows of one process or of all ranks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.special import log_softmax
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["AbstractObjective", "LogisticObjective", "PoissonObjective", "Posed", "RidgeObjective"]
+__all__ = [
+    "AbstractObjective",
+    "ElasticNetObjective",
+    "LogisticObjective",
+    "PoissonObjective",
+    "Posed",
+    "PosedClasses",
+    "RidgeObjective",
+]
 
-#: The share of the objective, or of its terms, below which a gap is rounding.
+#: The share of the objective, or of its terms, below which a gap is rounding; of that of least squares with L1.
 _ROUNDING: Final = 1e-14
+_SQUARED_ROUNDING: Final = 1e-15
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,8 @@ class Posed:
 
     Parameters
     ----------
+    has_intercept : bool
+        Whether scores have an intercept.
     loss : AbstractLoss
         The loss of the rows that are here.
     l2 : float
@@ -36,13 +48,45 @@ class Posed:
         The duality gap to reach.
     shift : float, default 0.0
         What was taken off the targets.
+    l1 : float, default 0.0
+        Weight of the absolute weights.
     """
 
+    has_intercept: bool
     loss: AbstractLoss
     l2: float
     base: float
     tol: float
     shift: float = 0.0
+    l1: float = 0.0
+
+
+@dataclass(frozen=True)
+class PosedClasses:
+    """What is minimised where there are several classes, and how far.
+
+    Parameters
+    ----------
+    has_intercept : bool
+        Whether scores have intercepts.
+    hot : array of float64, shape (n_rows, n_classes)
+        One at the class of a row that is here, else zero.
+    costs : array of float64, shape (n_rows,)
+        Costs of the rows that are here.
+    l2 : float
+        Weight of half the squared norm.
+    base : array of float64, shape (n_classes,)
+        The best intercepts without weights; zeros in a model without intercepts.
+    tol : float
+        The duality gap to reach.
+    """
+
+    has_intercept: bool
+    hot: FloatMatrix
+    costs: FloatVector
+    l2: float
+    base: FloatVector
+    tol: float
 
 
 @dataclass(frozen=True)
@@ -61,7 +105,7 @@ class AbstractObjective(ABC):
     tol: float
 
     @abstractmethod
-    def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed:
+    def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed | PosedClasses:
         """Return the problem of rows.
 
         Parameters
@@ -91,16 +135,31 @@ class LogisticObjective(AbstractObjective):
         Weights of classes; None makes their sums of weights equal.
     n_classes : int
         How many.
-    l2 : float
-        Weight of half the squared norm.
+    l1_ratio : float
+        Share of the absolute weights in the penalty; the rest is half the squared norm. Zero for several classes.
     """
 
     C: float
     class_factors: FloatVector | None
     n_classes: int
-    l2: float = 1.0
+    l1_ratio: float
 
-    def costs(self, codes: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
+    def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed | PosedClasses:
+        """Return the problem of rows."""
+        costs, least = self._costs(targets, weights, team), max(self.tol, _ROUNDING)
+        if self.n_classes > 2:
+            hot = np.equal.outer(targets, np.arange(self.n_classes)).astype(np.float64)
+            logs = np.log(team.add_up(costs @ hot))
+            intercepts = logs - logs.mean() if self.has_intercept else np.zeros(self.n_classes)
+            null = team.totals(-float(costs @ (hot @ log_softmax(intercepts))))[0]
+            return PosedClasses(self.has_intercept, hot, costs, 1.0, intercepts, least * null)
+        loss = LogisticLoss(targets, costs)
+        base = loss.base(team) if self.has_intercept else 0.0
+        null = team.totals(loss.value(np.full(targets.shape[0], base)))[0]
+        share = self.l1_ratio
+        return Posed(self.has_intercept, loss, 1.0 - share, base, least * null, l1=share)
+
+    def _costs(self, codes: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
         """Return the costs of rows, shape (n_rows,)."""
         numbers = codes.astype(np.intp)
         sums = team.add_up(np.bincount(numbers, weights, self.n_classes).astype(np.float64))
@@ -109,13 +168,6 @@ class LogisticObjective(AbstractObjective):
         factors = sums.sum() / (len(sums) * sums) if self.class_factors is None else self.class_factors
         costs: FloatVector = self.C * weights * factors[numbers]
         return costs
-
-    def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed:
-        """Return the problem of rows of two classes."""
-        loss = LogisticLoss(targets, self.costs(targets, weights, team))
-        base = loss.base(team) if self.has_intercept else 0.0
-        null = team.totals(loss.value(np.full(targets.shape[0], base)))[0]
-        return Posed(loss, self.l2, base, max(self.tol, _ROUNDING) * null)
 
 
 @inherit_docs
@@ -145,7 +197,7 @@ class PoissonObjective(AbstractObjective):
             loss.value(np.full(targets.shape[0], base)), loss.dual_value(np.zeros(targets.shape[0]))
         )
         tol = max(self.tol * (null - best), _ROUNDING * (abs(null) + abs(best)))
-        return Posed(loss, self.alpha, base, tol)
+        return Posed(self.has_intercept, loss, self.alpha, base, tol)
 
 
 @inherit_docs
@@ -169,4 +221,30 @@ class RidgeObjective(AbstractObjective):
         mean = total / mass if self.has_intercept else 0.0
         loss = SquaredLoss(targets - mean, 2.0 * weights)
         null = team.totals(float(weights @ loss.targets**2))[0]
-        return Posed(loss, 2.0 * self.alpha, 0.0, max(self.tol, _ROUNDING) * null, mean)
+        return Posed(self.has_intercept, loss, 2.0 * self.alpha, 0.0, max(self.tol, _ROUNDING) * null, mean)
+
+
+@inherit_docs
+@dataclass(frozen=True)
+class ElasticNetObjective(AbstractObjective):
+    """That of `Lasso` and `ElasticNet`.
+
+    Parameters
+    ----------
+    alpha : float
+        Weight of the penalty.
+    l1_ratio : float
+        Share of the absolute weights in the penalty; the rest is half the squared norm.
+    """
+
+    alpha: float
+    l1_ratio: float
+
+    def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed:
+        """Return the problem of rows, whose costs sum to one."""
+        costs = weights / team.totals(float(weights.sum()))[0]
+        mean = team.totals(float(costs @ targets))[0] if self.has_intercept else 0.0
+        loss = SquaredLoss(targets - mean, costs)
+        null = team.totals(float(costs @ loss.targets**2))[0]
+        tol, share = max(self.tol, _SQUARED_ROUNDING) * null, self.l1_ratio
+        return Posed(self.has_intercept, loss, self.alpha * (1.0 - share), 0.0, tol, mean, l1=self.alpha * share)

@@ -6,22 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.inputs import notifies_callbacks
-from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterRegressor
-from dsgd.linear_model.base import AbstractRegressor
-from dsgd.linear_model.cluster import AbstractClusterModel
-from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.cores import one_core
-from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import PoissonObjective
-from dsgd.linear_model.problem import Problem
-from dsgd.linear_model.quasi_newton import has_many_rows
 from dsgd.local import Deviance
 from dsgd.validation import check_number
 
@@ -30,7 +20,7 @@ __all__ = ["PoissonRegressor"]
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
-class PoissonRegressor(AbstractClusterRegressor, AbstractRegressor, AbstractClusterModel):
+class PoissonRegressor(AbstractRegressor):
     """Poisson regression with a log link, solved to a certified duality gap.
 
     Minimises over w and b, with the rate ``exp(x_i w + b)``::
@@ -100,17 +90,7 @@ class PoissonRegressor(AbstractClusterRegressor, AbstractRegressor, AbstractClus
             self._fit_on_cluster(X, y, sample_weight)
             return self
         self._forget_cluster()
-        X, y, weights = self._check_targets(X, y, sample_weight)
-        with one_core():
-            posed = self._objective().pose(y, weights, Team())
-            if has_many_rows(X):
-                self._solve_rows(X, posed)
-            else:
-                columns = make_columns(X, posed.loss.costs, self.fit_intercept)
-                problem = Problem(columns, posed.loss, 0.0, posed.l2)
-                solution = solve_l2(problem, self._started(X.shape[1]), posed.tol, int(self.max_iter))
-                self._take_in(solution, columns.centres)
-        self._warn_unless(self.dual_gap_, posed.tol)
+        self._fit_here(*self._check_targets(X, y, sample_weight))
         return self
 
     def _objective(self) -> PoissonObjective:
@@ -121,20 +101,6 @@ class PoissonRegressor(AbstractClusterRegressor, AbstractRegressor, AbstractClus
     def _deviance(self) -> Deviance:
         """The deviance that is minimised, of which `score` is the share that the model explains."""
         return Deviance("poisson", 0.0)
-
-    @answers_in_kind
-    def predict(self, X: Any) -> Any:
-        """Return the predicted rates.
-
-        Returns
-        -------
-        array, shape (n,)
-            Rates.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.coef_.dtype)
-        return np.exp(self._scores(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -41,9 +41,9 @@ class Problem:
     Parameters
     ----------
     columns : Columns
-        X.
+        X, or those of the rows that are here: P, D and the gap are over the rows of all ranks, and equal on them.
     loss : AbstractLoss
-        The loss, with targets and costs.
+        The loss, with targets and costs, of the rows that are here.
     l1, l2 : float
         Weights of the two penalties; not both zero.
     """
@@ -59,11 +59,13 @@ class Problem:
 
     def primal(self, scores: FloatVector, weights: FloatVector) -> float:
         """Return P, given the scores with the intercept."""
-        return self.loss.value(scores) + self.penalty(weights)
+        team = self.columns.team
+        penalty = self.penalty(weights) if team.leads else 0.0
+        return team.totals(self.loss.value(scores) + penalty)[0]
 
     def intercept(self, scores: FloatVector, start: float) -> float:
         """Return the best intercept, or 0.0 in a model without one."""
-        return self.loss.intercept(scores, start) if self.columns.has_intercept else 0.0
+        return self.loss.intercept(scores, start, self.columns.team) if self.columns.has_intercept else 0.0
 
     def norms(self) -> FloatVector:
         """Return the norms of the columns that screening uses, shape (n_features,)."""
@@ -102,9 +104,9 @@ class Solution:
 
     Parameters
     ----------
-    weights : array of float64, shape (n_features,)
+    weights : array of float64, shape (n_features,) or (n_classes, n_features)
         The weights.
-    intercept : float
+    intercept : float or array of float64, shape (n_classes,)
         The intercept, for columns as the problem has them.
     gap : float
         P less a lower bound of its minimum, over all rows and columns.
@@ -115,14 +117,16 @@ class Solution:
     """
 
     weights: FloatVector
-    intercept: float
+    intercept: float | FloatVector
     gap: float
     n_iter: int
     n_screened: int = 0
 
 
 def certify(problem: Problem, weights: FloatVector, scores: FloatVector) -> Certificate:
-    """Return the certificate of weights, over all rows and columns.
+    """Return the certificate of weights, over all rows and columns, and report it.
+
+    Ranks add up the products, one number for each column, and two or four other numbers.
 
     Parameters
     ----------
@@ -133,17 +137,22 @@ def certify(problem: Problem, weights: FloatVector, scores: FloatVector) -> Cert
     scores : array of float64, shape (n_rows,)
         Their scores with the intercept.
     """
-    loss, l1, l2 = problem.loss, problem.l1, problem.l2
+    loss, l1, l2, team = problem.loss, problem.l1, problem.l2, problem.columns.team
     duals = loss.duals(loss.mean(scores))
     if problem.columns.has_intercept:
-        duals = loss.balanced(duals)
+        duals = loss.balanced(duals, team)
     products = problem.columns.products(duals)
-    primal = problem.primal(scores, weights)
     if l1 == 0.0:
-        return Certificate(primal, loss.dual_value(duals) - 0.5 * float(products @ products) / l2, products, 1.0)
-    steepest = float(np.abs(products - l2 * weights).max(initial=0.0))
-    scale = min(1.0, l1 / steepest) if steepest > 0.0 else 1.0
-    dual = loss.dual_value(scale * duals) - 0.5 * scale**2 * l2 * float(weights @ weights)
+        scale, squares = 1.0, float(products @ products) / l2
+    else:
+        steepest = float(np.abs(products - l2 * weights).max(initial=0.0))
+        scale = min(1.0, l1 / steepest) if steepest > 0.0 else 1.0
+        squares = scale**2 * l2 * float(weights @ weights)
+    value, bound = loss.value(scores), loss.dual_value(scale * duals)
+    if team.leads:
+        value, bound = value + problem.penalty(weights), bound - 0.5 * squares
+    primal, dual = team.totals(value, bound)
+    team.report(primal, dual)
     return Certificate(primal, dual, products, scale)
 
 
@@ -152,8 +161,8 @@ def longest_step(
     weights: FloatVector,
     change: FloatVector,
     scores: FloatVector,
-    moved: FloatVector,
     intercept: float,
+    before: float,
 ) -> tuple[FloatVector, FloatVector, float] | None:
     """Return weights, scores and intercept after the longest of the steps 1, 1/2, ... that does not raise P, if any.
 
@@ -163,10 +172,12 @@ def longest_step(
         The problem.
     weights, change : array of float64, shape (n_features,)
         Where to begin, and what a step of one adds.
-    scores, moved : array of float64, shape (n_rows,)
-        The scores of both, without the intercept.
+    scores : array of float64, shape (n_rows,)
+        The scores at the beginning, without the intercept.
     intercept : float
-        The intercept at the beginning; that at the end is the best one.
+        The intercept there; that at the end is the best one.
+    before : float
+        P there.
 
     Returns
     -------
@@ -175,8 +186,7 @@ def longest_step(
     """
     if not change.any():
         return None
-    before = problem.primal(scores + intercept, weights)
-    step = 1.0
+    moved, step = problem.columns.scores(change), 1.0
     for _ in range(_MOST_HALVINGS):
         new, new_scores = weights + step * change, scores + step * moved
         new_intercept = problem.intercept(new_scores, intercept)

@@ -6,21 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.inputs import notifies_callbacks
-from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterRegressor
-from dsgd.linear_model.base import AbstractRegressor
-from dsgd.linear_model.cluster import AbstractClusterModel
-from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.cores import one_core
-from dsgd.linear_model.newton import solve_l2
+from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import RidgeObjective
-from dsgd.linear_model.problem import Problem
 from dsgd.validation import check_number
 
 __all__ = ["Ridge"]
@@ -28,7 +19,7 @@ __all__ = ["Ridge"]
 
 @inherit_docs
 @dataclass(eq=False, repr=False)
-class Ridge(AbstractClusterRegressor, AbstractRegressor, AbstractClusterModel):
+class Ridge(AbstractRegressor):
     """Least squares with a squared penalty, solved to a certified duality gap.
 
     Minimises over w and b::
@@ -93,26 +84,9 @@ class Ridge(AbstractClusterRegressor, AbstractRegressor, AbstractClusterModel):
             self._fit_on_cluster(X, y, sample_weight)
             return self
         self._forget_cluster()
-        X, y, weights = self._check_targets(X, y, sample_weight)
-        with one_core():
-            posed = self._objective().pose(y, weights, Team())
-            columns = make_columns(X, weights, self.fit_intercept)
-            problem = Problem(columns, posed.loss, 0.0, posed.l2)
-            solution = solve_l2(problem, np.zeros(X.shape[1]), posed.tol, int(self.max_iter))
-        self._take_in(solution, columns.centres)
-        if self.fit_intercept:
-            self.intercept_ += posed.shift
-        self._warn_unless(solution.gap, posed.tol)
+        self._fit_here(*self._check_targets(X, y, sample_weight))
         return self
 
     def _objective(self) -> RidgeObjective:
         """Return what is minimised."""
         return RidgeObjective(self.fit_intercept, float(self.tol), float(self.alpha))
-
-    @answers_in_kind
-    def predict(self, X: Any) -> Any:
-        """Return the predicted values."""
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.coef_.dtype)
-        return self._scores(X)

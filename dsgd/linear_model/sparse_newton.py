@@ -14,6 +14,14 @@ Problem: that of `dsgd.linear_model.problem` with :math:`l_1 > 0`. A round
 Cost: a round reads all columns once and those of the working set about three times; the matrix of k columns takes
 ``n k**2`` operations.
 
+Rows may be divided among ranks, which then take the same steps. With p columns and k in the working set, a round adds
+up p numbers of eight bytes for the gradient, ``k (k + 1) / 2 + k + 1`` in two messages for the matrix, and three at
+most in each of the others: two for the certificate, one for each step tried, and for the best intercept one (squared
+loss) or one for each of its Newton steps, mostly two to four. Rank 0 solves the model of 4. and sends k numbers, and
+those of the working set. For the squared loss the matrix is made again only for columns that were not in it: up to 100
+columns take one matrix in all. Norms are added up once, 2 p + 1 numbers. Since passes over columns would add up a
+number for each, working sets on ranks are at most 3,000 columns: beyond, those that violate optimality most.
+
 Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee,
 Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given signs).
 """
@@ -46,7 +54,7 @@ _COLUMN_PASSES = 50
 
 @dataclass
 class _Model:
-    """The matrix of a quadratic model, kept for the next round if that asks for the same one."""
+    """The matrix of a quadratic model, kept for the next round if that asks for it or a part of it."""
 
     chosen: IntVector
     gram: FloatMatrix
@@ -97,10 +105,9 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
         chosen = _working_set(problem, weights, found, norms, is_open, size)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
-        moved = problem.columns.scores(change)
-        taken = longest_step(problem, weights, change, scores, moved, intercept)
+        taken = longest_step(problem, weights, change, scores, intercept, found.primal)
         if taken is None:  # P is minimal to rounding
-            if chosen.shape[0] == np.count_nonzero(is_open):
+            if chosen.shape[0] >= min(np.count_nonzero(is_open), _most_columns(problem)):
                 break
             size *= 2
             continue
@@ -112,14 +119,23 @@ def _working_set(
     problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, size: int
 ) -> IntVector:
     """Return the columns of the working set, ascending."""
-    candidates = np.flatnonzero(is_open)
-    if candidates.shape[0] <= size:
+    candidates, most = np.flatnonzero(is_open), _most_columns(problem)
+    if candidates.shape[0] <= min(size, most):
         return candidates
-    slopes = np.abs(found.products - problem.l2 * weights)[candidates]
-    # The distance of the dual point to the constraint of a column.
-    distances = (problem.l1 - found.scale * slopes) / norms[candidates]
-    distances[weights[candidates] != 0.0] = -np.inf
-    return np.sort(candidates[np.argpartition(distances, size - 1)[:size]])
+    slopes = (problem.l2 * weights - found.products)[candidates]
+    if size <= most:
+        # The distance of the dual point to the constraint of a column.
+        distances: FloatVector = (problem.l1 - found.scale * np.abs(slopes)) / norms[candidates]
+        distances[weights[candidates] != 0.0] = -np.inf
+    else:
+        size, distances = most, -_violations(slopes, weights[candidates], problem.l1)
+    chosen: IntVector = np.sort(candidates[np.argpartition(distances, size - 1)[:size]])
+    return problem.columns.team.agree(chosen)  # which of equal ones are taken may depend on the machine
+
+
+def _most_columns(problem: Problem) -> int:
+    """Return the largest working set: passes over the columns of wider ones are for rows of one process."""
+    return problem.columns.shape[1] if problem.columns.team.n_ranks == 1 else _MOST_GRAM_COLUMNS
 
 
 def _minimise(
@@ -134,9 +150,9 @@ def _minimise(
     loss, columns = problem.loss, problem.columns
     is_exact = loss.is_quadratic
     points, slopes = weights[chosen], problem.l2 * weights[chosen] - found.products[chosen]
-    goal = _INNER_SHARE[is_exact] * _violation(slopes, points, problem.l1)
+    goal = _INNER_SHARE[is_exact] * float(_violations(slopes, points, problem.l1).max(initial=0.0))
     factors = loss.curvature(loss.mean(scores))
-    if chosen.shape[0] > _MOST_GRAM_COLUMNS:
+    if chosen.shape[0] > _MOST_GRAM_COLUMNS:  # of one process
         means = columns.means(chosen, factors)
         curvatures = columns.squares(factors)[chosen] + problem.l2
         penalties = (problem.l1, problem.l2)
@@ -144,20 +160,25 @@ def _minimise(
             columns.arrays, chosen, factors, means, curvatures, slopes, points, penalties, _COLUMN_PASSES, goal
         )
     else:
-        if model is None or not is_exact or not np.array_equal(model.chosen, chosen):
+        if model is None or not is_exact or not np.isin(chosen, model.chosen).all():
             gram = columns.gram(chosen, factors)
             gram[np.diag_indices_from(gram)] += problem.l2
             model = _Model(chosen, gram)
-        _minimise_gram(model.gram, slopes, points, problem.l1, goal)
+        elif chosen.shape[0] < model.chosen.shape[0]:
+            places = np.searchsorted(model.chosen, chosen)
+            model = _Model(chosen, model.gram[np.ix_(places, places)])
+        if columns.team.leads:
+            _minimise_gram(model.gram, slopes, points, problem.l1, goal)
+        points = columns.team.agree(points)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]
     return change, model
 
 
-def _violation(slopes: FloatVector, points: FloatVector, l1: float) -> float:
-    """Return the largest violation of optimality."""
+def _violations(slopes: FloatVector, points: FloatVector, l1: float) -> FloatVector:
+    """Return how much each weight violates optimality."""
     at_zero = np.maximum(np.abs(slopes) - l1, 0.0)
-    return float(np.where(points == 0.0, at_zero, np.abs(slopes + l1 * np.sign(points))).max(initial=0.0))
+    return np.where(points == 0.0, at_zero, np.abs(slopes + l1 * np.sign(points)))
 
 
 def _minimise_gram(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, goal: float) -> None:

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dsgd
+from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
 from dsgd.linear_model.columns import make_columns
@@ -148,7 +149,7 @@ def test_every_certificate_is_below_every_objective(kind: str, l1: float, has_in
         "logistic": (LogisticLoss, (TARGETS["labels"] == "yes").astype(float)),
         "poisson": (PoissonLoss, TARGETS["counts"]),
     }[kind]
-    columns = make_columns(X, WEIGHTS, has_intercept)
+    columns = make_columns(X, WEIGHTS, has_intercept, Team())
     problem = Problem(columns, make(y, WEIGHTS), l1, 0.5)
     certificates = []
     for size in (0.0, 0.01, 0.1, 0.3):
