@@ -26,7 +26,7 @@ class CommandHelp(SphinxDirective):
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=600,
         ).stdout
         lines = [line.rstrip() for line in text.strip("\n").splitlines()]
         block = nodes.literal_block(text="\n".join([f"$ dsgd {' '.join(command)}", *lines]))
