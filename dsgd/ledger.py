@@ -2,12 +2,13 @@
 
 Each rank keeps a `RankLedger`: seconds of compute (local steps), encode (weighting, packing), wire (bytes moving), wait
 (a peer not there yet) and control (see below), with bytes and messages, for every round. A round is the span from one
-exchange to the next. When a job ends the rank ledgers are put together into a `Ledger`, the ``ledger_`` of a fitted
+exchange to the next. When a job ends, the rank ledgers are combined into a `Ledger`, the ``ledger_`` of a fitted
 estimator.
 
-What is sent is either the algorithm's or control: rounds in which ranks set up, agree, look at the model or keep their
-state are control (`CONTROL_OPS`), and so is a word aside in one of the algorithm's. Bytes, messages and seconds of
-control are counted apart, so that everything else is what a method costs and nothing that this library adds to it.
+Everything sent belongs either to the algorithm or to control. Control is what ranks send to set up, to agree, to
+evaluate the model or to save their state, in rounds of their own (`CONTROL_OPS`) or within a round of the algorithm.
+Bytes, messages and seconds of control are counted apart, so everything else is the cost of the method, without what
+this library adds.
 
 Bytes and messages are always exact. Seconds are exact while rounds are long; when a round is so short that reading
 the clock would cost more than one per cent of it, one round in a few is timed and stands for those up to the next
@@ -406,12 +407,12 @@ class Ledger:
     ranks : sequence of RankRecords
         One entry per rank, in rank order.
     elapsed_s : float
-        Wall-clock seconds of the job as the client saw it, data placement included; on a simulated cluster the virtual
-        seconds until the last rank had ended.
+        Wall-clock seconds of the job as the client saw it, including data placement; on a simulated cluster, the
+        virtual seconds until the last rank had ended.
     workers : sequence of str
-        The worker of each rank, where ranks run on workers; several threads of one are several ranks.
+        The worker of each rank if ranks run on workers; each of several threads of a worker is a rank.
     stages : sequence of Stage
-        What the whole fit has spent, in the process of its caller and on the workers; see `dsgd.stages`.
+        The time and bytes of the whole fit, in the caller's process and on the workers; see `dsgd.stages`.
 
     Examples
     --------
@@ -432,7 +433,7 @@ class Ledger:
         -------
         dict
             ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent`` and ``messages`` of the algorithm,
-            ``control_s``, ``control_bytes_sent`` and ``control_messages`` of everything that ranks say beside it (all
+            ``control_s``, ``control_bytes_sent`` and ``control_messages`` of everything else that ranks exchange (all
             summed over ranks), and ``rounds`` (synchronisations, counted once).
         """
         names = [*(f"{phase}_s" for phase in PHASES), *_SENT]
@@ -472,10 +473,10 @@ class Ledger:
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     def summary(self) -> str:
-        """Return a text table: one line per rank, the total, the shares of communication and control, and workers.
+        """Return a text table: a line per rank, the total, the shares of communication and control, and workers.
 
-        Below it a line for each stage of the fit: its seconds, and the bytes of rows and targets that it has handled.
-        Of stages on workers, the longest seconds and the bytes of all.
+        Below it is a line for each stage of the fit: its seconds, and the bytes of rows and targets that it handled.
+        For stages on workers, these are the seconds of the slowest and the bytes of all.
         """
         header = " ".join([f"{'rank':>5}", *(f"{name:>11}" for name in (*PHASES, "sent")), f"{'rounds':>9}"])
         lines = [header, "-" * len(header)]

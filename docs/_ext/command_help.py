@@ -19,14 +19,14 @@ class CommandHelp(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Run the command and return its output as a literal block."""
         command = [*self.arguments, "--help"]
-        plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "TERMINAL_WIDTH": "100"}
+        plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "88", "TERMINAL_WIDTH": "88"}
         text = subprocess.run(
             [sys.executable, "-P", "-m", "dsgd", *command],
             env={**os.environ, **plain},
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=600,
         ).stdout
         lines = [line.rstrip() for line in text.strip("\n").splitlines()]
         block = nodes.literal_block(text="\n".join([f"$ dsgd {' '.join(command)}", *lines]))

@@ -176,7 +176,8 @@ def _rows(statement: Statement) -> Iterable[Sequence[str]]:
     for claim in _claims().get(statement.key, ()):
         there = "" if claim.dataset == "-" else f", {claim.dataset}"
         published = f"{statement.figure} ({statement.where})"
-        yield (statement.text, published, claim.ours + there, claim.baseline or "-", f"**{claim.verdict}**")
+        without = claim.baseline or "–"  # a lone hyphen begins a list
+        yield (statement.text, published, claim.ours + there, without, f"**{claim.verdict}**")
 
 
 class SourceIndex(SphinxDirective):

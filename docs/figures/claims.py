@@ -34,7 +34,7 @@ def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows(["–" if cell == "-" else cell for cell in row] for row in rows)  # a lone hyphen begins a list
     return text.getvalue()
 
 

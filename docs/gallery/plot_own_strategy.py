@@ -8,6 +8,7 @@ the mean has just moved. :func:`dsgd.testing.check_strategy` holds it to the law
 strategies in the package.
 """
 
+import textwrap
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
@@ -66,7 +67,7 @@ class Careless(Ahead):
 try:
     check_strategy(Careless(every=8))
 except Exception as error:
-    print(f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
+    print(textwrap.fill(f"{type(error).__name__}: {str(error).splitlines()[0][:300]}", 90))
 
 # %%
 # What passes trains on threads, on workers and on simulated clusters. Here 8 ranks take small

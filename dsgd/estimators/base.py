@@ -86,7 +86,7 @@ _OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
 @inherit_method_docs
 @dataclass(eq=False, repr=False)
 class AbstractSGD(AbstractLinearEstimator):
-    """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use.
+    """Linear model trained by parallel SGD; the base class of `SGDClassifier` and `SGDRegressor`.
 
     Parameters
     ----------
@@ -102,102 +102,104 @@ class AbstractSGD(AbstractLinearEstimator):
         Epochs at most.
     shuffle : bool, default True
         Assign rows of this process to ranks at random, and visit them in a new random order in each epoch. Both depend
-        on `random_state` and the content of the rows, not on the order in which they are given. False keeps the given
-        order. Rows that are on a cluster stay with the workers that have them: shuffle them first if their order has a
-        meaning.
+        on `random_state` and the content of the rows, not on their order. False keeps the given order. Rows on a
+        cluster stay on the workers that hold them: shuffle them first if their order is meaningful.
     verbose : int, default 0
         Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
     epsilon : float, default 0.1
         Threshold of the huber and epsilon-insensitive losses.
     n_jobs : int or None, default None
         The number of ranks: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a
-        cluster, threads of its workers (None or -1: all; fewer are spread over the workers). The model depends on it,
-        as it is the mean of models that have each seen a part of the rows. With the default `sync` it is an upper
-        limit: `fit` in this process uses as many threads as have 1,000 rows each, at least one; see
-        ``fit_report_["ranks"]``. With another `sync` all ranks train, at the rates of their own schedules. Unless these
-        fall like 1/t, P ranks then get less far in an epoch (at constant rates a P-th of the way), and may stop early.
+        cluster, threads of its workers (None or -1: all; a smaller number is spread over the workers). The model
+        depends on it, because it is the mean of models that have each seen part of the rows. With the default `sync` it
+        is an upper limit: `fit` in this process uses one thread per 1,000 rows, at least one; see
+        ``fit_report_["ranks"]``. With any other `sync` all ranks train, at the rates of their own schedules. Unless
+        these rates fall like 1/t, P ranks make less progress per epoch (at constant rates, a P-th of it), and may stop
+        early.
     random_state : int, RandomState or None, default None
         Seeds the order of rows and the validation split.
     eta0 : float, default 0.01
         Initial step size.
     early_stopping : bool, default False
-        Stop when the score on validation rows no longer improves: those passed to ``fit``, else rows that are held out.
+        Stop when the score on validation rows no longer improves. These are the rows passed to ``fit``, or else rows
+        that are held out.
     n_iter_no_change : int, default 5
         See `tol`.
     scoring : str, callable or None, default None
-        The measure of validation rows: the name of a scorer of scikit-learn or a callable (estimator, X, y), which gets
-        `sample_weight` if there are weights. None is accuracy or R2. The rows are those passed to ``fit`` or, of arrays
-        in this process, those that scikit-learn would hold out; rank 0 scores all of them.
+        The score for validation rows: the name of a scikit-learn scorer or a callable (estimator, X, y), which also
+        gets `sample_weight` if there are weights. None is accuracy or R2. The rows are those passed to ``fit`` or, for
+        arrays in this process, those that scikit-learn would hold out; rank 0 scores all of them.
     restore_best : bool, default False
         Whether ``fit`` ends with the model of the epoch with the best validation score, instead of the last one.
     warm_start : bool, default False
         Start ``fit`` from the fitted model.
     average : bool or int, default False
-        Return the mean of the iterates; an integer starts the mean after so many samples.
+        Return the mean of the iterates; an integer starts the mean after this number of samples.
     sync : int, str, strategy or None, default None
         When ranks exchange, and what. An integer n averages the models every n samples (`dsgd.sync.LocalSGD`). A string
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
-        1024 samples, of sparse rows less often (`LocalSGD`), and raises rates that do not fall like 1/t so that ranks
-        get as far in an epoch as one rank. It has no effect on a single rank.
+        1024 samples, less often with sparse rows (`LocalSGD`), and raises rates that do not fall like 1/t so that
+        several ranks make as much progress per epoch as one. It has no effect on a single rank.
     optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG` or None
-        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch, and
-        GradientDescent one per round, along the gradient of all of its rows. Rates are those of `learning_rate`, with t
-        counted in steps; most of these rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take
-        steps by row, of a length of their own, to the exact minimum of a loss without corners and an L2 penalty.
+        How a rank takes its steps. None is plain SGD with a step per row. The rules take one step per minibatch, and
+        GradientDescent one per round, along the gradient of all of its rows. `learning_rate` sets the rates, with t
+        counted in steps; most rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take steps by
+        row, choose their length themselves, and converge to the exact minimum of a smooth loss with an L2 penalty.
     sampling : {"uniform", "importance"} or `dsgd.local.Importance`, default "uniform"
-        Which rows steps are taken on. "uniform" visits each once an epoch. "importance" draws as many, from the second
-        epoch on, with probabilities in proportion to the gradients that rows had when they were last seen, and divides
-        steps by the probabilities: less noise where few rows have large gradients. Losses of an epoch are estimates.
+        Which rows steps are taken on. "uniform" visits each row once per epoch. From the second epoch on, "importance"
+        draws the same number of rows with probabilities proportional to their last gradients, and divides steps by
+        these probabilities: less noise if few rows have large gradients. The losses of an epoch are then estimates.
     features : `dsgd.kernel_approximation.RandomFeatures` or None, default None
-        The model is linear in these features of rows, nearly a kernel machine. They are made block by block as rows are
-        visited, and no matrix of all rows and features exists; every rank draws the same ones from a seed, that of
-        `features` or else of `random_state`. `coef_` has a column for each feature.
+        The model is linear in these features of the rows, which approximates a kernel machine. Features are computed
+        block by block as rows are visited, and never stored for all rows. Every rank draws the same ones from a seed,
+        that of `features` or else of `random_state`. `coef_` has a column for each feature.
     encoder : `dsgd.preprocessing.ColumnEncoder`, "auto" or None, default None
-        What becomes of the columns of tables and of files of tables: numbers, categories, dates and texts, some of them
-        missing. "auto" is ``ColumnEncoder()``, and None takes numbers as they are. It is fitted with the model, and
-        `coef_` has a column for each of its features.
+        How to turn the columns of tables and of files of tables into features: numbers, categories, dates and texts,
+        with or without missing values. "auto" is ``ColumnEncoder()``; None takes numbers as they are. The encoder is
+        fitted with the model, and `coef_` has a column for each of its features.
     client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
-        `dsgd.sim.SimulatedCluster` ranks run in this process, on a virtual clock.
+        `dsgd.sim.SimulatedCluster`, ranks run in this process on a virtual clock.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
         What happens on a cluster when a worker is lost or hangs: raise the error; continue with all rows on the
-        remaining workers; or continue with the remaining ranks and the rows they hold. The objects set how often.
+        remaining workers; or continue with the remaining ranks and the rows they hold. The objects also limit how
+        often.
     checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
         Folder or URL where ``fit`` writes the state of training, every 30 seconds by default. A folder that holds
         checkpoints of another fit is refused.
     resume_from : "auto", str, path or None, default None
         Folder or URL of checkpoints from which ``fit`` continues, with the same data and parameters. "auto" continues
-        from what is in the folder of `checkpoint`, or starts from the beginning if it is empty.
+        from the checkpoints in the folder of `checkpoint`, or starts from the beginning if it has none.
     elastic : bool, default False
         Whether workers that join the cluster take part from the next epoch on.
     timeouts : `dsgd.runtime.Timeouts` or None, default None
-        How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None takes what the
-        settings ``dsgd.runtime.timeouts`` of Dask say.
+        How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None uses the Dask
+        settings ``dsgd.runtime.timeouts``.
     priority : int or None, default None
-        On a cluster that others use, fits of a higher one get workers first. None takes what the setting
-        ``dsgd.runtime.priority`` of Dask says, else 0.
+        On a shared cluster, fits with a higher priority get workers first. None uses the Dask setting
+        ``dsgd.runtime.priority``, or 0.
     integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
-        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
+        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
+        ``dsgd.runtime.integrity``, or "none".
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
-        the same to the bit.
+        the same, bit for bit.
     storage : {"float16", "bfloat16"} or None, default None
-        Keep packed rows in 16 bits an entry, half of the memory and of what an epoch reads, and train in float32; see
-        :doc:`/performance`. Dense rows are rounded once, and the model is that of the rounded rows to the bit. float16
-        has 11 bits of precision and numbers up to 65504, bfloat16 has 8 bits and the range of float32. ``predict`` and
-        ``score`` read the rows that they are given.
+        Keep packed rows in 16 bits per entry, which halves their memory and the bytes that an epoch reads, and train in
+        float32; see :doc:`/performance`. Dense rows are rounded once, and the model is that of the rounded rows, bit
+        for bit. float16 has 11 bits of precision and numbers up to 65504; bfloat16 has 8 bits and the range of float32.
+        ``predict`` and ``score`` use the rows as given.
 
     Attributes
     ----------
     encoder_ : ColumnEncoder
-        The encoder, fitted; of files without `encoder` one that takes numbers as they are.
+        The fitted encoder. For files without `encoder`, one that takes numbers as they are.
     n_features_in_ : int
-        Features seen in ``fit``; columns, if there is an encoder.
+        Features seen in ``fit``; with an encoder, columns.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
     n_iter_ : int
@@ -208,23 +210,23 @@ class AbstractSGD(AbstractLinearEstimator):
     loss_curve_ : list of float
         Training loss of every epoch.
     history_ : list of dict
-        A line per epoch: ``epoch``, ``train_loss``, ``seconds`` since training began, ``valid_score`` if there are
+        An entry per epoch: ``epoch``, ``train_loss``, ``seconds`` since training began, ``valid_score`` if there are
         validation rows, ``dispersion`` of the ranks' models, ``bytes_sent`` by all ranks and ``communication_s``, the
-        mean of what ranks have sent and waited for. ``history_.to_frame()`` is a pandas frame.
+        mean seconds that ranks spent sending and waiting. ``history_.to_frame()`` is a pandas frame.
     best_score_, best_epoch_ : float, int
-        The best validation score and its first epoch, counted from 1, if there are validation rows.
+        With validation rows: the best score and the first epoch that reached it, counted from 1.
     sync_history_ : list of dict
         The periods of ``sync="auto"``, in order: their start in ``rows`` of the rank with the most rows and in
         ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
     ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank; a pickle of the model leaves it out.
+        Seconds and bytes of every rank; not part of a pickle of the model.
     rank_coef_, rank_intercept_ : array, shape (n_ranks, ...)
-        ``coef_`` and ``intercept_`` of each rank before they were combined; of ``sync=DPSGD(keep_models=True)``.
+        ``coef_`` and ``intercept_`` of each rank before they were combined; only with ``sync=DPSGD(keep_models=True)``.
     fit_report_ : dict
-        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
-        seconds of the whole fit went, ``recoveries`` and ``rows_lost`` report survived failures.
+        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks. ``stages`` says where the
+        seconds of the whole fit went; ``recoveries`` and ``rows_lost`` report survived failures.
     loss_functions : mapping
-        Of the class: the row of each loss, and the default of its threshold if it has one.
+        Attribute of the class: the table row of each loss, and the default of its threshold if it has one.
     """
 
     # The parameters, which `__init__` only stores; where there is no default, the final classes say it.
@@ -288,24 +290,24 @@ class AbstractSGD(AbstractLinearEstimator):
         y_val: Any = None,
         sample_weight_val: Any = None,
     ) -> Self:
-        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
+        """Train. Each of several ranks trains on part of the rows; see `n_jobs` for the effect on the model.
 
         Parameters
         ----------
         X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
             Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Threads and
             simulated ranks take a list of such tuples, one for each rank. Parquet, CSV and Arrow files (paths, globs)
-            are read here, or with `client` by the workers, row group by row group.
+            are read row group by row group, by this process or, with `client`, by the workers.
         y : array-like, dask collection or str, shape (n_samples,)
-            Targets, or the name of their column in a table or in files of tables; None where blocks or svmlight files
-            hold them.
+            Targets, or the name of their column in a table or in files of tables; None if blocks or svmlight files hold
+            them.
         coef_init, intercept_init : array or None
-            Where to begin.
+            Initial coefficients and intercepts.
         sample_weight : array-like, dask array, str or None, shape (n_samples,)
             Weights, or the name of their column. A whole number stands for that many copies of the row, zero for none.
         X_val : array, sparse matrix, DataFrame, Rows or files of tables, optional
-            Validation rows, in the memory of this process: they are scored after every epoch, with `early_stopping`
-            they decide when to stop, in place of rows held out, and without it they only go into `history_`.
+            Validation rows in the memory of this process, scored after every epoch. With `early_stopping` they decide
+            when to stop, in place of held-out rows; without it, their scores only appear in `history_`.
         y_val : array-like or str, shape (n_samples_val,)
             Their targets, or the name of the column.
         sample_weight_val : array-like, str or None, shape (n_samples_val,)

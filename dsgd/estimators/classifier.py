@@ -47,38 +47,37 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
 
-    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDClassifier`; further
-    parameters set where training runs and how ranks synchronise.
+    It has the parameters, defaults and fitted attributes of `sklearn.linear_model.SGDClassifier`. Further parameters
+    set where training runs and how ranks synchronise.
 
     Parameters
     ----------
     loss : {"hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron", "squared_error", "huber", \
 "epsilon_insensitive", "squared_epsilon_insensitive", "softmax"} or `dsgd.CustomLoss`, default "hinge"
-        The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression, of several classes each against the
-        rest, and ``"softmax"`` multinomial logistic regression, of all together. With two classes these are the same.
-        One of your own is given targets +1 and -1.
+        ``"hinge"`` is a linear SVM. ``"log_loss"`` is logistic regression, with several classes each against the rest,
+        and ``"softmax"`` is multinomial logistic regression of all classes together; with two classes, these are the
+        same. A custom loss gets targets +1 and -1.
     tol : float or None, default 1e-3
-        Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
-        improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not;
-        ``"softmax"`` has one for all.
-        None trains for exactly `max_iter` epochs.
+        Stop once the objective (training loss plus penalty) or, with `early_stopping`, the validation score has not
+        improved by `tol` for `n_iter_no_change` epochs. With several classes, the objective of each class against the
+        rest must meet this; ``"softmax"`` has a single objective. None trains for exactly `max_iter` epochs.
     learning_rate : str, `dsgd.local.Cyclical` or `dsgd.local.OneCycle`, default "optimal"
         Step size. ``"optimal"``: 1/(alpha (t0 + t)). ``"constant"``: eta0. ``"invscaling"``: eta0/t^power_t.
         ``"adaptive"``: eta0, divided by 5 on plateaus. ``"pegasos"``: 1/(alpha t). ``"per_epoch"``: 1/(alpha epoch).
-        ``"triangular"``, ``"triangular2"``, ``"exp_range"``: up from eta0 and down again in cycles, and ``"one_cycle"``
-        once; the objects set how high, and how many steps. t counts the samples of the rank.
+        ``"triangular"``, ``"triangular2"`` and ``"exp_range"`` rise from eta0 and fall again in cycles, ``"one_cycle"``
+        once; the objects set the peak and the number of steps. t counts the samples of the rank.
     power_t : float, default 0.5
-        Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
+        Exponent of ``"invscaling"``. Values below zero, with which rates grow, are deprecated as in scikit-learn.
     validation_fraction : float, default 0.1
-        Share of rows held out. One rank holds out what scikit-learn's ``StratifiedShuffleSplit`` does with the same
-        `random_state`; of several ranks each draws from its own rows.
+        Share of rows held out. One rank holds out the same rows as scikit-learn's ``StratifiedShuffleSplit`` with the
+        same `random_state`; each of several ranks draws from its own rows.
     class_weight : dict, "balanced" or None, default None
         Weight of each class; ``"balanced"`` uses the counts over all data.
 
     Attributes
     ----------
     coef_ : array, shape (1, n_features) or (n_classes, n_features)
-        Weights; with more than two classes one row per class, against the rest or with ``"softmax"`` beside the others.
+        Weights; with more than two classes, one row per class (against the rest or, with ``"softmax"``, jointly).
     intercept_ : array, shape (1,) or (n_classes,)
         Intercepts.
     classes_ : array, shape (n_classes,)
@@ -120,13 +119,13 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         y_val: Any = None,
         sample_weight_val: Any = None,
     ) -> Self:
-        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
+        """Train. Each of several ranks trains on part of the rows; see `n_jobs` for the effect on the model.
 
         Parameters
         ----------
         y : array-like, dask collection or str, shape (n_samples,)
-            Labels of any kind, or the name of their column in a table or in files of tables; None where blocks or
-            svmlight files hold them.
+            Labels of any kind, or the name of their column in a table or in files of tables; None if blocks or svmlight
+            files hold them.
         """
         validation = X_val, y_val, sample_weight_val
         self.__dict__.pop("_grows", None)
@@ -139,19 +138,19 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         """Train for one epoch on these rows, continuing from the last call.
 
         The state of the ranks continues with the model: the memory of the strategy, of its compressor and of the local
-        rule, and the position of random numbers. So k calls are one `fit` of k epochs, bit for bit on the same rows
-        with ``shuffle=False``. Another number of ranks takes the state over as from a checkpoint. With another `sync`
-        or `optimizer`, with sparse rows after dense ones, and after `fit`, the state starts afresh.
+        rule, and the position of random numbers. So with ``shuffle=False``, k calls on the same rows equal one `fit` of
+        k epochs, bit for bit. A different number of ranks takes over the state as from a checkpoint. After a change of
+        `sync` or `optimizer`, with sparse rows after dense ones, and after `fit`, the state is reset.
 
         Parameters
         ----------
         X, y, sample_weight
             As for `fit`; `class_weight` must be given as a dictionary or None.
         classes : array-like, "grow" or None
-            All labels there will ever be, on the first call; None in later ones. Where they are not known, ``"grow"``:
-            the classes are those of the rows so far, and labels that come later get outputs of their own, which begin
-            at zeros. It may come with any call, also after `fit`, and holds for those after it. A string was never a
-            set of two classes, so that it means nothing else.
+            On the first call, all labels that will ever occur; None in later calls. If they are not known, ``"grow"``:
+            the classes are those of the rows so far, and each new label gets an output that starts at zero. ``"grow"``
+            may be passed in any call, also after `fit`, and applies to that call and all later ones. It cannot be
+            mistaken for labels, because a string was never a set of two classes.
 
         Returns
         -------
@@ -160,18 +159,18 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Raises
         ------
         InvalidParameterError
-            ``class_weight="balanced"``: the class counts of later calls are not known yet; or ``early_stopping``, which
-            needs epochs over one set of rows.
+            ``class_weight="balanced"``, because the class counts of later calls are unknown; or ``early_stopping``,
+            which needs epochs over one set of rows.
         InvalidDataError
-            The first call says nothing of the classes, or has rows of one class alone and ``classes="grow"``; a later
-            one has labels that are not among them, without ``"grow"``.
+            The first call does not give the classes, or has rows of only one class with ``classes="grow"``; a later
+            call has unknown labels, without ``"grow"``.
 
         Notes
         -----
-        With a new class, outputs of others keep coefficients, averages and what the `optimizer` remembers, and the step
-        counter goes on. Of two classes the one output w becomes -w and w, or with ``"softmax"`` -w/2 and w/2, which
-        decide as before. The mean of `average` counts a new class as zero for the steps before it came. The memory of
-        `sync`, of rows and of the L1 penalty begins anew.
+        When a class is added, the outputs of the others keep their coefficients, their averages and the state of the
+        `optimizer`, and the step counter continues. The single output w of two classes becomes -w and w, or with
+        ``"softmax"`` -w/2 and w/2, which decide as before. The mean of `average` counts a new class as zero for the
+        steps before it was added. The memory of `sync`, of rows and of the L1 penalty is reset.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
@@ -220,8 +219,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Returns
         -------
         array, shape (n, n_classes)
-            Of ``"softmax"`` those of the model; else one-versus-rest probabilities, normalised (Zadrozny and Elkan,
-            SIGKDD 2002).
+            With ``"softmax"``, the probabilities of the model; otherwise one-versus-rest probabilities, normalised
+            (Zadrozny and Elkan, SIGKDD 2002).
         """
         if self._is_lazy(X):
             check_is_fitted(self)
@@ -258,8 +257,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDClassifier
-            Fitted; predicts without dsgd. With ``loss="softmax"``, which it does not have, a `LogisticRegression`. A
-            loss of your own is left out.
+            Fitted; predicts without dsgd. A `LogisticRegression` with ``loss="softmax"``, which the class does not
+            have. A custom loss is left out.
         """
         from sklearn.linear_model import LogisticRegression
         from sklearn.linear_model import SGDClassifier as Plain
@@ -281,7 +280,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Returns
         -------
         SGDClassifier
-            Fitted; predicts the same, and ``partial_fit`` goes on from the last step.
+            Fitted, with the same predictions; ``partial_fit`` continues from the last step.
 
         Raises
         ------

@@ -30,34 +30,35 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
 
         (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
 
-    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDRegressor`; further
-    parameters set where training runs and how ranks synchronise. Scale the features first: SGD is sensitive to it.
+    It has the parameters, defaults and fitted attributes of `sklearn.linear_model.SGDRegressor`. Further parameters set
+    where training runs and how ranks synchronise. Scale the features first: SGD is sensitive to their scale.
 
     Parameters
     ----------
     loss : {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "quantile", "poisson", \
 "gamma", "tweedie"} or `dsgd.CustomLoss`, default "squared_error"
-        The loss, by name or as two functions of your own. The last three names are half deviances with a log link:
-        w'x + b is the logarithm of the mean, ``predict`` returns the mean, and ``score`` the share D2 of the deviance
-        that is explained, all as in `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with
-        "poisson" and with "tweedie" of a power below 2, else above zero.
+        The loss, by name or as a custom loss. The last three names are half deviances with a log link: w'x + b is the
+        logarithm of the mean, ``predict`` returns the mean, and ``score`` the share D2 of the deviance that is
+        explained, as in `sklearn.linear_model.PoissonRegressor`. Targets must be zero or more with "poisson" and with
+        "tweedie" of a power below 2, and above zero otherwise.
     quantile : float, default 0.5
         The quantile that ``loss="quantile"`` predicts, in (0, 1).
     tweedie_power : float, default 1.5
-        Power of the mean that the variance grows with, of ``loss="tweedie"``, in [1, 2]: 1 is "poisson", 2 is "gamma".
+        Power of ``loss="tweedie"``, in [1, 2]: the variance grows like the mean to this power. 1 is "poisson", 2 is
+        "gamma".
     tol : float or None, default 1e-3
-        Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
+        Stop once the objective (training loss plus penalty) or, with `early_stopping`, the validation score has not
         improved by `tol` for `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
     learning_rate : str, `dsgd.local.Cyclical` or `dsgd.local.OneCycle`, default "invscaling"
         Step size. ``"optimal"``: 1/(alpha (t0 + t)). ``"constant"``: eta0. ``"invscaling"``: eta0/t^power_t.
         ``"adaptive"``: eta0, divided by 5 on plateaus. ``"pegasos"``: 1/(alpha t). ``"per_epoch"``: 1/(alpha epoch).
-        ``"triangular"``, ``"triangular2"``, ``"exp_range"``: up from eta0 and down again in cycles, and ``"one_cycle"``
-        once; the objects set how high, and how many steps. t counts the samples of the rank.
+        ``"triangular"``, ``"triangular2"`` and ``"exp_range"`` rise from eta0 and fall again in cycles, ``"one_cycle"``
+        once; the objects set the peak and the number of steps. t counts the samples of the rank.
     power_t : float, default 0.25
-        Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
+        Exponent of ``"invscaling"``. Values below zero, with which rates grow, are deprecated as in scikit-learn.
     validation_fraction : float, default 0.1
-        Share of rows held out. One rank holds out what scikit-learn's ``ShuffleSplit`` does with the same
-        `random_state`; of several ranks each draws from its own rows.
+        Share of rows held out. One rank holds out the same rows as scikit-learn's ``ShuffleSplit`` with the same
+        `random_state`; each of several ranks draws from its own rows.
 
     Attributes
     ----------
@@ -103,7 +104,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         y_val: Any = None,
         sample_weight_val: Any = None,
     ) -> Self:
-        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs)."""
+        """Train. Each of several ranks trains on part of the rows; see `n_jobs` for the effect on the model."""
         validation = X_val, y_val, sample_weight_val
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
         self._warn_if_not_converged()
@@ -114,9 +115,9 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         """Train for one epoch on these rows, continuing from the last call.
 
         The state of the ranks continues with the model: the memory of the strategy, of its compressor and of the local
-        rule, and the position of random numbers. So k calls are one `fit` of k epochs, bit for bit on the same rows
-        with ``shuffle=False``. Another number of ranks takes the state over as from a checkpoint. With another `sync`
-        or `optimizer`, with sparse rows after dense ones, and after `fit`, the state starts afresh.
+        rule, and the position of random numbers. So with ``shuffle=False``, k calls on the same rows equal one `fit` of
+        k epochs, bit for bit. A different number of ranks takes over the state as from a checkpoint. After a change of
+        `sync` or `optimizer`, with sparse rows after dense ones, and after `fit`, the state is reset.
 
         Parameters
         ----------
@@ -137,8 +138,8 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         Returns
         -------
         sklearn.linear_model.SGDRegressor
-            Fitted; predicts without dsgd. A loss of your own is left out. Of other losses that it does not have
-            a `QuantileRegressor`, `PoissonRegressor`, `GammaRegressor` or `TweedieRegressor`.
+            Fitted; predicts without dsgd. A custom loss is left out. For other losses that the class does not have, a
+            `QuantileRegressor`, `PoissonRegressor`, `GammaRegressor` or `TweedieRegressor`.
         """
         check_is_fitted(self)
         return to_plain(self, peer_of(self.loss), ())
@@ -155,7 +156,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         Returns
         -------
         SGDRegressor
-            Fitted; predicts the same, and ``partial_fit`` goes on from the last step.
+            Fitted, with the same predictions; ``partial_fit`` continues from the last step.
 
         Raises
         ------

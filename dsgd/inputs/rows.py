@@ -242,9 +242,10 @@ class Rows:
         keeps arrays in this process, and dask collections on the current client or the local cluster.
     keep : int, default 1
         For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
-        large as X. The set that was used least recently goes first.
+        large as X. The least recently used set is dropped first.
     storage : {"float16", "bfloat16"} or None, default None
-        How `SGDClassifier` and `SGDRegressor` keep packed rows, see there; their own `storage` is None or the same.
+        The format in which `SGDClassifier` and `SGDRegressor` keep packed rows, see there; their own `storage` must be
+        None or the same.
 
     Attributes
     ----------
@@ -258,7 +259,7 @@ class Rows:
     InvalidDataError
         X, y and sample_weight cannot be trained on.
     InvalidParameterError
-        `client` is simulated, `keep` is below zero, or `storage` is no format.
+        `client` is simulated, `keep` is below zero, or `storage` is not one of the formats.
 
     Examples
     --------

@@ -33,9 +33,9 @@ _PRIORITY: Final = 100
 
 
 class DetachedFit:
-    """A fit that runs on a cluster whether or not anybody waits for it; `submit` and `attach` return it.
+    """A fit that runs on a cluster whether or not any process waits for it; `submit` and `attach` return it.
 
-    Its methods are those of a future. Any number of processes may hold one for the same fit.
+    It has the methods of a future. Any number of processes may hold one for the same fit.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ class DetachedFit:
         return find_job(self.id, self._client)
 
     def done(self) -> bool:
-        """Return whether it has ended, well or not."""
+        """Return whether it has ended, successfully or not."""
         return self.status not in ("queued", "running")
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the fitted estimator, once it is there; its client is that of this process.
+        """Wait for the fit and return the fitted estimator, with the client of this process.
 
         The result stays on the cluster until it is forgotten.
 
@@ -89,11 +89,9 @@ class DetachedFit:
         Raises
         ------
         Exception
-            The error that ``fit`` has raised on the cluster, of its own type and with its cause; a note has the
-            traceback.
+            The error that ``fit`` raised on the cluster, of the same type and with its cause; a note has the traceback.
         WorkerLostError
-            The worker that drove the fit left the cluster, and the estimator's ``on_failure`` does not let it begin
-            again.
+            The worker that drove the fit left the cluster, and the estimator's ``on_failure`` does not allow a restart.
         GangError
             The cluster was restarted, or the worker that held the fitted estimator left.
         concurrent.futures.CancelledError
@@ -101,14 +99,14 @@ class DetachedFit:
         TimeoutError
             It has not ended within `timeout`.
         ClusterError
-            The scheduler does not know the fit (any more); says why, if it knows.
+            The scheduler does not know the fit, or no longer knows it; the message gives the reason if it is known.
         ClusterUnreachableError
             The scheduler does not answer.
         """
         return unpacked(self._outcome(timeout).value, self._client)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that `result` would raise, or None; waits as `result` does.
+        """Return the error that `result` would raise, or None; waits like `result`.
 
         Raises
         ------
@@ -125,8 +123,8 @@ class DetachedFit:
     def cancel(self) -> bool:
         """Stop the fit; return whether it had not ended yet.
 
-        Its ranks stop as those of any job do. What its driver does between two gangs is not interrupted, but it gets
-        no workers any more.
+        Its ranks stop like those of any job. Work of its driver between two gangs is not interrupted, but gets no more
+        workers.
         """
         return cancel(self.id, self._client)
 
@@ -191,20 +189,20 @@ def submit(
     """Start ``estimator.fit(X, y)`` on a cluster and return at once; the fit outlives this process.
 
     A worker of the cluster drives it in place of this process: it calls ``fit`` of a copy of the estimator, in which
-    every estimator of dsgd trains on this cluster. The result is that of ``fit`` here, to the bit.
+    every estimator of dsgd trains on this cluster. The result is that of ``fit`` here, bit for bit.
 
-    When this returns, the cluster has all that the fit needs. Futures in dask collections stay where they are, and are
-    held until the fit ends. Lazy collections and files are read by the workers. Arrays of this process are sent to one
-    worker, which sends them on as ``fit`` does: it needs memory for them twice.
+    When this returns, the cluster has everything that the fit needs. Futures in dask collections stay where they are,
+    and are held until the fit ends. Lazy collections and files are read by the workers. Arrays of this process are sent
+    to one worker, which forwards them like ``fit`` and needs memory for two copies.
 
     Parameters
     ----------
     estimator : estimator
-        One of dsgd, or a pipeline or search that contains some. It is copied; the object itself is not fitted.
+        An estimator of dsgd, or a pipeline or search that contains some. It is copied; the object itself is not fitted.
     X, y : object
-        As for its ``fit``; not `Rows`, which belong to this process.
+        Data as for its ``fit``; not `Rows`, which belong to this process.
     client : distributed.Client or None, default None
-        The cluster; None takes that of the estimator, else the current client.
+        The cluster; None uses the client of the estimator, or else the current client.
     keep_s : float, default 86400
         How long the result stays on the cluster after the end of the fit, in seconds.
     **fit_params
@@ -276,7 +274,7 @@ def attach(fit_id: str, *, client: Any = None) -> DetachedFit:
     Raises
     ------
     ClusterError
-        The scheduler does not know it, or knows several that begin so.
+        The scheduler does not know it, or knows several fits whose `id` begins like this.
     """
     client = require_cluster(client)
     found = find_job(fit_id, client)

@@ -1,8 +1,8 @@
-"""Losses of the user's own: two functions of target and prediction, compiled in every process that trains.
+"""Custom losses: two functions of target and prediction, compiled in every process that trains.
 
-Kernels are compiled once, for all losses. What they are given of this one is the address of a table of two addresses
-(`dsgd.kernels.calls`), which has a meaning in one process only; so what travels is the functions, and every process
-compiles them when it first trains.
+Kernels are compiled once, for all losses. They receive a custom loss as the address of a table of two addresses
+(`dsgd.kernels.calls`), which is valid in one process only. So the functions travel, and every process compiles them
+when it first trains.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _ROUNDING: Final = 1e-3
 
 @dataclass(frozen=True, repr=False)
 class CustomLoss:
-    """A loss of your own for `SGDClassifier` and `SGDRegressor`: its value and its slope.
+    """A custom loss for `SGDClassifier` and `SGDRegressor`: its value and its slope.
 
-    Both are functions of two floats, in the part of Python that numba compiles: arithmetic, conditions, ``math``. They
-    are called for every row, without the interpreter. A classifier calls them with targets +1 and -1, once for each
-    class against the rest if there are more than two. The slope is clipped to +-1e12, as that of every loss.
+    Both are functions of two floats, written in the subset of Python that numba compiles: arithmetic, conditions,
+    ``math``. They are called for every row, without the interpreter. A classifier calls them with targets +1 and -1,
+    with more than two classes once for each class against the rest. The slope is clipped to +-1e12, as for every loss.
 
-    Functions of a loss, numbers that they refer to included, are fixed when it is made. It can be pickled, lambdas too.
+    The functions and all numbers they refer to are fixed when the loss is created. It can be pickled, even with
+    lambdas.
 
     Parameters
     ----------
@@ -50,18 +51,18 @@ class CustomLoss:
     slope : callable
         ``slope(y, p)``: its derivative with respect to p; at a corner any slope between those on both sides.
     curvature : float or None, default None
-        Most by which the slope changes over a unit of the prediction. `SAGA` and `SVRG` find the length of their steps
-        from it, and several ranks how far they may raise rates. None says that there is no bound.
+        The largest change of the slope per unit of the prediction. `SAGA` and `SVRG` derive the length of their steps
+        from it; with several ranks, it limits how far rates are raised. None means that there is no bound.
 
     Raises
     ------
     InvalidParameterError
-        `value` or `slope` is no function of two arguments, or `curvature` not above zero. What a fit finds: one is not
-        compiled, is not finite, or `slope` is not the slope of `value`.
+        `value` or `slope` is not a function of two arguments, or `curvature` is not positive. Raised by ``fit``: a
+        function does not compile or is not finite, or `slope` is not the slope of `value`.
 
     Examples
     --------
-    An expectile: what is predicted too low costs nine times as much.
+    An expectile: predictions that are too low cost nine times as much.
 
     >>> import numpy as np
     >>> from dsgd import CustomLoss, SGDRegressor

@@ -1,4 +1,4 @@
-"""Mixed columns as rows of numbers: a transformer of scikit-learn that never makes a dense matrix of categories."""
+"""Mixed columns as rows of numbers: a scikit-learn transformer that never makes a dense matrix of categories."""
 
 from __future__ import annotations
 
@@ -27,53 +27,54 @@ BATCH_ROWS: Final = 65_536
 class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     """Columns of numbers, categories, dates and texts as rows of a CSR matrix.
 
-    - Numbers are standardised: (x - mean) / standard deviation, over all rows that have one. A missing number becomes
-      the mean, and a further feature says that it was missing, if any was in ``fit``.
-    - Categories (strings, and categorical types) are one-hot, or hashed to a feature and a sign where there are many. A
-      missing one is a category. An unknown one has no feature.
-    - Dates become a standardised time, and sine and cosine of the time of day, week and year.
-    - Texts are hashed n-grams of words, of Euclidean norm one, as of scikit-learn's `HashingVectorizer`.
+    - Numbers are standardised: (x - mean) / standard deviation, over all rows that have a value. A missing number
+      becomes the mean; if any was missing in ``fit``, a further feature marks missing numbers.
+    - Categories (strings, and categorical types) are one-hot; columns with many of them are hashed to a feature and a
+      sign. A missing value is a category. An unknown category has no feature.
+    - Dates become a standardised time, and sines and cosines of the time of day, week and year.
+    - Texts become hashed n-grams of words, of Euclidean norm one, as with scikit-learn's `HashingVectorizer`.
 
-    The features are in this order: numbers and dates, one-hot columns, hashed categories, texts. Of numbers and dates
-    alone the result is a dense array.
+    The features are in this order: numbers and dates, one-hot columns, hashed categories, texts. If all columns are
+    numbers and dates, the result is a dense array.
 
     Parameters
     ----------
     columns : mapping or None, default None
-        What becomes of some columns, by name: ``"numeric"``, ``"passthrough"`` (a number as it is, which may not be
-        missing), ``"onehot"``, ``"hash"``, ``"text"``, ``"date"`` or ``"drop"``. All others go by their type.
+        How to encode some columns, by name: ``"numeric"``, ``"passthrough"`` (a number as it is, which may not be
+        missing), ``"onehot"``, ``"hash"``, ``"text"``, ``"date"`` or ``"drop"``. All others are encoded by their type.
     categorical : {"auto", "onehot", "hash"}, default "auto"
-        What becomes of columns of categories; "auto" hashes those that have more than `max_categories` in ``fit``.
+        How to encode columns of categories; "auto" hashes those with more than `max_categories` of them in ``fit``.
     max_categories : int, default 10_000
         See `categorical`.
     min_frequency : int, default 1
-        One-hot categories that come less often in ``fit`` share one feature, as do unknown ones then.
+        One-hot categories that occur less often in ``fit`` share one feature, as unknown categories then do.
     n_hashed : int, default 2**18
-        Features of all hashed columns together, and of each text.
+        Number of features of all hashed columns together, and of each text.
     ngram_range : tuple of int, default (1, 1)
-        The least and the largest number of words of the n-grams of texts.
+        The smallest and the largest number of words in the n-grams of texts.
     handle_unknown : {"ignore", "error"}, default "ignore"
-        Whether a category that ``fit`` has not seen has no feature, or is an error; of one-hot columns.
+        Whether an unknown category in a one-hot column has no feature or is an error.
     dtype : dtype, default numpy.float32
-        Of the result, float32 or float64.
+        Type of the result, float32 or float64.
 
     Attributes
     ----------
     n_features_in_ : int
         Columns of the table.
     feature_names_in_ : array of str, shape (n_columns,)
-        Their names, if they are strings. A table to transform needs these, in any order; others in it are left out.
+        Their names, if they are strings. A table to transform must have these columns, in any order; others are
+        ignored.
     n_features_out_ : int
         Features of the result.
     roles_ : dict
-        What became of each column.
+        How each column is encoded.
     n_samples_seen_ : int
         Rows of ``fit``.
 
     Notes
     -----
-    Mean and variance are those of all rows to the last bit however the rows are cut, so the encoder is the same from
-    one table, from the partitions of a dask dataframe, and from files that the ranks of a fit read; see
+    Mean and variance are exact for all rows to the last bit, however the rows are split. So the encoder is the same
+    from one table, from the partitions of a dask dataframe, and from files that the ranks of a fit read; see
     `dsgd.preprocessing.statistics`.
 
     Sources: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009, for hashing with signs.
@@ -134,7 +135,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Raises
         ------
         InvalidDataError
-            A column cannot become what it is to.
+            A column cannot be encoded as requested.
         InvalidParameterError
             A parameter is outside its domain.
         """
@@ -238,7 +239,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : DataFrame, Arrow table, anything with ``__arrow_c_stream__``, or array, shape (n, n_columns)
-            The rows; columns are found by their names, of an array by their places.
+            The rows; columns are found by name, or in an array by position.
 
         Returns
         -------
@@ -248,7 +249,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Raises
         ------
         InvalidDataError
-            A column is missing, or has values that it cannot have.
+            A column is missing, or has values that cannot be encoded.
         """
         check_is_fitted(self)
         table = self.checked(X)
@@ -294,12 +295,13 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         input_features : array of str or None, default None
-            Ignored: the names are made of those of the columns.
+            Ignored: the names are derived from those of the columns.
 
         Returns
         -------
         array of str, shape (n_features_out,)
-            The name of a column, and ``_`` and a category, ``missing``, ``infrequent``, or the part of a date or text.
+            The name of a column, followed by ``_`` and a category, ``missing``, ``infrequent``, or the part of a date
+            or text.
         """
         check_is_fitted(self)
         del input_features

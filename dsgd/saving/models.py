@@ -44,21 +44,22 @@ class SavingMixin:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this model to a file of arrays and JSON, without code; `dsgd.load` reads it.
 
-        The file has the parameters and all fitted attributes; predictions of the loaded model are the same to the bit,
-        and ``partial_fit`` goes on as it would have. Left out are the cluster and the folders of checkpoints
-        (``client``, ``checkpoint``, ``resume_from``), callbacks, metadata requests, the ledger, and reports that are no
-        plain data.
+        The file has the parameters and all fitted attributes. Predictions of the loaded model are the same, bit for
+        bit, and ``partial_fit`` continues as it would have. Left out are the cluster and the folders of checkpoints
+        (``client``, ``checkpoint``, ``resume_from``), callbacks, metadata requests, the ledger, and reports that are
+        not plain data.
 
         Parameters
         ----------
         path : str or os.PathLike
-            A file, or the URL of one that fsspec can open (``"s3://bucket/model.dsgd"``). One that is there is
-            replaced, as a whole.
+            A file, or the URL of one that fsspec can open (``"s3://bucket/model.dsgd"``). An existing file is replaced
+            as a whole.
 
         Raises
         ------
         ModelFileError
-            A parameter or a fitted attribute is no data: a function as kernel, a strategy of your own. Names it.
+            A parameter or a fitted attribute is not data: a function as kernel, a custom strategy. The message names
+            it.
         OSError
             The file cannot be written.
         """
@@ -91,7 +92,7 @@ def is_model_file(path: str | os.PathLike[str]) -> bool:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that its ``save`` wrote; nothing that the file holds is run.
+    """Read a model written by its ``save``; nothing in the file is executed.
 
     Parameters
     ----------
@@ -101,13 +102,13 @@ def load(path: str | os.PathLike[str]) -> Any:
     Returns
     -------
     estimator
-        The model, whose predictions are the same to the bit. It has no client; see `SGDClassifier.save`.
+        The model, whose predictions are the same, bit for bit. It has no client; see `SGDClassifier.save`.
 
     Raises
     ------
     ModelFileError
-        The file is damaged, of a later format, or no model; or it names a class or a parameter that this version of
-        dsgd does not have.
+        The file is damaged, has a later format, or is not a model; or it names a class or a parameter that this version
+        of dsgd does not have.
     OSError
         There is no such file, or it cannot be read.
 

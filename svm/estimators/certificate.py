@@ -22,17 +22,18 @@ __all__ = ["screen"]
 def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weight: Any = None) -> FloatMatrix:
     r"""Return the dual coefficients of training rows that the gap of a fitted model proves.
 
-    The solution is within :math:`\sqrt{G}` of the optimum in feature space, G being its duality gap, computed over all
-    rows in float64. Rows outside of the margin by more than that, and by the remaining uncertainty of the intercept,
-    have the coefficient 0 at every optimum; rows inside have that of their bound. Free support vectors are never
-    proven. The smaller ``tol``, the more rows are proven. (`dsgd.svm.certify.screening` has the proof.)
+    The solution is within :math:`\sqrt{G}` of the optimum in feature space, where G is its duality gap, computed over
+    all rows in float64. Rows outside the margin by more than this and the remaining uncertainty of the intercept have
+    the coefficient 0 at every optimum; rows inside by as much have the coefficient of their bound. Free support vectors
+    are never proven. The smaller ``tol``, the more rows are proven. (`dsgd.svm.certify.screening` has the proof.)
 
     Parameters
     ----------
     model : SVC, SVR or OneClassSVM
-        Fitted, with a linear, rbf, or polynomial kernel (of whole degree and ``coef0 >= 0``): inner products.
+        A fitted model whose kernel is an inner product: linear, rbf, or polynomial with an integer degree and ``coef0
+        >= 0``.
     X : array or sparse matrix, shape (n_samples, n_features)
-        The rows it was fitted on, all of them.
+        All rows that it was fitted on.
     y : array-like, shape (n_samples,), or None
         Their labels or targets; None for `OneClassSVM`.
     sample_weight : array-like, shape (n_samples,), or None
@@ -47,9 +48,9 @@ def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weig
     Raises
     ------
     InvalidParameterError
-        The kernel is not known to be an inner product, or the model is another.
+        The kernel is not known to be an inner product, or the model is of another class.
     InvalidDataError
-        Rows are not as many as in ``fit``.
+        The number of rows differs from ``fit``.
 
     Examples
     --------

@@ -53,19 +53,19 @@ _SMALL = 2000
 
 @inherit_method_docs
 class AbstractKernelSVM(AbstractKernelMachine):
-    """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.
+    """Kernel SVM; the base class of `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM`.
 
     Parameters
     ----------
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
-        never for the whole matrix at once. Rows that are no vectors, such as texts, it gets all at once, as lists.
+        never for the whole matrix at once. It gets rows that are not vectors, such as texts, all at once, as lists.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
-        half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
+        half of a cache too small for all, or have been read often. Does not affect the accuracy of the result.
     degree : int, default 3
         Degree of ``"poly"``, not negative.
     coef0 : float, default 0.0
@@ -75,11 +75,11 @@ class AbstractKernelSVM(AbstractKernelMachine):
     shrinking : bool, default True
         False turns elimination off.
     cache_size : float, default 200
-        Megabytes of cached kernel rows at most. On a cluster, pairs of classes are dealt out to ranks where the rows of
-        all take no more (:ref:`Several classes <svm-dealt-pairs>`).
+        Maximal size of cached kernel rows in megabytes. On a cluster, pairs of classes are distributed among ranks if
+        all rows together take no more (:ref:`Several classes <svm-dealt-pairs>`).
     n_jobs : int or None, default None
-        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
-        cluster either takes those of the worker.
+        Number of threads, on a cluster of each rank. None takes as many as BLAS may use, −1 all cores; on a cluster,
+        both take the number of the worker.
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client or on a local cluster, which is kept for later fits.
@@ -87,22 +87,23 @@ class AbstractKernelSVM(AbstractKernelMachine):
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
-        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
+        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
+        ``dsgd.runtime.integrity``, or "none".
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
-        What happens when a machine with a rank fails: an error, or the ranks form anew over all rows, on the workers
-        that are left, and go on from the coefficients that they have kept (:ref:`svm-failures`).
+        What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
+        workers, which continue from the saved coefficients (:ref:`svm-failures`).
     checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
         Folder or URL where rank 0 of a fit on a cluster writes the coefficients, every 30 seconds and at the end. A
         folder with checkpoints of another fit is refused.
     resume_from : str, path or None, default None
-        Folder or URL of checkpoints from which ``fit`` goes on, with the same rows and parameters, on any number of
-        ranks. "auto" goes on from what is in the folder of `checkpoint`, or starts from the beginning if it is empty.
+        Folder or URL of checkpoints from which ``fit`` continues, with the same rows and parameters, on any number of
+        ranks. "auto" continues from the checkpoints in the folder of `checkpoint`, or starts from the beginning if it
+        has none.
 
     Attributes
     ----------
     support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
-        Those rows; empty with ``"precomputed"``.
+        The support vectors; empty with ``"precomputed"``.
     shape_fit_ : tuple
         Shape of the training data.
     fit_status_ : int
@@ -112,21 +113,21 @@ class AbstractKernelSVM(AbstractKernelMachine):
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
     ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank; only where a gang trained.
+        Seconds and bytes of every rank; only after training on a cluster.
     fit_report_ : dict
-        Ranks, seconds, rounds, peak memory; only where a gang trained.
+        Ranks, seconds, rounds, peak memory; only after training on a cluster.
     gap_ : float
-        Largest violation of the optimality conditions over all samples, in float64: LIBSVM's criterion. Of several
-        pairs of classes, the worst.
+        Largest violation of the optimality conditions over all samples, in float64: LIBSVM's criterion. With several
+        pairs of classes, the largest.
     duality_gap_ : float
-        Primal less dual objective: ``dual_objective_`` is that close to the optimum, or closer. Of several pairs, the
+        Primal minus dual objective: ``dual_objective_`` is at most this far from the optimum. With several pairs, the
         sum.
     dual_objective_ : float
-        Dual objective; of several pairs, the sum.
+        Dual objective; with several pairs, the sum.
     converged_ : bool
         Whether ``gap_ < tol``.
     n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
-        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
+        Number of samples left out, samples brought back, recomputations of indicators, and kernel values.
     """
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.

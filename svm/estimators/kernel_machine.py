@@ -124,8 +124,8 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         Returns
         -------
         estimator
-            The class of this name of `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel its rows are
-            the support vectors, so that ``support_`` counts these.
+            The class of this name in `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel, its training
+            rows are the support vectors, and ``support_`` refers to these.
         """
         return kernel_machine_to_sklearn(self)
 
@@ -136,13 +136,13 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         Parameters
         ----------
         model : estimator
-            The class of this name of `sklearn.svm`, fitted.
+            The class of this name in `sklearn.svm`, fitted.
 
         Returns
         -------
         estimator
-            Of this class, fitted; predicts the same. What certifies a solution (`gap_`, `converged_`) it has after a
-            ``fit`` of its own.
+            A fitted estimator of this class with the same predictions. It has the certificate of a solution (`gap_`,
+            `converged_`) only after its own ``fit``.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
     @property
     def n_support_(self) -> AnyArray:
-        """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
+        """Number of support vectors of each class (or in total, without classes), int32, shape (n_classes,) or (1,)."""
         if not hasattr(self, "_n_support"):
             raise AttributeError("n_support_ is available after fit")
         return self._n_support

@@ -43,7 +43,7 @@ __all__ = ["AbstractLinearSVM"]
 
 @inherit_method_docs
 class AbstractLinearSVM(AbstractLinearEstimator):
-    """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use.
+    """Linear support vector machine; the base class of `LinearSVC` and `LinearSVR`.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     fit_intercept : bool, default True
         Whether to append a constant feature.
     intercept_scaling : float, default 1.0
-        Its value; the larger, the less its weight is penalised.
+        Value of the constant feature; the larger, the less its weight is penalised.
     random_state : int, RandomState or None, default None
         Seeds the order in which coordinate descent visits rows.
     max_iter : int, default 1000
-        Most passes of coordinate descent (visits over rows) and most Newton steps.
+        Maximal number of passes of coordinate descent over the rows, and of Newton steps.
     penalize_intercept : bool, default True
-        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
-        `intercept_scaling` has no effect on the result.
+        Whether the penalty includes the intercept, as in scikit-learn. False leaves it out exactly, and
+        `intercept_scaling` then has no effect on the result.
     client : distributed.Client or None, default None
         Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
         list of blocks or files, on the current client, else on a cluster of this machine.
@@ -71,11 +71,11 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects that a frame between hosts was changed on its way. None takes what the
-        setting ``dsgd.runtime.integrity`` of Dask says, else "none".
+        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
+        ``dsgd.runtime.integrity``, or "none".
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
-        What happens when a machine with a rank fails: an error, or the ranks form anew over all rows, on the workers
-        that are left, and begin again.
+        What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
+        workers and start again.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
             Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
         sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none, exactly.
         """
 
     @abstractmethod
@@ -254,7 +254,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         Returns
         -------
         estimator
-            The class of this name of `sklearn.svm`, fitted; predicts without dsgd.
+            The class of this name in `sklearn.svm`, fitted; predicts without dsgd.
         """
         return linear_machine_to_sklearn(self)
 
@@ -265,13 +265,13 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         Parameters
         ----------
         model : estimator
-            The class of this name of `sklearn.svm`, fitted.
+            The class of this name in `sklearn.svm`, fitted.
 
         Returns
         -------
         estimator
-            Of this class, fitted; predicts the same. What certifies a solution (`gap_`, `converged_`) it has after a
-            ``fit`` of its own.
+            A fitted estimator of this class with the same predictions. It has the certificate of a solution (`gap_`,
+            `converged_`) only after its own ``fit``.
 
         Raises
         ------

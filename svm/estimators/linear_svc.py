@@ -54,40 +54,41 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
         (1/2) |w|^2 + sum_i C_i loss(w'[x_i, intercept_scaling], y_i)
 
-    with ``C_i = C * class_weight * sample_weight``, or with the other penalty or the joint problem below: the
-    objective of scikit-learn's class of this name, penalised intercept included. It returns when an upper bound of the
-    relative error of the objective, computed over all rows in float64, is at most `tol`, and warns if it cannot.
+    with ``C_i = C * class_weight * sample_weight``, or with the other penalty or the joint problem below: the objective
+    of scikit-learn's class of this name, including the penalised intercept. It returns when an upper bound of the
+    relative error of the objective, computed over all rows in float64, is at most `tol`, and warns if it cannot reach
+    this.
 
     Parameters
     ----------
     penalty : {"l2", "l1"}, default "l2"
-        The penalty of the weights: half their squares, or with the squared hinge their absolute values, which leaves
-        most of them zero.
+        The penalty of the weights: half the sum of their squares or, with the squared hinge, the sum of their absolute
+        values, which leaves most of them zero.
     loss : {"squared_hinge", "hinge"}, default "squared_hinge"
         The loss.
     multi_class : {"ovr", "crammer_singer"}, default "ovr"
-        One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest
-        excess of another class's score, so that `loss` and `dual` have no effect, as in scikit-learn.
+        One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest excess
+        of another class's score. `loss` and `dual` then have no effect, as in scikit-learn.
     probability : {False, "sigmoid", "isotonic"}, default False
-        Whether `predict_proba` is there, and by which curves from decision values to probabilities. They are fitted to
-        scores of rows that a machine was not trained on, by five more machines, each of four fifths of the rows
-        (stratified folds, of rows in order, or shuffled by a `random_state`). That is
-        ``CalibratedClassifierCV(..., ensemble=False)`` of scikit-learn: a curve for each output, normalised over the
-        classes. ``predict`` and ``decision_function`` stay what they are without. Unlike the order of visits, folds are
-        the same in every fit where `random_state` is None.
+        Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
+        to scores of unseen rows, from five more machines trained on four fifths of the rows each (stratified folds of
+        the rows in order, or shuffled with a `random_state`). This equals ``CalibratedClassifierCV(...,
+        ensemble=False)`` of scikit-learn: a curve for each output, normalised over the classes. ``predict`` and
+        ``decision_function`` do not change. Unlike the order of visits, the folds are the same in every fit if
+        `random_state` is None.
     class_weight : dict, "balanced" or None, default None
-        Factors of C by class. With more than two classes they apply to the rows of an output's own class, as in
+        Factors of C by class. With more than two classes, they apply to the rows of an output's own class, as in
         scikit-learn.
     verbose : int, default 0
         Print solver, iterations and gap of every output.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
-        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
-        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
-        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster. The
-        penalty l1 and the joint problem have a solver each, which "auto" is.
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows that
+        have curvature. ``"auto"`` chooses by cost, and switches if the first is slow. ``"cocoa"`` is CoCoA+ alone,
+        coordinate descent on the rows of every rank at once, with which the others start on a cluster. The penalty l1
+        and the joint problem have one solver each, which "auto" selects.
     n_jobs : int or None, default None
-        Threads, over classes if there are several; on a cluster how many workers to use. None is one thread, or
-        every worker; -1 all cores.
+        Number of threads, over classes if there are several; on a cluster, number of workers. None is one thread, or
+        every worker; -1 is all cores.
 
     Attributes
     ----------
@@ -98,7 +99,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     classes_ : array, shape (n_classes,)
         Class labels, sorted.
     n_iter_ : int
-        Passes and Newton steps of the output that took most.
+        Passes and Newton steps of the output that took the most.
     gap_ : float
         Largest relative duality gap of an output.
     converged_ : bool
@@ -109,7 +110,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         Rows (equal ones counted once) whose dual variable the gap proves to have its final value: zero, or C with the
         hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
     solver_ : list of str
-        What solved each output.
+        The solver of each output.
 
     See Also
     --------
@@ -164,7 +165,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         Raises
         ------
         InvalidDataError
-            The data cannot be trained on, or hold one class only; or a class has fewer than the five rows that
+            The data cannot be trained on, or hold only one class; or a class has fewer than the five rows that
             `probability` needs.
         """
         self._check_parameters()
@@ -256,12 +257,12 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     @available_if(_has_curves)
     @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities; only with a `probability`.
+        """Return class probabilities; only available with `probability`.
 
         Returns
         -------
         array, shape (n, n_classes)
-            Probabilities, in the order of ``classes_``. Those of ``"isotonic"`` may be zero.
+            Probabilities, in the order of ``classes_``. With ``"isotonic"``, they may be zero.
         """
         check_is_fitted(self)
         if self._is_lazy(X):

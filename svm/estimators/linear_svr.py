@@ -31,8 +31,8 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
         (1/2) |w|^2 + sum_i C_i loss(|y_i - w'[x_i, intercept_scaling]| - epsilon)
 
     where the loss of a negative number is zero and ``C_i = C * sample_weight``: the objective of scikit-learn's class
-    of this name, penalised intercept included. It returns when an upper bound of the relative error of the objective,
-    computed over all rows in float64, is at most `tol`, and warns if it cannot.
+    of this name, including the penalised intercept. It returns when an upper bound of the relative error of the
+    objective, computed over all rows in float64, is at most `tol`, and warns if it cannot reach this.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     verbose : int, default 0
         Print solver, iterations and gap.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
-        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
-        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
-        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster.
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows that
+        have curvature. ``"auto"`` chooses by cost, and switches if the first is slow. ``"cocoa"`` is CoCoA+ alone,
+        coordinate descent on the rows of every rank at once, with which the others start on a cluster.
     n_jobs : int or None, default None
-        Threads; on a cluster how many workers to use. None is one thread, or every worker; -1 all cores.
+        Number of threads; on a cluster, number of workers. None is one thread, or every worker; -1 is all cores.
 
     Attributes
     ----------
@@ -64,10 +64,10 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     primal_objective_, dual_objective_ : float
         The objective, and a lower bound of its minimum.
     n_screened_ : int
-        Rows (equal ones counted once) whose dual variable the gap proves to have its final value, at an end of its
-        interval or at zero: at every optimum.
+        Rows (equal ones counted once) for which the gap proves that the dual variable is, at every optimum, at zero or
+        at an end of its interval.
     solver_ : str
-        What solved it.
+        The solver.
 
     See Also
     --------

@@ -40,32 +40,32 @@ class NuSVC(AbstractKernelClassifier):
     """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
 
     Minimises ½‖w‖² − ν ρ n + Σ w_i max(0, ρ − y_i (w'φ(x_i) + b)) over w, b and ρ for each pair of classes, and divides
-    by ρ. Parameters, defaults and fitted attributes are those of `sklearn.svm.NuSVC`. `SVC` with a pair's ``C_`` is the
-    same machine.
+    by ρ. It has the parameters, defaults and fitted attributes of `sklearn.svm.NuSVC`. `SVC` with a pair's ``C_`` is
+    the same machine.
 
     Parameters
     ----------
     nu : float, default 0.5
-        Share of margin errors at most and of support vectors at least, in (0, 1]. Can be no more than twice the share
-        of the smaller class of a pair.
+        Upper bound of the share of margin errors and lower bound of the share of support vectors, in (0, 1]. At most
+        twice the share of the smaller class of a pair.
     probability : {"sigmoid", "isotonic"} or bool, default "deprecated"
-        Whether `predict_proba` is there, and by which curves from decision values to probabilities, fitted to scores of
-        five more machines, each of the fifth of the rows that it has not seen (`dsgd.svm.calibration.curves`). With two
-        classes they are those of ``CalibratedClassifierCV(NuSVC(), ensemble=False)`` but for ``gamma="scale"``, which
-        is that of all rows. With more, each pair has a curve, and pairs are combined as by LIBSVM: scikit-learn
-        calibrates each class against the rest, by decision values that count votes and hold little of the margins
-        (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for each pair (`dsgd.svm.calibration.platt`); it and False
-        are deprecated, as in scikit-learn, and warn so.
+        Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
+        to the scores of five more machines, each for the fifth of the rows that it has not seen
+        (`dsgd.svm.calibration.curves`). With two classes, they equal those of ``CalibratedClassifierCV(NuSVC(),
+        ensemble=False)``, except that ``gamma="scale"`` is computed from all rows. With more, each pair has a curve,
+        and pairs are combined as in LIBSVM; scikit-learn instead calibrates each class against the rest, by decision
+        values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
+        each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
-        Weight of each class, by which the variables of its rows are bounded (scikit-learn ignores it here). Weights may
-        make a nu feasible that was not, never the other way.
+        Weight of each class, which bounds the variables of its rows (scikit-learn ignores it here). Weights may make an
+        infeasible nu feasible, never the reverse.
 
     Attributes
     ----------
     C_ : array, shape (n_classes * (n_classes - 1) / 2,)
         The costs of `SVC` that give these machines.
     dual_objective_ : float
-        Dual objective, the sum over pairs, before the division by the margin; both gaps likewise.
+        Dual objective, the sum over pairs, before the division by the margin; this also holds for both gaps.
 
     See Also
     --------

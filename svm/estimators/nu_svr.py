@@ -34,13 +34,13 @@ __all__ = ["NuSVR"]
 class NuSVR(AbstractKernelRegressor):
     """Support vector regression that finds its own tube, to LIBSVM's optimum, certified as in `SVC`.
 
-    Minimises ``½‖w‖² + ν ε Σ C_i + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)`` over w, b and ε ≥ 0. Parameters, defaults
-    and fitted attributes are those of `sklearn.svm.NuSVR`; `SVR` with ``epsilon=epsilon_`` is the same machine.
+    Minimises ``½‖w‖² + ν ε Σ C_i + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)`` over w, b and ε ≥ 0. It has the parameters,
+    defaults and fitted attributes of `sklearn.svm.NuSVR`; `SVR` with ``epsilon=epsilon_`` is the same machine.
 
     Parameters
     ----------
     nu : float, default 0.5
-        Share of rows outside of the tube at most and of support vectors at least, in (0, 1].
+        Upper bound of the share of rows outside the tube and lower bound of the share of support vectors, in (0, 1].
 
     Attributes
     ----------

@@ -30,21 +30,21 @@ __all__ = ["OneClassSVM"]
 class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     """One-class SVM, to LIBSVM's optimum, certified as in `SVC`.
 
-    Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows are outside of the region found,
-    and at least that share are support vectors. Parameters, defaults and fitted attributes are those of
+    Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows lies outside the region, and at
+    least that share are support vectors. It has the parameters, defaults and fitted attributes of
     `sklearn.svm.OneClassSVM`.
 
     Parameters
     ----------
     nu : float, default 0.5
-        Share of outliers at most and of support vectors at least, in (0, 1].
+        Upper bound of the share of outliers and lower bound of the share of support vectors, in (0, 1].
 
     Attributes
     ----------
     intercept_ : array, shape (1,)
         Intercept of the decision function.
     offset_ : float
-        What is taken off ``score_samples`` to give the decision function; minus the intercept.
+        The difference between ``score_samples`` and the decision function; minus the intercept.
     """
 
     _IS_BALANCED: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
             Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
             with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight).
         y : None
-            Not used; there for pipelines.
+            Ignored; accepted for use in pipelines.
         sample_weight : array-like, shape (n_samples,), or None
             Weights; a whole number stands for that many copies of the row, zero or less for none.
         """
@@ -109,7 +109,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         return Dual(np.ones((1, len(target))), np.zeros((1, len(target))), bounds[None], start[None])
 
     def score_samples(self, X: Any) -> Any:
-        """Return the scores of rows, shape (n,): the decision function before the offset is taken off."""
+        """Return the scores of rows, shape (n,): the decision function before subtracting the offset."""
         if self._is_lazy(X):
             return self._apply("score_samples", X, None, np.float64)
         return self._sums(X)[:, 0]
@@ -127,7 +127,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         return np.asarray(self.score_samples(X) - self.offset_)
 
     def predict(self, X: Any) -> Any:
-        """Return 1 for rows inside of the region and −1 for the others, shape (n,)."""
+        """Return 1 for rows inside the region and −1 for the others, shape (n,)."""
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.int64)
         return np.where(self.decision_function(X) >= 0, 1, -1)

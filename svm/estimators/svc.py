@@ -28,20 +28,20 @@ class SVC(AbstractKernelClassifier):
     """Support vector classification, to LIBSVM's optimum, proven by a gap over all samples in float64.
 
     Minimises ½‖w‖² + Σ C_i max(0, 1 − y_i (w'φ(x_i) + b)) by its dual; several classes are trained one against one.
-    Parameters, defaults and fitted attributes are those of `sklearn.svm.SVC`.
+    It has the parameters, defaults and fitted attributes of `sklearn.svm.SVC`.
 
     Parameters
     ----------
     C : float, default 1.0
         Cost of violating the margin; C_i is C times class weight times sample weight.
     probability : {"sigmoid", "isotonic"} or bool, default "deprecated"
-        Whether `predict_proba` is there, and by which curves from decision values to probabilities, fitted to scores of
-        five more machines, each of the fifth of the rows that it has not seen (`dsgd.svm.calibration.curves`). With two
-        classes they are those of ``CalibratedClassifierCV(SVC(), ensemble=False)`` but for ``gamma="scale"``, which
-        is that of all rows. With more, each pair has a curve, and pairs are combined as by LIBSVM: scikit-learn
-        calibrates each class against the rest, by decision values that count votes and hold little of the margins
-        (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for each pair (`dsgd.svm.calibration.platt`); it and False
-        are deprecated, as in scikit-learn, and warn so.
+        Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
+        to the scores of five more machines, each for the fifth of the rows that it has not seen
+        (`dsgd.svm.calibration.curves`). With two classes, they equal those of ``CalibratedClassifierCV(SVC(),
+        ensemble=False)``, except that ``gamma="scale"`` is computed from all rows. With more, each pair has a curve,
+        and pairs are combined as in LIBSVM; scikit-learn instead calibrates each class against the rest, by decision
+        values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
+        each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
         Weight of each class.
     solver : {"block", "pairwise"}, default "block"

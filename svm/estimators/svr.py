@@ -28,7 +28,7 @@ class SVR(AbstractKernelRegressor):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
     Minimises ``½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)``. The dual has two variables per sample, which share
-    a kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
+    a kernel row. It has the parameters, defaults and fitted attributes of `sklearn.svm.SVR`.
 
     Parameters
     ----------

@@ -43,14 +43,14 @@ class Elimination:
         Steps between two tests: a number of two-variable steps, or a share of the samples. Tests fall on the end of a
         block.
     min_fraction : float, default 0.1
-        Fewer than this share of the active samples are not worth a repack and stay active.
+        Samples are left out only if they are at least this share of the active samples; fewer are not worth a repack.
     reconstruction : {"delta", "full", "none"}, default "delta"
         How stale indicators are updated: from the changed variables, or from all support vectors. ``none`` updates
         nothing: the solution is approximate, and ``gap_`` says by how much.
     waits_for_pressure : bool, default False
-        Leave nothing out before the kernel rows asked for come near to what the cache can hold, or were read from it as
-        many times as there are samples, and then only what pays by the counts so far. Where the rows of all samples do
-        not fit into the cache and there are many, begin with a few (`dsgd.svm.kernel_solver.growth`).
+        Leave samples out only once the requested kernel rows come close to what the cache can hold, or have been read
+        from it as many times as there are samples, and then only if the counts so far show that it pays. If there are
+        many samples whose rows do not fit into the cache, begin with a few (`dsgd.svm.kernel_solver.growth`).
     """
 
     mode: str = "multi"
@@ -85,7 +85,7 @@ class EliminationRecord:
     n_iter : int
         Two-variable steps so far.
     n_active : int
-        Samples not left out.
+        Active samples.
     gap : float
         Largest violation among them.
     cache_hits, kernel_evaluations : int

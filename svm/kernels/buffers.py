@@ -113,5 +113,5 @@ borrow = _BUFFERS.borrow
 
 
 def release_memory() -> None:
-    """Give the memory that earlier fits of kernel SVMs have left for the next one back to the system."""
+    """Return the memory that finished fits of kernel SVMs keep for later ones to the operating system."""
     _BUFFERS.release()

@@ -56,11 +56,11 @@ class PathPoint:
     n_kernel_evaluations : int
         Kernel values computed for this point.
     n_products : int
-        Pairs of rows multiplied for them: fewer where distances were known from another gamma.
+        Pairs of rows multiplied for them: fewer if distances were known from another gamma.
     n_samples : int
         Samples of all pairs together, equal rows counted once.
     n_proven : int
-        Those that were proven to sit at a bound before the point was solved.
+        Samples that were proven to be at a bound before the point was solved.
     seconds : float
         Wall time of solving, the sum over pairs.
     """
@@ -81,14 +81,14 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class SVMPath:
-    """The solutions of a grid, from `svm_path`.
+    """The solutions of a grid; `svm_path` returns it.
 
     Parameters
     ----------
     points : tuple of PathPoint
         The points: all C of the first gamma, then of the next.
     links : tuple of dict
-        For each point the solution of every problem that its fit poses.
+        For each point, the solution of every problem in its fit.
     grid : object
         The data and parameters, from which estimators are made.
     """
@@ -103,17 +103,17 @@ class SVMPath:
         return sum(point.n_kernel_evaluations for point in self.points)
 
     def estimator(self, index: int) -> Any:
-        """Return the estimator of a point, fitted: as a cold fit would leave it, to its tolerance.
+        """Return the fitted estimator of a point, as a cold fit would leave it, to its tolerance.
 
         Parameters
         ----------
         index : int
-            Which of `points`; negative ones count from the end.
+            Index into `points`; negative values count from the end.
 
         Returns
         -------
         SVC or SVR
-            With the record of the run in its attributes. Nothing is solved again.
+            Its attributes have the record of the run. Nothing is solved again.
         """
         index = range(len(self.points))[index]
         return self.grid.build(index, self.links[index])
@@ -156,7 +156,7 @@ def svm_path(
     y : array-like or dask collection, shape (n_samples,)
         Labels, or targets; None where blocks or files hold them.
     Cs : iterable of float
-        Costs, ascending. The closer they are, the cheaper is each.
+        Costs, ascending. The closer they are, the less each takes.
     gammas : sequence of float or {"scale", "auto"}, default ("scale",)
         Kernel widths.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
@@ -164,20 +164,20 @@ def svm_path(
     sample_weight : array-like, shape (n_samples,), or None
         Weights of rows.
     estimator : {SVC, SVR}, default SVC
-        What is trained.
+        The class to train.
     **parameters : dict
-        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ... With ``client``
+        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ... With ``client``,
         one gang of its workers solves the whole grid; the estimators then have no client.
 
     Returns
     -------
     SVMPath
-        A record for each point, and on demand its fitted estimator.
+        A record of each point, and its fitted estimator on demand.
 
     Raises
     ------
     InvalidParameterError
-        C do not ascend, a grid is empty, or the estimator is another.
+        The values of C do not ascend, a grid is empty, or the estimator is another class.
     InvalidDataError
         The data cannot be trained on.
 

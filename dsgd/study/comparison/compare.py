@@ -58,71 +58,73 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Train a classifier with each of several methods, and compare what they cost and what they learn.
+    """Train a classifier with each of several methods, and compare their cost and their results.
 
-    The run of one rank is always part of it: its final training objective, and a little, is the target that the others
-    are to reach, unless one is given. Each method is trained with each seed, and once more for each point of its
+    A run of one rank is always included. Its final training objective, plus a margin, is the target for the other
+    methods unless a target is given. Each method is trained with each seed, and once more for each point of its
     learning curve.
 
     Parameters
     ----------
     methods : mapping of str to strategy, or sequence of str
-        What is compared, by the names that tables have: whatever ``sync=`` of an estimator takes, so strategies with
-        their compressors and topologies, numbers of rows, and texts such as ``"diloco:every=512"`` or
-        ``"package.module:Mine"``. A sequence of texts names each by itself.
+        The methods to compare, by their names in tables. A method is anything that ``sync=`` of an estimator takes:
+        strategies with their compressors and topologies, numbers of rows, and strings such as ``"diloco:every=512"`` or
+        ``"package.module:Mine"``. In a sequence, each string is its own name.
     X : array or CSR matrix, shape (n_rows, n_features)
         Rows.
     y : array, shape (n_rows,)
         Labels, of two classes or more.
     cluster : distributed.Client, dsgd.sim.SimulatedCluster, str or None, default None
-        Where ranks run: on a cluster, a rank on each worker; on a virtual clock; in worker processes that are started
-        for it, ``"workers"``; on the cluster of a scheduler, by its address; or, None, in threads of this process.
+        Where ranks run: on a cluster, one rank per worker; on a simulated cluster, by a virtual clock; with
+        ``"workers"``, in worker processes that are started for the comparison; with the address of a scheduler, on its
+        cluster; with None, in threads of this process.
     ranks : int, optional
-        How many; by default as many as the cluster has, else four.
+        Number of ranks; by default the number of workers or simulated ranks, or else four.
     seeds : int or sequence of int, default 3
-        How often each method is trained, or the seeds themselves: of the partition, the order of rows, and stragglers.
+        How often each method is trained, or the seeds themselves. They determine the partition, the order of rows, and
+        stragglers.
     partition : str, default "shuffled"
         Which rows each rank holds; see `dsgd.datasets.split_rows`: ``"shuffled"``, ``"contiguous"``,
         ``"label-skewed"``, ``"feature-skewed"``, ``"dirichlet:0.5"`` (labels) or ``"quantity:0.5"`` (sizes).
     every : int, optional
-        The period of all methods that have one in rows of a rank; by default each keeps its own.
+        The period, in rows of a rank, of all methods that have one; by default each keeps its own.
     tune : int, default 0
-        Trials by which rate and period of each method are searched first, the same number for each: in powers of four
-        around what is given, with a seed that no run of the comparison has. 0 searches nothing. Rates are searched
-        where the schedule of the estimator has a first one (``learning_rate="constant"``, ``"invscaling"`` or
+        Number of trials, the same for each method, in which its rate and period are searched first: in powers of four
+        around the given values, with a seed that no run of the comparison uses. 0 searches nothing. Rates are searched
+        if the schedule of the estimator has an initial rate (``learning_rate="constant"``, ``"invscaling"`` or
         ``"adaptive"``).
     epochs : int, default 4
         Passes over the rows.
     looks : iterable of float, optional
-        Epochs of the points of learning curves: parts of the first, or whole numbers. By default an eighth, a quarter
-        and a half of the first epoch, and then 1, 2, 3, 4, 6, 8, ... epochs.
+        Epochs of the points of learning curves: fractions of the first epoch, or whole numbers. By default an eighth, a
+        quarter and a half of the first epoch, and then 1, 2, 3, 4, 6, 8, ... epochs.
     estimator : SGDClassifier, optional
-        The model, with its loss, penalty, schedule and optimiser, by default `SGDClassifier()`. What says how long it
-        trains, where and with what strategy is set here.
+        The model, with its loss, penalty, schedule and optimiser, by default `SGDClassifier()`. The comparison sets how
+        long, where and with which strategy it trains.
     test : float or tuple (X, y), default 0.25
-        The share of rows that is held out to test on, by their labels, or test rows.
+        The share of rows that is held out for testing, stratified by label, or the test rows.
     target : float, optional
-        The training objective that methods are to reach.
+        The training objective that methods should reach.
     target_excess : float, default 0.02
-        How far above the final objective of one rank the target is, if `target` is not given.
+        How far the target lies above the final objective of one rank, if `target` is not given.
     name : str, default "data"
-        What tables call the data.
+        The name of the data in tables.
     out : str or path-like, optional
-        A folder for rows. A comparison that was interrupted goes on there, and what was run once is not run again.
+        A folder for the rows of results. An interrupted comparison continues there, and finished runs are not repeated.
     on_progress : callable, optional
-        Called with a line of text before every run. By default a bar is shown where standard error is a terminal.
+        Called with a line of text before every run. By default, a bar is shown if standard error is a terminal.
 
     Returns
     -------
     Comparison
-        Rows, tables, figures and a page. A method that is no better than always predicting the commonest label, or
-        whose model leaves the range of numbers, makes no claim.
+        Rows, tables, figures and a page. No claim is made for a method that is no better than always predicting the
+        most common label, or whose model leaves the range of numbers.
 
     Raises
     ------
     InvalidParameterError
         A parameter is out of range, or a method is unknown or cannot run there. Methods are tried on a few rows before
-        anything is measured.
+        the first measurement.
     InvalidDataError
         The rows cannot be trained on.
     ClusterError
