@@ -25,14 +25,15 @@ def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     package : str
         The package, ``__name__`` there.
     homes : mapping of str to str
-        The module that each name comes from.
+        The module that each name comes from, or the package that a module of this name is in.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             known = ", ".join(sys.modules[package].__all__)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        home = importlib.import_module(homes[name])
+        value = getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{homes[name]}.{name}")
         vars(sys.modules[package])[name] = value
         return value
 

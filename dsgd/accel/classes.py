@@ -23,7 +23,8 @@ import sklearn
 from joblib.externals.loky.backend import reduction
 
 from dsgd.accel.calls import SETTINGS, Call, note
-from dsgd.accel.worth import Kind, Worth, estimated_seconds, shape_of
+from dsgd.accel.searches import n_fits_to_come, trained_in_chain
+from dsgd.accel.worth import Kind, Worth, estimated_seconds, prediction_seconds, shape_of
 
 __all__ = ["accelerated"]
 
@@ -123,16 +124,38 @@ def _predicting(plain: Any, method: str) -> Callable[[Any, Any], Any]:
 
     @functools.wraps(theirs)
     def predict(self: Any, X: Any) -> Any:
-        model = vars(self).get(_MODEL)
-        if model is None or not _is_as_fitted(self, model):
-            return theirs(self, X)
+        vectors = vars(self).get("support_")
         rows, columns = shape_of(X)
-        if rows * columns * len(self.support_) < _MOST_PRODUCTS_OF_A_TINY_PREDICTION:
+        if vectors is None or rows * columns * len(vectors) < _MOST_PRODUCTS_OF_A_TINY_PREDICTION:
+            return theirs(self, X)
+        if _MODEL not in vars(self):
+            estimated_s = prediction_seconds(X, len(vectors))
+            if not _worth.is_ours(estimated_s, "kernel"):
+                begin = time.perf_counter()
+                found = theirs(self, X)
+                _worth.spend(time.perf_counter() - begin, estimated_s, "kernel")
+                return found
+            vars(self)[_MODEL] = _taken_over_from(self)
+        model = vars(self)[_MODEL]
+        if model is None or not _is_as_fitted(self, model):
             return theirs(self, X)
         model.n_jobs = _n_threads()
         return getattr(model, method)(X)
 
     return predict
+
+
+def _taken_over_from(estimator: Any) -> Any:
+    """Return ours of what scikit-learn has trained; None if there is no such thing."""
+    name = type(estimator).__name__
+    if callable(estimator.kernel):
+        return None
+    try:
+        model = getattr(importlib.import_module(_OURS[name]), name).from_sklearn(estimator)
+    except Exception:
+        return None  # altered numbers, say: scikit-learn has the last word
+    _worth.loaded("kernel")
+    return model
 
 
 def _is_as_fitted(estimator: Any, model: Any) -> bool:
@@ -171,7 +194,7 @@ def _fit(self: Any, plain: Any, signature: inspect.Signature, args: tuple[Any, .
     X, kind = given.get("X"), _kind_of(plain.__name__)
     reason, expected = _why_not(self, given), False
     estimated_s = estimated_seconds(X, kind)
-    if not reason and not _worth.is_ours(estimated_s, kind):
+    if not reason and not _worth.is_ours(estimated_s, kind, n_fits_to_come()):
         reason, expected = _TINY, True
     begin = time.perf_counter()
     model = None
@@ -203,8 +226,13 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
     parameters = estimator.get_params(deep=False)
     # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
     parameters["n_jobs"] = 1 if _kind_of(plain.__name__) == "sgd" else _n_threads()
-    weights = {"sample_weight": given["sample_weight"]} if given.get("sample_weight") is not None else {}
-    return kind(**parameters).fit(given["X"], given.get("y"), **weights)
+    weights = given.get("sample_weight")
+    if plain.__name__ in ("SVC", "SVR"):
+        model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)
+        if model is not None:
+            return model
+    more = {} if weights is None else {"sample_weight": weights}
+    return kind(**parameters).fit(given["X"], given.get("y"), **more)
 
 
 def _take_over(estimator: Any, model: Any) -> None:

@@ -19,6 +19,8 @@ REPLACED: Final = {
     "sklearn.svm": ("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"),
     "sklearn.linear_model": ("SGDClassifier", "SGDRegressor"),
 }
+#: The module whose searches tell the fits inside them what is to come.
+_SEARCHES: Final = "sklearn.model_selection"
 _originals: Final[dict[tuple[str, str], type]] = {}
 
 
@@ -39,7 +41,7 @@ def install(*, verbose: bool = False, compare: bool = False) -> None:
     if _hook not in sys.meta_path:
         clear_calls()
         sys.meta_path.insert(0, _hook)
-    for name in REPLACED:
+    for name in (*REPLACED, _SEARCHES):
         if name in sys.modules:
             _replace(sys.modules[name])
 
@@ -51,6 +53,10 @@ def uninstall() -> None:
     for (module, name), original in _originals.items():
         setattr(sys.modules[module], name, original)
     _originals.clear()
+    if _SEARCHES in sys.modules:
+        from dsgd.accel.searches import tell_no_more
+
+        tell_no_more(sys.modules[_SEARCHES])
 
 
 def is_installed() -> bool:
@@ -59,6 +65,11 @@ def is_installed() -> bool:
 
 
 def _replace(module: ModuleType) -> None:
+    if module.__name__ == _SEARCHES:
+        from dsgd.accel.searches import tell_fits
+
+        tell_fits(module)
+        return
     from dsgd.accel.classes import accelerated
 
     for name in REPLACED[module.__name__]:
@@ -78,7 +89,7 @@ class _Hook(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return how a module of scikit-learn is found by the others, with a loader that replaces its classes."""
-        if fullname not in REPLACED or self._is_looking:
+        if fullname not in (*REPLACED, _SEARCHES) or self._is_looking:
             return None
         self._is_looking = True
         try:

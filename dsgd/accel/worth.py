@@ -1,12 +1,13 @@
 """Whether a fit is worth loading our solvers for.
 
-Problem: to import the solvers and to load their compiled code takes most of a second, and halves or quarters the time
+Problem: to import the solvers and to load their compiled code takes half a second, and halves or quarters the time
 of the fits that follow. A script that fits a hundred rows ends before that.
 
 Method: seconds of scikit-learn's fit are estimated from shapes, and corrected by what earlier fits have taken. A fit is
-ours if it would take longer than `WORTH_S`, or if this one and the fits that scikit-learn's solver of the same kind has
-done so far have; from then on all are ours that are not tiny. So no script waits longer for loading than half of what
-it has computed, the bargain of ski rental.
+ours if it would take longer than `WORTH_S`, or if this one and what scikit-learn's solver of the same kind has done so
+far have; from then on all are ours that are not tiny. Predictions of kernel machines count as fits do, and so do the
+fits that a search is going to do (`dsgd.accel.searches`). So no script waits longer for loading than half of what it
+has computed, the bargain of ski rental.
 
 Source: Karlin et al. 1988 (rent or buy).
 """
@@ -19,19 +20,20 @@ from typing import Any, Final, Literal
 
 import scipy.sparse as sp
 
-__all__ = ["TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "shape_of"]
+__all__ = ["TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "prediction_seconds", "shape_of"]
 
 #: Solvers that are loaded apart from each other.
 Kind = Literal["kernel", "linear", "sgd"]
 
 #: Seconds of scikit-learn's fits after which loading has paid: twice those of loading, as ours take half at most.
-WORTH_S: Final = 1.6
+WORTH_S: Final = 1.1
 #: Below this a call of ours costs more than it saves, loaded or not.
 TINY_S: Final = 3e-3
-# Nanoseconds of LIBSVM per pair of rows and per product of entries in it; of LIBLINEAR and of SGD per entry and per row
-# of a pass; and passes.
-_PAIR_NS, _PRODUCT_NS = 1.5, 0.5
-_ENTRY_NS, _ROW_NS, _PASSES = 1.5, 60.0, 20
+# Nanoseconds of LIBSVM per pair of rows, of a row and a support vector in a prediction, and per product of entries in
+# either; of LIBLINEAR and of SGD per entry and per row of a pass; and passes.
+_PAIR_NS, _PREDICTED_NS, _PRODUCT_NS = 1.5, 35.0, 0.5
+# Entries of sparse rows are scattered, and LIBLINEAR passes over them more often.
+_ENTRY_NS, _SPARSE_NS, _ROW_NS, _PASSES = 1.5, 10.0, 60.0, 20
 
 
 class Worth:
@@ -43,14 +45,17 @@ class Worth:
         self._loaded: set[Kind] = set()
         self._lock = threading.Lock()
 
-    def is_ours(self, estimated_s: float, kind: Kind) -> bool:
-        """Return whether our solver should do a fit that is estimated to take scikit-learn's so many seconds."""
+    def is_ours(self, estimated_s: float, kind: Kind, n_calls: int = 1) -> bool:
+        """Return whether our solver should do a call that is estimated to take scikit-learn's so many seconds.
+
+        So many calls like it are known to come, itself among them.
+        """
         with self._lock:
             spent, estimated = self._spent_s[kind], self._estimated_s[kind]
             seconds = estimated_s * spent / estimated if estimated > 0.0 else estimated_s
             if seconds < TINY_S:
                 return False
-            return kind in self._loaded or spent + seconds > WORTH_S
+            return kind in self._loaded or spent + n_calls * seconds > WORTH_S
 
     def loaded(self, kind: Kind) -> None:
         """Say that our solver is there."""
@@ -69,7 +74,15 @@ def estimated_seconds(X: Any, kind: Kind) -> float:
     entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
     if kind == "kernel":
         return 1e-9 * n_rows * (n_rows * _PAIR_NS + entries * _PRODUCT_NS)
-    return 1e-9 * _PASSES * (entries * _ENTRY_NS + n_rows * _ROW_NS)
+    each_ns = _SPARSE_NS if kind == "linear" and sp.issparse(X) else _ENTRY_NS
+    return 1e-9 * _PASSES * (entries * each_ns + n_rows * _ROW_NS)
+
+
+def prediction_seconds(X: Any, n_vectors: int) -> float:
+    """Return roughly how long LIBSVM predicts such rows by so many support vectors."""
+    n_rows, n_columns = shape_of(X)
+    entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
+    return 1e-9 * n_vectors * (n_rows * _PREDICTED_NS + entries * _PRODUCT_NS)
 
 
 def shape_of(X: Any) -> tuple[int, int]:

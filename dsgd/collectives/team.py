@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.collectives.group import Group
 from dsgd.ledger import COMPUTE
 from dsgd.local import split
 from dsgd.types import AnyArray, FloatVector
+
+if TYPE_CHECKING:
+    from dsgd.collectives.group import Group
 
 __all__ = ["Team"]
 

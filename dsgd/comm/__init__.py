@@ -14,13 +14,20 @@ Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 Where a rank waits, and how long it looks before it sleeps, is a table of `docs/architecture.rst`.
 """
 
-from dsgd.comm.abort import AbortFlag
-from dsgd.comm.base import AbstractTransport, TransportName
-from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.wires import inproc, shm, tcp
-from dsgd.comm.wires.inproc import InprocTransport
-from dsgd.comm.wires.shm import SharedTransport
-from dsgd.comm.wires.tcp import TCPTransport
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dsgd.lazy import loaded_on_use
+
+if TYPE_CHECKING:
+    from dsgd.comm.abort import AbortFlag
+    from dsgd.comm.base import AbstractTransport, TransportName
+    from dsgd.comm.sockets.listener import Listener, Wrap
+    from dsgd.comm.wires import inproc, shm, tcp
+    from dsgd.comm.wires.inproc import InprocTransport
+    from dsgd.comm.wires.shm import SharedTransport
+    from dsgd.comm.wires.tcp import TCPTransport
 
 __all__ = [
     "AbortFlag",
@@ -35,3 +42,19 @@ __all__ = [
     "shm",
     "tcp",
 ]
+
+_HOMES: Final = {
+    "AbortFlag": "dsgd.comm.abort",
+    "AbstractTransport": "dsgd.comm.base",
+    "InprocTransport": "dsgd.comm.wires.inproc",
+    "Listener": "dsgd.comm.sockets.listener",
+    "SharedTransport": "dsgd.comm.wires.shm",
+    "TCPTransport": "dsgd.comm.wires.tcp",
+    "TransportName": "dsgd.comm.base",
+    "Wrap": "dsgd.comm.sockets.listener",
+    "inproc": "dsgd.comm.wires",
+    "shm": "dsgd.comm.wires",
+    "tcp": "dsgd.comm.wires",
+}
+
+__getattr__ = loaded_on_use(__name__, _HOMES)

@@ -26,14 +26,13 @@ from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
 from dsgd.inputs.rows import Rows
-from dsgd.inputs.simulated import SimulatedBlocks, cut_rows, holds_blocks, take_rows
+from dsgd.inputs.simulated import SimulatedBlocks, cut_rows, holds_blocks, is_simulated, take_rows
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
 from dsgd.local import Deviance
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult
 from dsgd.saving import SavingMixin
-from dsgd.sim import SimulatedCluster
 from dsgd.stages import recorded, stage
 
 __all__ = ["AbstractClusterEstimator"]
@@ -236,7 +235,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         kept = X if isinstance(X, Rows) else None
         if kept is not None:
             X, y, sample_weight = kept.X, kept.y, kept.sample_weight
-        if isinstance(self.client, SimulatedCluster):
+        if is_simulated(self.client):
             yield self._simulated((X, y, sample_weight), check, expected, spread, first=first)
             return
         from dsgd.runtime import client_for
@@ -356,7 +355,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        if self.client is not None and not isinstance(self.client, SimulatedCluster):
+        if self.client is not None and not is_simulated(self.client):
             state["client"], state["_lost_client"] = None, True
         if state.pop("ledger_", None) is not None:
             state["_ledger_is_elsewhere"] = True

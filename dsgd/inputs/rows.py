@@ -32,11 +32,11 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, nbytes_of, summarise
 from dsgd.inputs.frames import in_memory, is_table, validated
 from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
+from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.local import STORAGES
 from dsgd.runtime.pools import count_cores
-from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number
@@ -289,7 +289,7 @@ class Rows:
     ) -> None:
         check_number("Rows(keep=...)", keep, low=0, integer=True)
         check_choice("Rows(storage=...)", storage, (*STORAGES, None))
-        if isinstance(client, SimulatedCluster):
+        if is_simulated(client):
             raise InvalidParameterError(
                 f"Rows(client={client!r}): rows of a simulated cluster are in this process. Leave client at None here, "
                 "and pass it to the estimator."

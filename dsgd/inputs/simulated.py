@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -15,10 +16,19 @@ from dsgd.inputs.blocks import Block, BlockSummary, make_block, targets_of
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
 from dsgd.runtime.rank import GangResult
-from dsgd.sim import SimulatedCluster
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "take_rows"]
+if TYPE_CHECKING:
+    from dsgd.sim import SimulatedCluster
+
+__all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "is_simulated", "take_rows"]
+
+
+def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
+    """Return whether a client is a simulated cluster."""
+    # Where nobody has loaded their class there are none, and to load it takes as long as many a fit.
+    module = sys.modules.get("dsgd.sim.cluster")
+    return module is not None and isinstance(client, module.SimulatedCluster)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from numba import njit
 from numba.core import event
+from numba.core.runtime.nrt import rtsys
 
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
@@ -80,7 +81,7 @@ def _with_stamp(dispatcher: Any) -> Any:
     files of this folder, and those of every compiled function that the kernel calls.
     """
     cache = dispatcher._cache
-    cache.load_overload = _staged(_turns.loading(dispatcher, cache.load_overload))
+    cache.load_overload = _staged(_turns.loading(dispatcher, _without_registries(cache)))
     cache.save_overload = _turns.saving(dispatcher, cache.save_overload)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
@@ -88,6 +89,21 @@ def _with_stamp(dispatcher: Any) -> Any:
         stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
         cache_file._source_stamp = (cache_file._source_stamp, stamp)
     return dispatcher
+
+
+def _without_registries(cache: Any) -> Callable[..., Any]:
+    """Return what loads a kernel from disk, as Numba's ``load_overload`` does but for what only a compilation needs.
+
+    That is the types and lowering of all of numpy, in eighty modules. They take a third of a second, more than the
+    kernels of a fit; the compiler loads them itself where a kernel is not on disk.
+    """
+
+    def load(signature: Any, context: Any) -> Any:
+        rtsys.initialize(context)  # arrays are counted by it; done once, and all that a compiled kernel needs
+        with cache._guard_against_spurious_io_errors():
+            return cache._load_overload(signature, context)
+
+    return load
 
 
 def _staged(load: Callable[..., Any]) -> Callable[..., Any]:

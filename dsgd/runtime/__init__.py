@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsgd.lazy import loaded_on_use
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
-from dsgd.runtime.logs import JsonFormatter, RankFilter
-from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
-from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.timeouts import Timeouts
 
 if TYPE_CHECKING:
+    from dsgd.runtime.checkpoints.checkpoint import Checkpoint
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
+    from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
+    from dsgd.runtime.logs import JsonFormatter, RankFilter
+    from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
+    from dsgd.runtime.threads import run_on_threads
+    from dsgd.runtime.timeouts import Timeouts
 
 __all__ = [
     "Checkpoint",
@@ -42,11 +42,25 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "Checkpoint": "dsgd.runtime.checkpoints.checkpoint",
+    "FailurePolicy": "dsgd.runtime.gang.policy",
+    "GangResult": "dsgd.runtime.rank",
+    "JsonFormatter": "dsgd.runtime.logs",
+    "Mail": "dsgd.runtime.rank",
+    "Rank": "dsgd.runtime.rank",
+    "RankFilter": "dsgd.runtime.logs",
+    "RankProgram": "dsgd.runtime.rank",
+    "Restart": "dsgd.runtime.gang.policy",
+    "Server": "dsgd.runtime.rank",
+    "ServerProgram": "dsgd.runtime.rank",
+    "Shrink": "dsgd.runtime.gang.policy",
+    "Timeouts": "dsgd.runtime.timeouts",
     "client_for": "dsgd.runtime.gang.client",
     "client_of": "dsgd.runtime.gang.client",
     "close_own_cluster": "dsgd.runtime.gang.client",
     "connect_client": "dsgd.runtime.gang.client",
     "run_on_cluster": "dsgd.runtime.gang.job",
+    "run_on_threads": "dsgd.runtime.threads",
 }
 
 __getattr__ = loaded_on_use(__name__, _HOMES)

@@ -6,14 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dsgd.collectives.group import Group
-from dsgd.comm.abort import AbortFlag
-from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
-from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.stages import Stage
+
+if TYPE_CHECKING:
+    from dsgd.collectives.group import Group
+    from dsgd.comm.abort import AbortFlag
+    from dsgd.comm.mailbox import AbstractMailbox
+    from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 
 __all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
 

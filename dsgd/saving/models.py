@@ -22,7 +22,6 @@ from dsgd.errors import DsgdError, ModelFileError
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.saving.registry import ESTIMATORS
 from dsgd.saving.values import Reader, UnsavedError, Writer
-from dsgd.sync import resolve
 
 __all__ = ["SavingMixin", "is_model_file", "load", "packed"]
 
@@ -204,7 +203,11 @@ def _written(to: Writer, where: str, value: Any) -> Any:
 
 def _spelled_out(parameter: str, value: Any) -> Any:
     """Return a parameter without texts that name code: what they stand for, which is a known part or refused."""
-    return resolve(value) if parameter == "sync" and isinstance(value, str) and ":" in value else value
+    if parameter != "sync" or not isinstance(value, str) or ":" not in value:
+        return value
+    from dsgd.sync import resolve  # seldom needed: an SVM would load all strategies for it
+
+    return resolve(value)
 
 
 def _read_estimator(content: Any, of: Reader) -> Any:

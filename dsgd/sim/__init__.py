@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dsgd.sim.calibration import Calibration, calibrate
-from dsgd.sim.cluster import SimulatedCluster
-from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
-from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
-from dsgd.sim.measure import measure_costs
-from dsgd.sim.network import NETWORKS, Link, Network
-from dsgd.sim.predict import Prediction, predict
-from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
+from typing import TYPE_CHECKING, Final
+
+from dsgd.lazy import loaded_on_use
+
+if TYPE_CHECKING:
+    from dsgd.sim.calibration import Calibration, calibrate
+    from dsgd.sim.cluster import SimulatedCluster
+    from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
+    from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
+    from dsgd.sim.measure import measure_costs
+    from dsgd.sim.network import NETWORKS, Link, Network
+    from dsgd.sim.prediction import Prediction, predict
+    from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
 
 __all__ = [
     "NETWORKS",
@@ -35,3 +40,30 @@ __all__ = [
     "open_costs",
     "predict",
 ]
+
+_HOMES: Final = {
+    "NETWORKS": "dsgd.sim.network",
+    "AbstractStragglers": "dsgd.sim.compute",
+    "Calibration": "dsgd.sim.calibration",
+    "Compute": "dsgd.sim.compute",
+    "CostModel": "dsgd.sim.cost",
+    "EpochCost": "dsgd.sim.cost",
+    "Exponential": "dsgd.sim.compute",
+    "HeavyTail": "dsgd.sim.compute",
+    "Link": "dsgd.sim.network",
+    "Network": "dsgd.sim.network",
+    "NoStragglers": "dsgd.sim.compute",
+    "Prediction": "dsgd.sim.prediction",
+    "RowCost": "dsgd.sim.cost",
+    "SavedCosts": "dsgd.sim.saved_costs",
+    "SimulatedCluster": "dsgd.sim.cluster",
+    "SlowRank": "dsgd.sim.compute",
+    "Workload": "dsgd.sim.cost",
+    "calibrate": "dsgd.sim.calibration",
+    "known_costs": "dsgd.sim.saved_costs",
+    "measure_costs": "dsgd.sim.measure",
+    "open_costs": "dsgd.sim.saved_costs",
+    "predict": "dsgd.sim.prediction",
+}
+
+__getattr__ = loaded_on_use(__name__, _HOMES)

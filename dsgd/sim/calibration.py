@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from dsgd.collectives.calibrate import calibrate as calibrate_link
+from dsgd.collectives.calibration import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError

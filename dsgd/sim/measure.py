@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.calibrate import calibrate as calibrate_link
+from dsgd.collectives.calibration import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.comm.wires.shm import RING_FROM_BYTES

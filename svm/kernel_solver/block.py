@@ -295,7 +295,7 @@ class _Run:
         if self.peers.rank == 0:
             values = self.matrix.block(picked)
             if len(samples) != len(chosen) or (np.diff(where) != 1).any():
-                values = values[np.ix_(where, where)]
+                values = self.matrix.dealt(values, where)
             inner_tol = max(0.5 * self.tol, 0.1 * gap)
             limit = min(100 * len(chosen), self.max_iter - state.counts.n_iter)
             group = (y < 0).astype(np.int64) if state.n_groups > 1 else np.zeros(len(y), dtype=np.int64)

@@ -241,6 +241,17 @@ class KernelMatrix:
         self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
 
+    def dealt(self, block: FloatMatrix, where: IntVector) -> FloatMatrix:
+        """Return the values of a `block` for variables, whose samples are at `where` in it, shape (m, m).
+
+        They are gone as it is.
+        """
+        q, m = len(block), len(where)
+        out = self.lend(q * q + m * m)[q * q :].reshape(m, m)  # behind the block, in pages that are there
+        args = (block.reshape(-1), q, where, where, out)
+        self.pool.slabs(lambda start, stop: read_block(*args, start, stop), m, _BLOCK_ROWS)
+        return out
+
     def lend(self, size: int, dtype: Any = None) -> AnyArray:
         """Return memory for so many values, of the type of rows if none is given.
 

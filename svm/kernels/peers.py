@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.collectives import Group
 from dsgd.ledger import COMPUTE
 from dsgd.svm.kernels.rows import Rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+if TYPE_CHECKING:
+    from dsgd.collectives import Group
 
 __all__ = ["Peers"]
 

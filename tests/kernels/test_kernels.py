@@ -254,6 +254,29 @@ def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
     assert said == [1, 0]
 
 
+LOADED = """
+import sys
+import numpy as np
+from dsgd.kernels.dual import to_dual
+from dsgd.kernels.sgd import COUNTERS
+
+out = np.arange(3.0)
+to_dual(out, np.ones(2), np.zeros(COUNTERS))
+print(out.tolist())
+print("numba.np.arraymath" in sys.modules)
+"""
+
+
+def test_kernels_on_disk_are_loaded_without_what_compiles_them(tmp_path):
+    """With machine code on disk a process loads none of the compiler's modules about numpy, and computes the same."""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command: list[str] = [sys.executable, "-c", LOADED]
+    found = [subprocess.run(command, capture_output=True, text=True, check=True, env=env) for _ in range(2)]
+    first, second = (done.stdout.splitlines() for done in found)
+    assert first[0] == second[0]
+    assert (first[1], second[1]) == ("True", "False")
+
+
 @pytest.mark.slow
 def test_a_fresh_process_compiles_nothing():
     """After one fit a fresh process loads every kernel from disk, whatever loss, penalty and schedule it is given."""

@@ -81,6 +81,7 @@ def test_version_is_that_of_the_project() -> None:
         ("from dsgd import Ledger", ["torch", "matplotlib", "bokeh", "pandas", "distributed", "sklearn", "numba"]),
         ("from dsgd import SGDClassifier", ["torch", "matplotlib", "bokeh", "distributed"]),
         ("import dsgd.sync, dsgd.comm, dsgd.collectives, dsgd.local", ["torch", "dask", "distributed", "pandas"]),
+        ("from dsgd.svm import SVC", ["distributed", "dsgd.sim.cluster", "dsgd.sync", "dsgd.collectives.group"]),
         ("import dsgd.report.png", ["torch", "bokeh", "dask", "distributed", "sklearn", "scipy", "numba"]),
         ("import dsgd.cli", ["torch", "matplotlib", "bokeh", "pandas", "distributed", "sklearn", "numba", "scipy"]),
     ],

@@ -17,11 +17,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.collectives.group import Group
 from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from dsgd.collectives.group import Group
 
 __all__ = ["Snapshot", "SnapshotKeeper", "find_newest", "share"]
 

@@ -1,0 +1,189 @@
+"""Searches of scikit-learn, which tell the fits inside them what else is to come.
+
+Problem: a `GridSearchCV` fits every candidate on every split as if there were no other. Fits that differ in C alone
+have nearly the same solution and need the same kernel rows; and the first of a hundred is too small for loading our
+solvers to pay, which all of them are not.
+
+Method: while a grid or a randomized search runs, the fits of its thread can ask for its candidates. The first fit of an
+``SVC`` or ``SVR`` on some rows solves all C that candidates have with its other parameters, from the smallest to the
+largest, and keeps what others will ask for. Rows are known by their contents, so that a pipeline may have made them.
+All else of the search, scores, tables, errors and the best model, stays scikit-learn's.
+
+Cost: a hash of the rows per fit; the rows of each split, `_MOST_BYTES` at most, until its last C is taken.
+
+Source: `dsgd.svm.svm_path`, as in `dsgd.model_selection.SVMSearchCV`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from types import ModuleType
+from typing import Any, Final
+
+import joblib
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.accel.worth import shape_of
+
+__all__ = ["n_fits_to_come", "tell_fits", "tell_no_more", "trained_in_chain"]
+
+#: The searches that know their candidates before the first fit.
+_SEARCHES: Final = ("GridSearchCV", "RandomizedSearchCV")
+
+#: Rows of the largest problem from which a chain is faster than fits; an SVR has two variables for each.
+_LEAST_ROWS: Final = 1500
+#: Bytes of rows that are kept for candidates to come; fits beyond that are solved one by one.
+_MOST_BYTES: Final = 2**28
+_FEWEST_SPLITS: Final = 2
+
+_originals: Final[dict[str, Any]] = {}
+_here: Final = threading.local()
+
+
+class _Search:
+    """A search that is running, and the chains that some of its fits have still to take from.
+
+    Parameters
+    ----------
+    candidates : sequence of mapping
+        Its candidates.
+    """
+
+    def __init__(self, candidates: Sequence[Mapping[str, Any]]) -> None:
+        self.candidates = candidates
+        self._chains: dict[str, tuple[Any, set[float], int]] = {}
+
+    def costs(self, parameters: Mapping[str, Any]) -> list[float]:
+        """Return the C, ascending, of candidates that have an estimator's other parameters."""
+        found = set()
+        for candidate in self.candidates:
+            for name, value in candidate.items():
+                prefix, _, last = name.rpartition("C")
+                if last or (prefix and not prefix.endswith("__")) or not _is_cost(value):
+                    continue
+                others = {key: candidate.get(prefix + key, own) for key, own in parameters.items() if key != "C"}
+                if all(each is parameters[key] or _is_same(each, parameters[key]) for key, each in others.items()):
+                    found.add(float(value))
+        return sorted(found)
+
+    def take(self, key: str, costs: Sequence[float], cost: float, n_bytes: int, solve: Callable[[], Any]) -> Any:
+        """Return the model of a C, of a chain that is solved if nobody has; None if it would be too much to keep."""
+        if key not in self._chains:
+            if n_bytes + sum(each for _, _, each in self._chains.values()) > _MOST_BYTES:
+                return None
+            self._chains[key] = solve(), set(costs), n_bytes
+        path, left, _ = self._chains[key]
+        left.discard(cost)
+        if not left:
+            del self._chains[key]
+        return path.estimator(costs.index(cost))
+
+
+def tell_fits(module: ModuleType) -> None:
+    """Let the searches of ``sklearn.model_selection`` tell the fits inside them what is to come."""
+    for name in _SEARCHES:
+        if name not in _originals:
+            kind = getattr(module, name)
+            _originals[name] = kind._run_search
+            kind._run_search = _telling(kind._run_search)
+
+
+def tell_no_more(module: ModuleType) -> None:
+    """Undo `tell_fits`."""
+    for name, original in _originals.items():
+        getattr(module, name)._run_search = original
+    _originals.clear()
+
+
+def _telling(run: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(run)
+    def run_search(self: Any, evaluate_candidates: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        def evaluate(candidate_params: Any, *args: Any, **kwargs: Any) -> Any:
+            candidates = list(candidate_params)
+            with _running(_Search(candidates)):
+                return evaluate_candidates(candidates, *args, **kwargs)
+
+        run(self, evaluate, *args, **kwargs)
+
+    return run_search
+
+
+@contextlib.contextmanager
+def _running(search: _Search) -> Iterator[None]:
+    before = getattr(_here, "search", None)
+    _here.search = search
+    try:
+        yield
+    finally:
+        _here.search = before
+
+
+def n_fits_to_come() -> int:
+    """Return how many fits like the present one there will be, itself among them, as far as one knows."""
+    search: _Search | None = getattr(_here, "search", None)
+    return 1 if search is None else _FEWEST_SPLITS * len(search.candidates)
+
+
+def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, weights: Any) -> Any:
+    """Return a model of ours, fitted together with other candidates of the search; None where that would not pay.
+
+    Parameters
+    ----------
+    kind : type
+        `dsgd.svm.SVC` or `dsgd.svm.SVR`.
+    parameters : mapping
+        The parameters of the model.
+    X, y, weights : array, sparse matrix, DataFrame or None
+        What it is fitted to.
+    """
+    search: _Search | None = getattr(_here, "search", None)
+    if search is None or parameters["kernel"] not in ("rbf", "poly", "sigmoid") or parameters["max_iter"] != -1:
+        return None
+    costs = search.costs(parameters)
+    if len(costs) < 2 or parameters["C"] not in costs or _largest_problem(kind, y) < _LEAST_ROWS:
+        return None
+    if parameters.get("probability", False) not in (False, "deprecated"):
+        return None
+    from dsgd.errors import InvalidDataError
+    from dsgd.svm import svm_path
+
+    others = {name: value for name, value in parameters.items() if name not in ("C", "gamma")}
+    key = joblib.hash((kind.__name__, parameters["gamma"], others, X, y, weights))
+
+    def solve() -> Any:
+        gammas = [parameters["gamma"]]
+        return svm_path(X, y, Cs=costs, gammas=gammas, sample_weight=weights, estimator=kind, **others)
+
+    # What cannot be solved at one C may be at this one: the fit finds out.
+    with contextlib.suppress(InvalidDataError):
+        model = search.take(key, costs, float(parameters["C"]), _n_bytes(X), solve)
+        return None if model is None else model.set_params(**parameters)
+    return None
+
+
+def _is_cost(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value < math.inf
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values of a parameter are the same, as far as one sign compares them."""
+    return isinstance(value, (str, int, float, type(None))) and isinstance(other, type(value)) and value == other
+
+
+def _largest_problem(kind: Any, y: Any) -> int:
+    """Return the variables of the largest problem of a fit: those of a pair of classes, or of all rows."""
+    targets = np.asarray(y)
+    if kind.__name__ == "SVR":
+        return 2 * len(targets)
+    counts = np.unique(targets, return_counts=True)[1].tolist()
+    return max((a + b for a, b in combinations(counts, 2)), default=0)
+
+
+def _n_bytes(X: Any) -> int:
+    return 12 * int(X.nnz) if sp.issparse(X) else 8 * math.prod(shape_of(X))
