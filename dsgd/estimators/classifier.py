@@ -29,7 +29,7 @@ from dsgd.validation import check_number
 __all__ = ["SGDClassifier"]
 
 #: Attributes that say which labels there are; a call that fails leaves them as they were.
-_OF_LABELS: Final = ("classes_", "_grows")
+_OF_LABELS: Final = ("classes_", "_grows", "_absent")
 
 
 def _has_probabilities(model: SGDClassifier) -> bool:
@@ -170,7 +170,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         -----
         With a new class, outputs of others keep coefficients, averages and what the `optimizer` remembers, and the step
         counter goes on. Of two classes the one output w becomes -w and w, or with ``"softmax"`` -w/2 and w/2, which
-        decide as before. The mean of `average` counts a new class as zero for the steps before it came. The memory of
+        decide as before. The mean of `average` is, for a new class, that of the steps since it came. The memory of
         `sync`, of rows and of the L1 penalty begins anew.
         """
         if isinstance(self.class_weight, str):

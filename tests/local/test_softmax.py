@@ -133,6 +133,22 @@ def test_gradient_objective_and_minibatches_equal_their_twin(problem, sparse):
     np.testing.assert_allclose(got, np.column_stack([coef, intercept]) - 0.02 * moved, rtol=1e-10)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_score_that_is_not_finite_shows(problem, sparse, wrong):
+    """Steps and gradients note it, also where it is not that of the row's class, and a loss is none."""
+    X, y, weights = problem
+    shard, optimizer = make_shard(shard_of(X, sparse), y, weights, shuffle=False), make()
+    intercept = np.zeros(K)
+    intercept[1 if y[0] != 1 else 2] = wrong
+    params = pack(np.zeros((K, N_FEATURES)), intercept, sparse=sparse)
+    assert not np.isfinite(evaluate(params, shard, optimizer.objective, 0, 1).loss_sum)
+    for look in (optimizer.run, lambda *given: optimizer.gradient(*given[:4], np.zeros_like(params), given[4])):
+        state = optimizer.init(shard)
+        look(params.copy(), shard, 0, 1, state)
+        assert not state.is_finite
+
+
 def shard_of(X, sparse):
     """Return rows in either form."""
     return sp.csr_array(X) if sparse else X
