@@ -141,8 +141,8 @@ def test_seeds_give_orders_and_no_shuffle_gives_none():
     assert len(orders) == 10
     weights = np.r_[0.0, 2.5, np.ones(18)]
     shard = make_shard(X, y, weights, shuffle=False)
-    np.testing.assert_array_equal(shard.values[:, 0], np.r_[2.0, 2.0, 2.0, np.arange(4.0, 40.0, 2.0)])
-    np.testing.assert_array_equal(shard.weights[:4], [1.0, 1.0, 0.5, 1.0])
+    np.testing.assert_array_equal(shard.values[:, 0], np.r_[2.0, 2.0, np.arange(4.0, 40.0, 2.0)])
+    np.testing.assert_array_equal(shard.weights[:3], [1.25, 1.25, 1.0])
 
 
 @LAWS
