@@ -116,6 +116,9 @@ def test_gradient_objective_and_minibatches_equal_their_twin(problem, sparse):
     expected = twin.gradient(X[5:41], y[5:41], costs[5:41], coef, intercept)
     np.testing.assert_allclose(np.column_stack(unpack(out, N_FEATURES, K, sparse=sparse)), expected, rtol=1e-10)
     losses = -log_softmax(X @ coef.T + intercept, axis=1)[np.arange(N_ROWS), y.astype(int)]
+    bare = SGD(Objective("softmax", n_outputs=K, fit_intercept=False), "constant", eta0=0.1)
+    bare.gradient(params, shard, 5, 41, out, bare.init(shard))
+    np.testing.assert_array_equal(unpack(out, N_FEATURES, K, sparse=sparse)[1], 0.0)
     objective = losses[5:41].sum() + 36 * 0.05 / 2 * (coef**2).sum()
     np.testing.assert_allclose(optimizer.objective_sums(params, shard, state), [objective], rtol=1e-12)
     found = evaluate(params, shard, optimizer.objective)
