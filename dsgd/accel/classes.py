@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import joblib
+import numpy as np
 import sklearn
 from joblib.externals.loky.backend import reduction
 
@@ -224,8 +225,11 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
     """Return our estimator with the same parameters, fitted to the same rows."""
     kind = getattr(importlib.import_module(_OURS[plain.__name__]), plain.__name__)
     parameters = estimator.get_params(deep=False)
+    is_sgd = _kind_of(plain.__name__) == "sgd"
+    if is_sgd and given.get("sample_weight") is not None:
+        _refuse_copies(given["sample_weight"])
     # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
-    parameters["n_jobs"] = 1 if _kind_of(plain.__name__) == "sgd" else _n_threads()
+    parameters["n_jobs"] = 1 if is_sgd else _n_threads()
     weights = given.get("sample_weight")
     if plain.__name__ in ("SVC", "SVR"):
         model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)
@@ -233,6 +237,18 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
             return model
     more = {} if weights is None else {"sample_weight": weights}
     return kind(**parameters).fit(given["X"], given.get("y"), **more)
+
+
+def _refuse_copies(weights: Any) -> None:
+    """Raise unless rows of these weights are visited once each, so that both objectives are one.
+
+    A weight of two stands for two rows in ours, of which each brings a step on the penalty, and of zero for none.
+    """
+    from dsgd.errors import IncompatiblePartsError
+    from dsgd.local.order import count_visits
+
+    if np.any(count_visits(np.asarray(weights, np.float64)) != 1):
+        raise IncompatiblePartsError("sample_weight=...: weights of zero, or above one and a half, are copies of rows")
 
 
 def _take_over(estimator: Any, model: Any) -> None:

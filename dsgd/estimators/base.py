@@ -23,7 +23,7 @@ from sklearn.utils import check_random_state, check_X_y
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.estimators.growth import grown
+from dsgd.estimators.growth import grown, present_mean
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import Start, initial
@@ -430,6 +430,7 @@ class AbstractSGD(AbstractLinearEstimator):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
         start = grown(start, self._classes(), coupled=objective.is_coupled)
+        self._absent = start.absent
         sparse, d = next(s.sparse for s in summaries if s.rows), self._width
         if storage is not None and sparse:
             refuse_sparse(storage)
@@ -497,6 +498,7 @@ class AbstractSGD(AbstractLinearEstimator):
             self._standard_coef, self._standard_intercept = coef, intercept
             coef, intercept = unpack(result.averaged, d, k, sparse=sparse)
             self._average_coef, self._average_intercept = coef, intercept
+            coef, intercept = present_mean(coef, intercept, self._absent, result.n_averaged)
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
         if result.of_ranks is not None:
             models = [self._shape_model(*unpack(one, d, k, sparse=sparse)) for one in result.of_ranks]
@@ -547,6 +549,7 @@ class AbstractSGD(AbstractLinearEstimator):
             t=getattr(self, "t_", 1.0),
             averaged=(self._average_coef, self._average_intercept) if n_averaged else None,
             n_averaged=n_averaged,
+            absent=getattr(self, "_absent", None) if n_averaged else None,
             left=getattr(self, "_left", None),
             classes=self._classes() if hasattr(self, "coef_") else None,
         )

@@ -29,7 +29,7 @@ from dsgd.validation import check_number
 __all__ = ["SGDClassifier"]
 
 #: Attributes that say which labels there are; a call that fails leaves them as they were.
-_OF_LABELS: Final = ("classes_", "_grows")
+_OF_LABELS: Final = ("classes_", "_grows", "_absent")
 
 
 def _has_probabilities(model: SGDClassifier) -> bool:
@@ -169,8 +169,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         -----
         When a class is added, the outputs of the others keep their coefficients, their averages and the state of the
         `optimizer`, and the step counter continues. The single output w of two classes becomes -w and w, or with
-        ``"softmax"`` -w/2 and w/2, which decide as before. The mean of `average` counts a new class as zero for the
-        steps before it was added. The memory of `sync`, of rows and of the L1 penalty is reset.
+        ``"softmax"`` -w/2 and w/2, which decide as before. The mean of `average` for a new class is that of the steps
+        since it was added. The memory of `sync`, of rows and of the L1 penalty is reset.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(

@@ -7,9 +7,12 @@ coefficients, averages and what the local rule remembers of each. Of two classes
 against the first; among more each has its own, -w and w, or -w/2 and w/2 where they share one loss, whose differences
 are what counts. The decision between the two is the same, and with softmax the ratio of their probabilities.
 
-The step counter goes on. What cannot be said of a new output begins anew for all: the account of the L1 penalty, since
-one of zeros would owe what has fallen due before it was there; what was remembered of rows; and what strategies and
-compressors remember, whose vectors may be of any form. So do models of ranks that stay apart, from their mean.
+The step counter goes on, and so does the mean of the iterates, in which a new output is zero at the steps before it
+came. These are counted, and the model gets the mean over the others (`present_mean`).
+
+What cannot be said of a new output begins anew for all: the account of the L1 penalty, since one of zeros would owe
+what has fallen due before it was there; what was remembered of rows; and what strategies and compressors remember,
+whose vectors may be of any form. So do models of ranks that stay apart, from their mean.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from dsgd.local import pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["GROW", "grown", "joined"]
+__all__ = ["GROW", "grown", "joined", "present_mean"]
 
 #: As `classes` of ``partial_fit``: those of the rows so far.
 GROW: Final = "grow"
@@ -110,6 +113,7 @@ def grown(start: Start, classes: AnyArray | None, *, coupled: bool) -> Start:
     if classes is None or start.classes is None or len(classes) == len(start.classes):
         return start
     outputs = _Outputs(np.searchsorted(classes, start.classes), len(classes))
+    absent = np.zeros(outputs.n_before, np.int64) if start.absent is None else start.absent
     coef, intercept = outputs.model(start.coef, start.intercept, coupled=coupled)
     return replace(
         start,
@@ -117,8 +121,30 @@ def grown(start: Start, classes: AnyArray | None, *, coupled: bool) -> Start:
         coef=coef,
         intercept=intercept,
         averaged=None if start.averaged is None else outputs.model(*start.averaged, coupled=coupled),
+        absent=start.n_averaged + outputs.spread(absent - start.n_averaged, (1, 1)) if start.n_averaged else None,
         left=None if start.left is None else outputs.state(start.left, coupled=coupled),
     )
+
+
+def present_mean(
+    coef: AnyArray, intercept: AnyArray, absent: IntVector | None, n_averaged: int
+) -> tuple[AnyArray, AnyArray]:
+    """Return the mean of the iterates, over those in which each output was there.
+
+    Parameters
+    ----------
+    coef, intercept : array, shape (n_outputs, n_features) and (n_outputs,)
+        The mean over all of them, in which it is zero where it was not.
+    absent : array of int, shape (n_outputs,), or None
+        At how many it was not; None where all were.
+    n_averaged : int
+        How many there are.
+    """
+    if absent is None:
+        return coef, intercept
+    # An output that has come after all of them is zero, whatever it is divided by.
+    factors = (n_averaged / np.maximum(n_averaged - absent, 1)).astype(coef.dtype)
+    return coef * factors[:, None], intercept * factors
 
 
 def joined(classes: AnyArray, labels: AnyArray) -> AnyArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.runtime.checkpoints.checkpoint import SavedState
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, IntVector
 
 __all__ = ["Start", "initial"]
 
@@ -32,6 +32,8 @@ class Start:
         The averaged model.
     n_averaged : int
         Steps of a rank that it is the mean of.
+    absent : array of int, shape (n_outputs,), or None
+        At how many of them each output was not there yet; None where all were.
     left : SavedState or None
         The state of the ranks.
     validation : tuple or None
@@ -47,6 +49,7 @@ class Start:
     t: float = 1.0
     averaged: tuple[AnyArray, AnyArray] | None = None
     n_averaged: int = 0
+    absent: IntVector | None = None
     left: SavedState | None = None
     validation: tuple[Any, Any, Any] | None = None
     classes: AnyArray | None = None

@@ -18,8 +18,8 @@ Steihaug 1982 (the residual to go to).
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
+from dsgd.linear_model.cholesky import inverse_of
 from dsgd.linear_model.columns import Columns
 from dsgd.linear_model.problem import Problem, Solution, certify, longest_step
 from dsgd.types import FloatVector
@@ -86,7 +86,7 @@ def _newton_direction(
     if p <= _MOST_FACTORED:
         hessian = columns.gram(chosen, factors)
         hessian[np.diag_indices(p)] += l2
-        return np.asarray(cho_solve(cho_factor(hessian, overwrite_a=True), downhill))
+        return inverse_of(hessian)(downhill)
     means = columns.means(chosen, factors)
     if n <= _MOST_FACTORED and not columns.is_sparse:
         # (l2 I + A'A)^-1 = (I - A' (l2 I + A A')^-1 A) / l2
@@ -95,7 +95,7 @@ def _newton_direction(
             rows, factor = (rows - means[:, None]) * np.sqrt(factors), 1.0
         inner = factor * (rows.T @ rows)
         inner[np.diag_indices(n)] += l2
-        solved = factor * cho_solve(cho_factor(inner, overwrite_a=True), rows.T @ downhill)
+        solved = factor * inverse_of(inner)(rows.T @ downhill)
         return np.asarray((downhill - rows @ solved) / l2)
     return _conjugate_gradients(columns, factors, means, l2, downhill, share)
 

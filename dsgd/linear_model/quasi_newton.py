@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.linalg import cho_factor, cho_solve
 
 from dsgd.collectives import Team
+from dsgd.linear_model.cholesky import inverse_of
 from dsgd.linear_model.losses import AbstractLoss, SquaredLoss
 from dsgd.linear_model.problem import Solution
 from dsgd.linear_model.rows import Rows, SparseRows
@@ -120,8 +120,7 @@ class SmoothProblem:
             return lambda vector: self._solve_by_products(factors, ridge, diagonal, vector, team)
         matrix = team.add_up(self.rows.gram(factors, team).ravel()).reshape(p + 1, p + 1)
         matrix[np.diag_indices(p + 1)] += ridge
-        factor = cho_factor(matrix, overwrite_a=True)
-        return lambda vector: np.asarray(cho_solve(factor, vector))
+        return inverse_of(matrix)
 
     def _solve_by_products(
         self, factors: FloatVector, ridge: FloatVector, diagonal: FloatVector, downhill: FloatVector, team: Team

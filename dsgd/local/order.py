@@ -19,9 +19,9 @@ order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90
 good as single rows there, since the rows of a block were drawn at random, and memory is read as if there were none.
 
 Sample weights are copies. scikit-learn demands that a weight of 2 equals the row twice and a weight of 0 the row left
-out, exactly; so a row of weight w <= 16 is visited floor(w) times with weight one, and once more with the fraction
-that is left. Above 16 it is visited 16 times with weight w / 16. Of equal rows, the visits of larger weight are
-numbered first.
+out, exactly; so a row of weight w is visited as often as the nearest whole number from 1 to 16 says, with equal parts
+of w. Every visit takes a step on the penalty, too: rounding up would let a weight of 2.0000001 bring half as much
+penalty again as one of 2. Of equal rows, the visits of larger weight are numbered first.
 
 Cost: 24 bytes a visit while the order is made, and 8 more where there are sample weights; 8 bytes a visit after. The
 order of an epoch is 4 kB and takes 3 us.
@@ -84,21 +84,14 @@ def visits(weights: FloatVector) -> tuple[IntVector, FloatVector] | None:
     n_rows = weights.shape[0]
     if np.all(weights == 1.0):
         return None
-    is_heavy = weights > MAX_COPIES
-    whole = np.where(is_heavy, MAX_COPIES, np.floor(weights)).astype(np.int64)
-    rest = np.where(is_heavy, 0.0, weights - whole)
-    counts = whole + (rest > 0.0)
+    counts = count_visits(weights)
     source = np.repeat(np.arange(n_rows), counts)
-    visit_weights = np.repeat(np.where(is_heavy, weights / MAX_COPIES, 1.0), counts)
-    last_visit = np.cumsum(counts) - 1
-    has_rest = rest > 0.0
-    visit_weights[last_visit[has_rest]] = rest[has_rest]
-    return source, visit_weights
+    return source, np.repeat(weights / np.maximum(counts, 1), counts)
 
 
 def count_visits(weights: FloatVector) -> IntVector:
     """Return how many visits `visits` makes of each row of these weights."""
-    counts: IntVector = np.ceil(np.minimum(weights, MAX_COPIES)).astype(np.int64)
+    counts: IntVector = np.where(weights > 0.0, np.clip(np.rint(weights), 1, MAX_COPIES), 0).astype(np.int64)
     return counts
 
 

@@ -140,6 +140,18 @@ def test_steps_are_those_of_the_plain_twin(monkeypatch: pytest.MonkeyPatch) -> N
     assert model.loss_curve_[-1] == pytest.approx(loss_sum / 300, rel=1e-10)
 
 
+def test_rows_of_files_call_the_functions(tmp_path: Any) -> None:
+    """Tables read from a path, and rows kept on disk, train to the bits of the named loss."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = str(tmp_path / "rows.parquet")
+    pandas.DataFrame(X, columns=list("abcdef")).assign(y=LABELS).to_parquet(path)
+    for options in ({}, {"n_jobs": 2, "sync": 20, "out_of_core": True}):
+        own, named = (fitted(SGDClassifier, loss, path, "y", **options) for loss in (LOG_LOSS, "log_loss"))
+        assert_same(own, named)
+        np.testing.assert_array_equal(own.predict(path), named.predict(path))
+
+
 def test_kernels_are_compiled_for_no_loss() -> None:
     """Another loss leaves the compiled kernels as they are."""
     fitted(SGDRegressor, "huber", X, Y)

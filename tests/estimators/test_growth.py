@@ -68,6 +68,29 @@ def test_outputs_of_old_classes_have_the_bits_of_a_model_that_was_told_all(more,
     assert np.abs(late.coef_[2]).max() > 0.01  # the one that came last learns
 
 
+@pytest.mark.parametrize(("loss", "seen"), [("log_loss", [1, 3]), ("softmax", [0, 1, 3])])
+def test_the_mean_of_a_new_class_begins_with_it(loss, seen, tmp_path):
+    """Each output is the mean of its iterates since it came, also after loading; a call that fails changes nothing."""
+    model = grown(SGDClassifier(**STEADY, loss=loss, average=True), [seen])
+    rows = np.flatnonzero(np.isin(Y, [*seen, 4]))[:40]
+    rows = np.concatenate([rows[Y[rows] == 4][:1], rows, np.flatnonzero(Y == 2)[:1], rows])
+    iterates = []
+    for row in rows:
+        model.partial_fit(X[row : row + 1], Y[row : row + 1])
+        iterates.append(np.column_stack([model._standard_coef, model._standard_intercept]))
+        if row == rows[30]:
+            model.save(tmp_path / "model.dsgd")
+            model = dsgd.load(tmp_path / "model.dsgd")
+            with pytest.raises(ValueError, match="NaN"):
+                model.partial_fit(np.full((1, 4), np.nan), [2])
+    found = np.column_stack([model.coef_, model.intercept_])
+    for label, since in ((2, 41), (4, 0)):
+        output = model.classes_.tolist().index(label)
+        expected = np.mean([one[min(output, len(one) - 1)] for one in iterates[since:]], 0)
+        np.testing.assert_allclose(found[output], expected, rtol=1e-9, atol=1e-13)
+        assert np.abs(expected).max() > 1e-4
+
+
 @pytest.mark.parametrize("way", ["save", "pickle"])
 @pytest.mark.parametrize("loss", ["hinge", "softmax"])
 def test_growing_alone_changes_no_decision(loss, way, tmp_path):

@@ -264,6 +264,23 @@ def test_a_fit_that_stops_early_says_so() -> None:
     assert 0 < error <= model.dual_gap_
 
 
+@pytest.mark.parametrize("name", ["ridge", "poisson", "logistic l2"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_large_columns_that_depend_on_each_other(name: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding that outweighs the penalty ends nothing: the gap is reached; products that overflow are an error."""
+    model, _, y = exact(name)
+    for module in ("base", "logistic", "poisson", "ridge"):
+        place = f"dsgd.linear_model.{module}.has_many_rows"
+        monkeypatch.setattr(place, lambda rows: by_rows, raising=False)
+    columns = np.column_stack([X[:, :4], X[:, 0], X[:, 1] + X[:, 2]])
+    model.set_params(tol=1e-4, max_iter=100).fit(1e8 * columns, y)  # no warning
+    few = clone(model).fit(columns, y)
+    assert model.score(1e8 * columns, y) > few.score(columns, y) - 0.01
+    assert model.score(1e8 * columns, y) > 0.1
+    with np.errstate(all="ignore"), pytest.raises(InvalidDataError, match="overflow: scale the features"):
+        model.fit(1e200 * columns, y)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_models_predict_the_same(name: str, tmp_path: Any) -> None:
     """`save` and `dsgd.load` keep predictions to the bit."""

@@ -116,6 +116,9 @@ def test_gradient_objective_and_minibatches_equal_their_twin(problem, sparse):
     expected = twin.gradient(X[5:41], y[5:41], costs[5:41], coef, intercept)
     np.testing.assert_allclose(np.column_stack(unpack(out, N_FEATURES, K, sparse=sparse)), expected, rtol=1e-10)
     losses = -log_softmax(X @ coef.T + intercept, axis=1)[np.arange(N_ROWS), y.astype(int)]
+    bare = SGD(Objective("softmax", n_outputs=K, fit_intercept=False), "constant", eta0=0.1)
+    bare.gradient(params, shard, 5, 41, out, bare.init(shard))
+    np.testing.assert_array_equal(unpack(out, N_FEATURES, K, sparse=sparse)[1], 0.0)
     objective = losses[5:41].sum() + 36 * 0.05 / 2 * (coef**2).sum()
     np.testing.assert_allclose(optimizer.objective_sums(params, shard, state), [objective], rtol=1e-12)
     found = evaluate(params, shard, optimizer.objective)
@@ -131,6 +134,22 @@ def test_gradient_objective_and_minibatches_equal_their_twin(problem, sparse):
     moved[:, -1] *= 0.01 if sparse else 1.0
     got = np.column_stack(unpack(stepped, N_FEATURES, K, sparse=sparse))
     np.testing.assert_allclose(got, np.column_stack([coef, intercept]) - 0.02 * moved, rtol=1e-10)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_score_that_is_not_finite_shows(problem, sparse, wrong):
+    """Steps and gradients note it, also where it is not that of the row's class, and a loss is none."""
+    X, y, weights = problem
+    shard, optimizer = make_shard(shard_of(X, sparse), y, weights, shuffle=False), make()
+    intercept = np.zeros(K)
+    intercept[1 if y[0] != 1 else 2] = wrong
+    params = pack(np.zeros((K, N_FEATURES)), intercept, sparse=sparse)
+    assert not np.isfinite(evaluate(params, shard, optimizer.objective, 0, 1).loss_sum)
+    for look in (optimizer.run, lambda *given: optimizer.gradient(*given[:4], np.zeros_like(params), given[4])):
+        state = optimizer.init(shard)
+        look(params.copy(), shard, 0, 1, state)
+        assert not state.is_finite
 
 
 def shard_of(X, sparse):

@@ -486,6 +486,34 @@ def test_another_job_is_refused(change: dict[str, Any], named: str, rows: Any, t
         SGDClassifier(**options | change, resume_from=tmp_path).fit(*rows)
 
 
+LOSS = """
+LEVEL, WEIGHTS = 0.9, (1.0, 2.0)
+def scaled(p):
+    return p * LEVEL
+def value(y, p, *, power=2):
+    return max(scaled(p), min(q for q in (p, LEVEL, WEIGHTS[0]))) ** power if y in {0, 8} else value(y, p)
+"""
+
+
+def test_functions_are_described_by_what_they_do() -> None:
+    """An edit shows wherever it is: in code, in numbers, in functions called; what is made again is the same."""
+
+    def made(source: str) -> Any:
+        space: dict[str, Any] = {"__name__": "losses"}
+        exec(source, space)
+        return describe(space["value"])
+
+    for same in (LOSS, "\n" + LOSS, LOSS.replace("{0, 8}", "{8, 0}")):
+        assert made(same) == made(LOSS)
+    for old, new in (
+        ("0.9", "0.8"), ("2.0", "3.0"), ("p * LEVEL", "p + LEVEL"), ("power=2", "power=3"), ("** power", "* power"),
+        ("{0, 8}", "{0, 9}"), ("(p, LEVEL", "(y, LEVEL"), ("else value", "else scaled"),
+    ):  # fmt: skip
+        assert made(LOSS.replace(old, new)) != made(LOSS)
+    assert describe(np.mean) == "numpy.mean"
+    assert describe(int) == "builtins.int"
+
+
 def test_other_rows_are_refused(rows: Any, tmp_path: Path) -> None:
     """Rows of another number or content are not trained on as if they were the same."""
     X, y = rows
