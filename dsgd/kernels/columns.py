@@ -32,11 +32,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
 from dsgd.kernels.epoch_order import block_at, rows_ahead
-from dsgd.kernels.jit import leaf_kernel, scalar
+from dsgd.kernels.jit import inlined, leaf_kernel, scalar
 from dsgd.kernels.lanes import LANE_BYTES, has_many_registers, load, multiply_add, store, zeros
 from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.penalties import truncate
@@ -78,8 +77,8 @@ _STEPS = np.uint64(ROWS * WIDTH)
 _GRAM = np.uint64(2 * ROWS * WIDTH)
 
 # Sums in the order written, so that a column has the same bits in any panel and at any place in it.
-_in_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"contract"})
-_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+_in_order = inlined({"contract"})
+_any_order = inlined({"reassoc", "contract"})
 
 
 # 2^-k for the exponential of a negative number. Margins beyond the largest have a slope of zero here and not of 1e-28,

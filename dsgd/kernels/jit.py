@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from numba import njit
 from numba.core import event
@@ -17,16 +17,41 @@ from numba.core.runtime.nrt import rtsys
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
-__all__ = ["kernel", "leaf_kernel", "scalar"]
+__all__ = ["inlined", "kernel", "leaf_kernel", "scalar"]
 
-#: Compiles a small function that kernels call; LLVM must inline it, since whether it otherwise would depends on what
-#: else the kernel holds, and a loop that is not inlined takes half as long again. It has no entry in the cache of its
-#: own: a kernel's entry holds everything that it calls.
-scalar = njit(nogil=True, error_model="numpy", forceinline=True)
+# Numba would add a wrapper for C to every function, which takes a tenth of all compiling; nothing here asks for one.
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
-_compile = njit(cache=True, nogil=True, error_model="numpy")
-_compile_leaf = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+_compile = njit(cache=True, **_OPTIONS)
+_compile_leaf = njit(cache=True, _nrt=False, **_OPTIONS)
 _files = frozenset(Path(__file__).parent.glob("*.py"))
+
+
+def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:
+    """Return what compiles a small function that kernels call.
+
+    LLVM must inline it, since whether it otherwise would depends on what else the kernel holds, and a loop that is not
+    inlined takes half as long again. It has no entry in the cache of its own: a kernel's entry holds everything that it
+    calls.
+
+    Parameters
+    ----------
+    fastmath : set of str, default=frozenset()
+        What LLVM may do to sums and products, such as ``{"reassoc", "contract"}``; nothing by default.
+
+    Returns
+    -------
+    callable
+        A decorator.
+    """
+    compiled: Callable[[Callable[..., Any]], Any] = njit(
+        forceinline=True, fastmath=set(fastmath) or False, **_OPTIONS
+    )
+    return compiled
+
+
+#: Compiles a small function that kernels call, in the arithmetic that is written.
+scalar = inlined()
 
 
 class _FirstUse(event.Listener):

@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from dsgd.kernels.jit import inlined
 from dsgd.types import FloatVector, IndexVector
 
 __all__ = ["add_columns", "add_row", "row_dot", "row_square", "score_columns"]
 
-_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+_any_order = inlined({"reassoc", "contract"})
 
 
 @_any_order

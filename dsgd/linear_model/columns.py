@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 
 from dsgd.collectives import Team
-from dsgd.kernels.jit import kernel
+from dsgd.kernels.jit import inlined, kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ColumnArrays", "Columns", "descend_columns", "descend_gram", "make_columns"]
@@ -27,7 +26,7 @@ __all__ = ["ColumnArrays", "Columns", "descend_columns", "descend_gram", "make_c
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
 
-_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+_any_order = inlined({"reassoc", "contract"})
 #: Entries of the block of rows that a Gram matrix is added up from; half of a second-level cache.
 _BLOCK = 1 << 16
 

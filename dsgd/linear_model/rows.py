@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 
 from dsgd.collectives import Team
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import inlined, kernel, scalar
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Rows", "SparseRows", "make_rows"]
 
-_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
+_any_order = inlined({"reassoc", "contract"})
 _CODES = {SquaredLoss: 0, LogisticLoss: 1, PoissonLoss: 2}
 _MOST_BLOCKS, _BLOCK_ROWS = 64, 1024
 #: Rows whose scores are computed together, so that a row is in the cache when its dual variable is known.

@@ -21,22 +21,15 @@ _TESTS = Path(__file__).parents[1]
 _MODULES = {"svm/tests": SVM, "linear_model/tests/test_sgd.py": SGD}
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """Run tests of scikit-learn in a process of their own; return outcome and message of each."""
-    report = tmp_path_factory.mktemp("peers") / "outcomes.json"
+def _outcomes(modules: str, folder: Path) -> dict[str, tuple[str, str]]:
+    """Run some tests of scikit-learn in a process of their own; return outcome and message of each."""
+    report = folder / "outcomes.json"
     options = ["-q", "-p", "peers.plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull]
-    places = [
-        "--rootdir",
-        str(_SKLEARN.parent),
-        "--confcutdir",
-        str(_SKLEARN),
-        *(str(_SKLEARN / modules) for modules in _MODULES),
-    ]
+    places = ["--rootdir", str(_SKLEARN.parent), "--confcutdir", str(_SKLEARN), str(_SKLEARN / modules)]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *places],
         env={**os.environ, "PYTHONPATH": str(_TESTS), "DSGD_PEERS_REPORT": str(report), "SKLEARN_SEED": "0"},
-        cwd=report.parent,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -63,9 +56,9 @@ def _differences(outcomes: dict[str, tuple[str, str]], listed: dict[str, str]) -
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # half a minute of work, of which a busy machine makes several
 @pytest.mark.parametrize("modules", _MODULES)
-def test_scikit_learns_tests_pass_but_for_those_listed(modules: str, outcomes: dict[str, tuple[str, str]]) -> None:
+def test_scikit_learns_tests_pass_but_for_those_listed(modules: str, tmp_path: Path) -> None:
     """The share of scikit-learn's tests that passes on our classes is large, and those that fail are listed."""
-    here = {name: told for name, told in outcomes.items() if name.startswith(modules)}
+    here = _outcomes(modules, tmp_path)
     ran = [outcome for outcome, _ in here.values() if outcome != "skipped"]
     differences = _differences(here, _MODULES[modules])
     counted = f"{ran.count('passed')} of {len(ran)} tests pass"
