@@ -18,7 +18,7 @@ from numba import njit
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["ColumnArrays", "Columns", "descend_columns", "descend_gram", "make_columns"]
+__all__ = ["ColumnArrays", "Columns", "complete", "descend_columns", "descend_gram", "make_columns", "multiply_pairs"]
 
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
@@ -107,8 +107,7 @@ class Columns:
         k = chosen.shape[0]
         total = np.zeros((k, k))
         if self.is_sparse:
-            part = (self.table[:, chosen] if k < p else self.table).tocsr()
-            _add_outer(part.data, part.indices, part.indptr, factors, total)
+            multiply_pairs(self.arrays, chosen, 0, factors, total)
         elif factors.shape[0] and (factors == factors[0]).all():
             part = self.table if k == p else self.table[chosen]
             total = factors[0] * (part @ part.T)
@@ -120,7 +119,7 @@ class Columns:
                 block = self.table[:, start:stop] if k == p else self.table[chosen, start:stop]
                 block = block * roots[start:stop]
                 total += block @ block.T
-        _complete(total, self.means(chosen, factors), float(factors.sum()))
+        complete(total, 0, self.means(chosen, factors), float(factors.sum()), 0.0)
         return total
 
 
@@ -249,24 +248,55 @@ def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVecto
 
 
 @kernel
-def _add_outer(values: FloatVector, places: AnyArray, bounds: AnyArray, factors: FloatVector, out: FloatMatrix) -> None:
-    """Add the outer product of each CSR row with itself, times its factor, to the upper triangle."""
+def multiply_pairs(
+    columns: ColumnArrays, chosen: IntVector, n_known: int, factors: FloatVector, out: FloatMatrix
+) -> None:
+    """Write the sums of ``d_i x_ij x_ik`` of sparse columns for all j from `n_known` and k up to j.
+
+    A row of `out` stays in the cache: it adds up the rows of X, of the columns so far, where its column has entries.
+    """
+    values, rows, bounds = columns
+    ends = np.zeros(factors.shape[0] + 1, np.int64)
+    for k in range(chosen.shape[0]):
+        for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):
+            ends[np.uint32(rows[j]) + 1] += 1
     for i in range(factors.shape[0]):
-        entries, columns = values[bounds[i] : bounds[i + 1]], places[bounds[i] : bounds[i + 1]]
-        for j in range(entries.shape[0]):
-            row, scaled = out[np.uint32(columns[j])], factors[i] * entries[j]
-            for m in range(j, entries.shape[0]):
-                row[np.uint32(columns[m])] += scaled * entries[m]
+        ends[i + 1] += ends[i]
+    starts = ends[:-1].copy()  # of rows; from here on they end before `ends`, which moves
+    places, entries = np.empty(ends[-1], np.uint32), np.empty(ends[-1])
+    for k in range(chosen.shape[0]):
+        sums = out[k]
+        if k >= n_known:
+            sums[: k + 1] = 0.0
+        for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):
+            row, value = np.uint32(rows[j]), values[j]
+            end = ends[row]
+            places[end], entries[end] = k, value
+            ends[row] = end + 1
+            if k >= n_known:
+                scaled = factors[row] * value
+                near, known = places[starts[row] : end + 1], entries[starts[row] : end + 1]
+                for m in range(near.shape[0]):
+                    sums[near[m]] += scaled * known[m]
 
 
 @kernel
-def _complete(gram: FloatMatrix, means: FloatVector, mass: float) -> None:
-    """Take the means off a matrix of which the upper triangle is there, and write the lower one."""
-    for j in range(means.shape[0]):
-        for m in range(j, means.shape[0]):
-            value = gram[j, m] - mass * means[j] * means[m]
-            gram[j, m] = value
-            gram[m, j] = value
+def complete(gram: FloatMatrix, n_known: int, means: FloatVector, mass: float, constant: float) -> None:
+    """Take the means off the lower triangle of all rows from `n_known`, and write the upper one.
+
+    The upper one is written in blocks, whose lines stay in the cache.
+    """
+    size = means.shape[0]
+    for j in range(n_known, size):
+        scaled, row = mass * means[j], gram[j]
+        for m in range(j + 1):
+            row[m] -= scaled * means[m]
+        row[j] += constant
+    for begin in range(n_known, size, 32):
+        for start in range(0, min(size, begin + 32), 32):
+            for j in range(begin, min(size, begin + 32)):
+                for m in range(start, min(j, start + 32)):
+                    gram[m, j] = gram[j, m]
 
 
 @kernel

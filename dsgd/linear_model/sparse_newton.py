@@ -20,36 +20,29 @@ Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given signs).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.linear_model.columns import descend_columns, descend_gram
+from dsgd.linear_model.gram import Gram
 from dsgd.linear_model.problem import Certificate, Problem, Solution, certify, longest_step
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["solve_l1"]
 
-#: Up to this many columns all of them are the working set; above, it begins with so many.
+#: Up to this many columns all of them are the working set; above, it begins with no more.
 _FEW_COLUMNS = 100
+#: Columns that a round adds at least to those of weights that are not zero.
+_LEAST_NEW = 50
 #: The widest matrix that is made.
 _MOST_GRAM_COLUMNS = 3000
 #: The model is minimised until the largest violation is this share of that of all columns.
-_INNER_SHARE = {True: 1e-3, False: 0.03}
+_INNER_SHARE = {True: 1e-2, False: 0.03}
 _MOST_CYCLES = 60
 _GRAM_PASSES = 10
 #: The time of a step of coordinate descent over that of an operation of a factor.
 _PASS_COST = 9
 _COLUMN_PASSES = 50
-
-
-@dataclass
-class _Model:
-    """The matrix of a quadratic model, kept for the next round if that asks for the same one."""
-
-    chosen: IntVector
-    gram: FloatMatrix
 
 
 def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) -> Solution:
@@ -77,8 +70,8 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
     intercept = problem.intercept(scores, 0.0)
     is_open = norms > 0.0
     best: Solution | None = None
-    model: _Model | None = None
-    size, n_iter = _FEW_COLUMNS, 0
+    model: Gram | None = None
+    least, n_iter = _LEAST_NEW, 0
     while True:
         found = certify(problem, weights, scores + intercept)
         if best is None or found.gap <= best.gap:
@@ -92,9 +85,7 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
             scores = problem.columns.scores(weights)
             intercept = problem.intercept(scores, intercept)
             found = certify(problem, weights, scores + intercept)
-        growth = 4 if problem.columns.is_sparse else 3  # matrices of sparse columns cost less
-        size = max(size, growth * int(np.count_nonzero(weights)) // 2)
-        chosen = _working_set(problem, weights, found, norms, is_open, size)
+        chosen = _working_set(problem, weights, found, norms, is_open, least)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
         moved = problem.columns.scores(change)
@@ -102,23 +93,34 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
         if taken is None:  # P is minimal to rounding
             if chosen.shape[0] == np.count_nonzero(is_open):
                 break
-            size *= 2
+            least *= 2
             continue
         weights, scores, intercept = taken
     return Solution(best.weights, best.intercept, best.gap, n_iter, int(np.count_nonzero(~is_open)))
 
 
 def _working_set(
-    problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, size: int
+    problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, least: int
 ) -> IntVector:
-    """Return the columns of the working set, ascending."""
+    """Return the columns of the working set, ascending.
+
+    Those of weights that are not zero, and the columns that violate optimality most, at most doubling the set; but
+    at least `least`, so that columns that are near to a violation come with the last ones.
+    """
     candidates = np.flatnonzero(is_open)
-    if candidates.shape[0] <= size:
+    if candidates.shape[0] <= _FEW_COLUMNS:
         return candidates
     slopes = np.abs(found.products - problem.l2 * weights)[candidates]
-    # The distance of the dual point to the constraint of a column.
-    distances = (problem.l1 - found.scale * slopes) / norms[candidates]
-    distances[weights[candidates] != 0.0] = -np.inf
+    # The distance of the dual point to the constraint of a column, not scaled until no column exceeds it: scaled, that
+    # of rare columns, whose norms are small, is large even where they violate most.
+    distances = (problem.l1 - slopes) / norms[candidates]
+    is_zero = weights[candidates] == 0.0
+    n_kept = candidates.shape[0] - int(np.count_nonzero(is_zero))
+    n_violating = int(np.count_nonzero(is_zero & (slopes > problem.l1)))
+    size = n_kept + max(least, min(n_violating, max(n_kept, _FEW_COLUMNS)))
+    if candidates.shape[0] <= size:
+        return candidates
+    distances[~is_zero] = -np.inf
     return np.sort(candidates[np.argpartition(distances, size - 1)[:size]])
 
 
@@ -128,15 +130,24 @@ def _minimise(
     scores: FloatVector,
     found: Certificate,
     chosen: IntVector,
-    model: _Model | None,
-) -> tuple[FloatVector, _Model | None]:
+    model: Gram | None,
+) -> tuple[FloatVector, Gram | None]:
     """Return the change of all weights to the minimum of the model on the chosen ones, and the matrix to keep."""
     loss, columns = problem.loss, problem.columns
     is_exact = loss.is_quadratic
+    factors = loss.curvature(loss.mean(scores))
+    is_wide = chosen.shape[0] > _MOST_GRAM_COLUMNS
+    if not is_wide:
+        # The matrix of a quadratic loss stays the same: columns that are there may stay in the working set.
+        new = chosen if model is None or not is_exact else np.setdiff1d(chosen, model.chosen, assume_unique=True)
+        if model is None or not is_exact or model.chosen.shape[0] + new.shape[0] > _MOST_GRAM_COLUMNS:
+            model = Gram(columns, factors, problem.l2, chosen)
+        else:
+            model.extend(new)
+        chosen = model.chosen
     points, slopes = weights[chosen], problem.l2 * weights[chosen] - found.products[chosen]
     goal = _INNER_SHARE[is_exact] * _violation(slopes, points, problem.l1)
-    factors = loss.curvature(loss.mean(scores))
-    if chosen.shape[0] > _MOST_GRAM_COLUMNS:
+    if is_wide or model is None:
         means = columns.means(chosen, factors)
         curvatures = columns.squares(factors)[chosen] + problem.l2
         penalties = (problem.l1, problem.l2)
@@ -144,11 +155,7 @@ def _minimise(
             columns.arrays, chosen, factors, means, curvatures, slopes, points, penalties, _COLUMN_PASSES, goal
         )
     else:
-        if model is None or not is_exact or not np.array_equal(model.chosen, chosen):
-            gram = columns.gram(chosen, factors)
-            gram[np.diag_indices_from(gram)] += problem.l2
-            model = _Model(chosen, gram)
-        _minimise_gram(model.gram, slopes, points, problem.l1, goal)
+        _minimise_gram(model.space, slopes, points, problem.l1, goal)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]
     return change, model
@@ -179,7 +186,7 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
     old, signs = points[active], np.sign(points[active])
     gradient = slopes[active] + l1 * signs
     try:
-        direction = -cho_solve(cho_factor(part), gradient)
+        direction = -cho_solve(cho_factor(part.T, check_finite=False), gradient, check_finite=False)
     except LinAlgError:
         return  # columns that depend on each other: coordinate descent goes on
     if not np.isfinite(direction).all():
@@ -190,5 +197,7 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
         change = new - old
         if gradient @ change + 0.5 * change @ (part @ change) < 0.0:
             points[active] = new
-            slopes += change @ gram[active]
+            moved = np.zeros_like(slopes)
+            moved[active] = change
+            slopes += moved @ gram[: points.shape[0], : points.shape[0]]
             return
