@@ -112,7 +112,7 @@ class Columns:
         k = chosen.shape[0]
         total = np.zeros((k, k))
         if self.is_sparse:
-            multiply_pairs(self.arrays, chosen, 0, factors, total)
+            multiply_pairs(self.table.data, self.table.indices, self.table.indptr, chosen, 0, factors, total)
         elif factors.shape[0] and (factors == factors[0]).all():
             part = self.table if k == p else self.table[chosen]
             total = factors[0] * (part @ part.T)
@@ -254,13 +254,18 @@ def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVecto
 
 @kernel
 def multiply_pairs(
-    columns: ColumnArrays, chosen: IntVector, n_known: int, factors: FloatVector, out: FloatMatrix
+    values: FloatVector,
+    rows: AnyArray,
+    bounds: AnyArray,
+    chosen: IntVector,
+    n_known: int,
+    factors: FloatVector,
+    out: FloatMatrix,
 ) -> None:
     """Write the sums of ``d_i x_ij x_ik`` of sparse columns for all j from `n_known` and k up to j.
 
     A row of `out` stays in the cache: it adds up the rows of X, of the columns so far, where its column has entries.
     """
-    values, rows, bounds = columns
     ends = np.zeros(factors.shape[0] + 1, np.int64)
     for k in range(chosen.shape[0]):
         for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):

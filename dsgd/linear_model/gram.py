@@ -61,7 +61,8 @@ class Gram:
             space[:k, :k] = self.space[:k, :k]
             self.space = space
         if columns.is_sparse:
-            multiply_pairs(columns.arrays, self.chosen, k, factors, self.space)
+            table = columns.table
+            multiply_pairs(table.data, table.indices, table.indptr, self.chosen, k, factors, self.space)
         else:
             even = bool((factors == factors[0]).all())
             for added in (new,) if self._blocks else (old, new):

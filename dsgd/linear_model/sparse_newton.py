@@ -4,18 +4,20 @@ Problem: that of `dsgd.linear_model.problem` with :math:`l_1 > 0`. A round
 
 1. computes the gradient over all rows and the columns, and the certificate; returns if the gap is small enough;
 2. drops for good the columns whose weight the certificate proves to be zero;
-3. chooses the working set: weights that are not zero, and the columns that are nearest to the constraint of the dual;
+3. chooses the working set: weights that are not zero, and the columns that violate optimality most, in their norms;
 4. minimises over it the second-order model of the loss plus the penalty. For the squared loss this is the objective.
-   The curvature is a matrix made by BLAS, with the intercept eliminated; passes of coordinate descent find signs, and
-   a Cholesky factor of the weights that are not zero then goes to their minimum, as far as the signs allow. Working
-   sets too wide for a matrix are minimised by passes over columns;
+   The curvature is a matrix, with the intercept eliminated; that of the squared loss stays and grows with the working
+   set. Extrapolated passes of coordinate descent find signs, and a Cholesky factor of the weights that are not zero
+   then goes to their minimum, as far as the signs allow. Working sets too wide for a matrix are minimised by passes
+   over columns;
 5. takes the longest of the steps 1, 1/2, 1/4, ... that does not raise P.
 
 Cost: a round reads all columns once and those of the working set about three times; the matrix of k columns takes
-``n k**2`` operations.
+``n k**2`` operations, once.
 
-Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee,
-Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given signs).
+Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Bertrand and Massias, AISTATS 2021 (extrapolation);
+Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee, Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given
+signs).
 """
 
 from __future__ import annotations
