@@ -19,7 +19,7 @@ from numba import njit
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import FloatVector
 
-__all__ = ["PENALTIES", "Penalty", "add_penalties", "truncate"]
+__all__ = ["PENALTIES", "Penalty", "add_penalties", "soft_threshold", "truncate", "violation"]
 
 _any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
@@ -58,6 +58,41 @@ PENALTIES: Mapping[str | None, Penalty] = MappingProxyType(
         )
     }
 )
+
+
+@scalar
+def soft_threshold(aim: float, width: float) -> float:
+    """Return the minimum over z of ``(z - aim)^2 / 2 + width |z|``: the proximal map of L1.
+
+    Parameters
+    ----------
+    aim : float
+        Where the minimum would be without the penalty.
+    width : float
+        The penalty over the curvature, not negative.
+
+    Returns
+    -------
+    float
+        ``aim`` moved towards zero by `width`, never across it.
+    """
+    return max(abs(aim) - width, 0.0) * (1.0 if aim > 0.0 else -1.0)
+
+
+@scalar
+def violation(slope: float, weight: float, penalty: float) -> float:
+    """Return by how much a weight with an L1 penalty violates optimality; negative if the penalty holds it at zero.
+
+    Parameters
+    ----------
+    slope : float
+        The derivative of what is penalised.
+    weight : float
+        The weight.
+    penalty : float
+        The weight of the penalty.
+    """
+    return abs(slope) - penalty if weight == 0.0 else abs(slope + (penalty if weight > 0.0 else -penalty))
 
 
 @scalar

@@ -19,9 +19,10 @@ import scipy.sparse as sp
 
 from dsgd.collectives import Team
 from dsgd.kernels.jit import inlined, kernel
+from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["ColumnArrays", "Columns", "descend_columns", "descend_gram", "make_columns"]
+__all__ = ["ColumnArrays", "Columns", "complete", "descend_columns", "descend_gram", "make_columns", "multiply_pairs"]
 
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
@@ -29,6 +30,10 @@ ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
 _any_order = inlined({"reassoc", "contract"})
 #: Entries of the block of rows that a Gram matrix is added up from; half of a second-level cache.
 _BLOCK = 1 << 16
+#: Passes that are extrapolated, and what is added to the matrix of their products, as a share of its trace: shares stay
+#: below some 1e6, which is what the gradient may lose of its digits until the next round computes it anew.
+_DEPTH = 5
+_RIDGE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -93,16 +98,18 @@ class Columns:
         _square_columns(self.arrays, factors, out)
         out = self.team.add_up(out)
         if self.has_intercept:
-            means, mass = self._moments(np.arange(out.shape[0]), factors)
+            means, mass = self.moments(np.arange(out.shape[0]), factors)
             out -= mass * means**2
         return np.maximum(out, 0.0)
 
     def means(self, chosen: IntVector, factors: FloatVector) -> FloatVector:
         """Return the means of chosen columns with weights d, or zeros without an intercept, shape (n_chosen,)."""
-        return self._moments(chosen, factors)[0] if self.has_intercept else np.zeros(chosen.shape[0])
+        return self.moments(chosen, factors)[0]
 
-    def _moments(self, chosen: IntVector, factors: FloatVector) -> tuple[FloatVector, float]:
-        """Return the means of chosen columns with weights d, and the sum of d."""
+    def moments(self, chosen: IntVector, factors: FloatVector) -> tuple[FloatVector, float]:
+        """Return the means of chosen columns with weights d, and the sum of d; zeros without an intercept."""
+        if not self.has_intercept:
+            return np.zeros(chosen.shape[0]), 0.0
         if chosen.shape[0] == self.shape[1]:
             products = self._products(factors)
         else:
@@ -116,12 +123,18 @@ class Columns:
 
         Ranks add up ``n_chosen (n_chosen + 1) / 2`` numbers and, for the means, ``n_chosen + 1``.
         """
+        total = self.pairs(chosen, factors)
+        means, mass = self.moments(chosen, factors)
+        complete(total, 0, means, mass, 0.0)
+        return total
+
+    def pairs(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
+        """Return the lower triangle of the sums of ``d_i x_ij x_ik`` of chosen columns; the upper one is not to be read."""
         n, p = self.shape
         k = chosen.shape[0]
         total = np.zeros((k, k))
         if self.is_sparse:
-            part = (self.table[:, chosen] if k < p else self.table).tocsr()
-            _add_outer(part.data, part.indices, part.indptr, factors, total)
+            multiply_pairs(self.table.data, self.table.indices, self.table.indptr, chosen, 0, factors, total)
         elif factors.shape[0] and (factors == factors[0]).all():
             part = self.table if k == p else self.table[chosen]
             total = factors[0] * (part @ part.T)
@@ -134,10 +147,8 @@ class Columns:
                 block = block * roots[start:stop]
                 total += block @ block.T
         if self.team.n_ranks > 1:
-            upper = ~np.tri(k, k, -1, dtype=np.bool_)
-            total[upper] = self.team.add_up(total[upper])
-        means, mass = self._moments(chosen, factors) if self.has_intercept else (np.zeros(k), 0.0)
-        _complete(total, means, mass)
+            lower = np.tri(k, k, dtype=np.bool_)
+            total[lower] = self.team.add_up(total[lower])
         return total
 
 
@@ -269,24 +280,106 @@ def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVecto
 
 
 @kernel
-def _add_outer(values: FloatVector, places: AnyArray, bounds: AnyArray, factors: FloatVector, out: FloatMatrix) -> None:
-    """Add the outer product of each CSR row with itself, times its factor, to the upper triangle."""
+def multiply_pairs(
+    values: FloatVector,
+    rows: AnyArray,
+    bounds: AnyArray,
+    chosen: IntVector,
+    n_known: int,
+    factors: FloatVector,
+    out: FloatMatrix,
+) -> None:
+    """Write the sums of ``d_i x_ij x_ik`` of sparse columns for all j from `n_known` and k up to j.
+
+    A row of `out` stays in the cache: it adds up the rows of X, of the columns so far, where its column has entries.
+    """
+    ends = np.zeros(factors.shape[0] + 1, np.int64)
+    for k in range(chosen.shape[0]):
+        for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):
+            ends[np.uint32(rows[j]) + 1] += 1
     for i in range(factors.shape[0]):
-        entries, columns = values[bounds[i] : bounds[i + 1]], places[bounds[i] : bounds[i + 1]]
-        for j in range(entries.shape[0]):
-            row, scaled = out[np.uint32(columns[j])], factors[i] * entries[j]
-            for m in range(j, entries.shape[0]):
-                row[np.uint32(columns[m])] += scaled * entries[m]
+        ends[i + 1] += ends[i]
+    starts = ends[:-1].copy()  # of rows; from here on they end before `ends`, which moves
+    places, entries = np.empty(ends[-1], np.uint32), np.empty(ends[-1])
+    for k in range(chosen.shape[0]):
+        sums = out[k]
+        if k >= n_known:
+            sums[: k + 1] = 0.0
+        for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):
+            row, value = np.uint32(rows[j]), values[j]
+            end = ends[row]
+            places[end], entries[end] = k, value
+            ends[row] = end + 1
+            if k >= n_known:
+                scaled = factors[row] * value
+                near, known = places[starts[row] : end + 1], entries[starts[row] : end + 1]
+                for m in range(near.shape[0]):
+                    sums[near[m]] += scaled * known[m]
 
 
 @kernel
-def _complete(gram: FloatMatrix, means: FloatVector, mass: float) -> None:
-    """Take the means off a matrix of which the upper triangle is there, and write the lower one."""
-    for j in range(means.shape[0]):
-        for m in range(j, means.shape[0]):
-            value = gram[j, m] - mass * means[j] * means[m]
-            gram[j, m] = value
-            gram[m, j] = value
+def complete(gram: FloatMatrix, n_known: int, means: FloatVector, mass: float, constant: float) -> None:
+    """Take the means off the lower triangle of all rows from `n_known`, and write the upper one.
+
+    The upper one is written in blocks, whose lines stay in the cache.
+    """
+    size = means.shape[0]
+    for j in range(n_known, size):
+        scaled, row = mass * means[j], gram[j]
+        for m in range(j + 1):
+            row[m] -= scaled * means[m]
+        row[j] += constant
+    for begin in range(n_known, size, 32):
+        for start in range(0, min(size, begin + 32), 32):
+            for j in range(begin, min(size, begin + 32)):
+                for m in range(start, min(j, start + 32)):
+                    gram[m, j] = gram[j, m]
+
+
+@kernel
+def _extrapolate(
+    before: FloatMatrix, slopes_before: FloatMatrix, weights: FloatVector, slopes: FloatVector, l1: float
+) -> None:
+    """Go to the combination of the last iterates whose changes nearly cancel out, if the objective falls.
+
+    The gradient of a quadratic is that combination of the gradients, and its value follows from both: there is no
+    product with the matrix.
+    """
+    depth, size = before.shape
+    changes = np.empty((depth, size))
+    for a in range(depth):
+        later = before[a + 1] if a + 1 < depth else weights
+        for m in range(size):
+            changes[a, m] = later[m] - before[a, m]
+    table, shares, trace = np.empty((depth, depth)), np.ones(depth), 0.0
+    for a in range(depth):
+        for b in range(depth):
+            table[a, b] = _dot(changes[a], None, 0, size, changes[b])
+        trace += table[a, a]
+    for a in range(depth):
+        table[a, a] += _RIDGE * trace
+    for a in range(depth):  # elimination, without pivots since the matrix is positive
+        for b in range(a + 1, depth):
+            factor = table[b, a] / table[a, a]
+            shares[b] -= factor * shares[a]
+            for c in range(a, depth):
+                table[b, c] -= factor * table[a, c]
+    for a in range(depth - 1, -1, -1):
+        for b in range(a + 1, depth):
+            shares[a] -= table[a, b] * shares[b]
+        shares[a] /= table[a, a]
+    shares /= shares.sum()
+    new, new_slopes = shares[depth - 1] * weights, shares[depth - 1] * slopes
+    for a in range(1, depth):
+        for m in range(size):
+            new[m] += shares[a - 1] * before[a, m]
+            new_slopes[m] += shares[a - 1] * slopes_before[a, m]
+    gain = 0.0
+    for m in range(size):
+        gain += 0.5 * (new[m] - weights[m]) * (new_slopes[m] + slopes[m]) + l1 * (abs(new[m]) - abs(weights[m]))
+    if gain < 0.0:  # nor where it is no number
+        weights[:] = new
+        slopes[:] = new_slopes
 
 
 @kernel
@@ -295,24 +388,28 @@ def descend_gram(
 ) -> float:
     """Minimise a quadratic, held as a matrix, plus ``l1 |w|`` by coordinate descent until violations are below `goal`.
 
-    `slopes` is the gradient of the quadratic at `weights`; both are updated. Returns the largest violation of the last
-    pass, as each weight found it.
+    `slopes` is the gradient of the quadratic at `weights`; both are updated. Passes are extrapolated as Bertrand and
+    Massias do (AISTATS 2021). Returns the largest violation of the last pass, as each weight found it.
     """
-    worst = 0.0
-    for _ in range(n_passes):
+    size, worst = weights.shape[0], 0.0
+    before, slopes_before = np.empty((_DEPTH, size)), np.empty((_DEPTH, size))
+    for number in range(n_passes):
+        if number > 0 and number % _DEPTH == 0:
+            _extrapolate(before, slopes_before, weights, slopes, l1)
+        before[number % _DEPTH] = weights
+        slopes_before[number % _DEPTH] = slopes
         worst = 0.0
-        for k in range(weights.shape[0]):
+        for k in range(size):
             old, slope, curvature = weights[k], slopes[k], gram[k, k]
-            violation = abs(slope) - l1 if old == 0.0 else abs(slope + (l1 if old > 0.0 else -l1))
-            if violation <= 0.0 or curvature <= 0.0:
+            excess = violation(slope, old, l1)
+            if excess <= 0.0 or curvature <= 0.0:
                 continue
-            worst = max(worst, violation)
-            aim = old - slope / curvature
-            new = max(abs(aim) - l1 / curvature, 0.0) * (1.0 if aim > 0.0 else -1.0)
+            worst = max(worst, excess)
+            new = soft_threshold(old - slope / curvature, l1 / curvature)
             change = new - old
             if change != 0.0:
                 weights[k] = new
-                for m in range(weights.shape[0]):
+                for m in range(size):
                     slopes[m] += change * gram[k, m]
         if worst <= goal:
             break
@@ -349,12 +446,11 @@ def descend_columns(
             first, last = bounds[chosen[k]], bounds[chosen[k] + 1]
             slope = slopes[k] + l2 * (old - start[k]) - shift * mass * means[k]
             slope += _dot(values, rows, first, last, moved)
-            violation = abs(slope) - l1 if old == 0.0 else abs(slope + (l1 if old > 0.0 else -l1))
-            if violation <= 0.0 or curvature <= 0.0:
+            excess = violation(slope, old, l1)
+            if excess <= 0.0 or curvature <= 0.0:
                 continue
-            worst = max(worst, violation)
-            aim = old - slope / curvature
-            new = max(abs(aim) - l1 / curvature, 0.0) * (1.0 if aim > 0.0 else -1.0)
+            worst = max(worst, excess)
+            new = soft_threshold(old - slope / curvature, l1 / curvature)
             change = new - old
             if change != 0.0:
                 weights[k] = new

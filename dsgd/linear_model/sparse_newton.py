@@ -4,60 +4,55 @@ Problem: that of `dsgd.linear_model.problem` with :math:`l_1 > 0`. A round
 
 1. computes the gradient over all rows and the columns, and the certificate; returns if the gap is small enough;
 2. drops for good the columns whose weight the certificate proves to be zero;
-3. chooses the working set: weights that are not zero, and the columns that are nearest to the constraint of the dual;
+3. chooses the working set: weights that are not zero, and the columns that violate optimality most, in their norms;
 4. minimises over it the second-order model of the loss plus the penalty. For the squared loss this is the objective.
-   The curvature is a matrix made by BLAS, with the intercept eliminated; passes of coordinate descent find signs, and
-   a Cholesky factor of the weights that are not zero then goes to their minimum, as far as the signs allow. Working
-   sets too wide for a matrix are minimised by passes over columns;
+   The curvature is a matrix, with the intercept eliminated; that of the squared loss stays and grows with the working
+   set. Extrapolated passes of coordinate descent find signs, and a Cholesky factor of the weights that are not zero
+   then goes to their minimum, as far as the signs allow. Working sets too wide for a matrix are minimised by passes
+   over columns;
 5. takes the longest of the steps 1, 1/2, 1/4, ... that does not raise P.
 
 Cost: a round reads all columns once and those of the working set about three times; the matrix of k columns takes
-``n k**2`` operations.
+``n k**2`` operations, once.
 
 Rows may be divided among ranks, which then take the same steps. With p columns and k in the working set, a round adds
 up p numbers of eight bytes for the gradient, ``k (k + 1) / 2 + k + 1`` in two messages for the matrix, and three at
 most in each of the others: two for the certificate, one for each step tried, and for the best intercept one (squared
 loss) or one for each of its Newton steps, mostly two to four. Rank 0 solves the model of 4. and sends k numbers, and
-those of the working set. For the squared loss the matrix is made again only for columns that were not in it: up to 100
-columns take one matrix in all. Norms are added up once, 2 p + 1 numbers. Since passes over columns would add up a
-number for each, working sets on ranks are at most 3,000 columns: beyond, those that violate optimality most.
+those of the working set. For the squared loss only the products with columns that are new to the matrix are added up:
+up to 100 columns take one matrix in all. Norms are added up once, 2 p + 1 numbers. Since passes over columns would add
+up a number for each, working sets on ranks are at most 3,000 columns: beyond, those that violate optimality most.
 
-Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee,
-Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given signs).
+Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Bertrand and Massias, AISTATS 2021 (extrapolation);
+Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee, Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given
+signs).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.linear_model.columns import descend_columns, descend_gram
+from dsgd.linear_model.gram import Gram
 from dsgd.linear_model.problem import Certificate, Problem, Solution, certify, longest_step
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["solve_l1"]
 
-#: Up to this many columns all of them are the working set; above, it begins with so many.
+#: Up to this many columns all of them are the working set; above, it begins with no more.
 _FEW_COLUMNS = 100
+#: Columns that a round adds at least to those of weights that are not zero.
+_LEAST_NEW = 50
 #: The widest matrix that is made.
 _MOST_GRAM_COLUMNS = 3000
 #: The model is minimised until the largest violation is this share of that of all columns.
-_INNER_SHARE = {True: 1e-3, False: 0.03}
+_INNER_SHARE = {True: 1e-2, False: 0.03}
 _MOST_CYCLES = 60
 _GRAM_PASSES = 10
 #: The time of a step of coordinate descent over that of an operation of a factor.
 _PASS_COST = 9
 _COLUMN_PASSES = 50
-
-
-@dataclass
-class _Model:
-    """The matrix of a quadratic model, kept for the next round if that asks for it or a part of it."""
-
-    chosen: IntVector
-    gram: FloatMatrix
 
 
 def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) -> Solution:
@@ -85,8 +80,8 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
     intercept = problem.intercept(scores, 0.0)
     is_open = norms > 0.0
     best: Solution | None = None
-    model: _Model | None = None
-    size, n_iter = _FEW_COLUMNS, 0
+    model: Gram | None = None
+    least, n_iter = _LEAST_NEW, 0
     while True:
         found = certify(problem, weights, scores + intercept)
         if best is None or found.gap <= best.gap:
@@ -100,34 +95,42 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
             scores = problem.columns.scores(weights)
             intercept = problem.intercept(scores, intercept)
             found = certify(problem, weights, scores + intercept)
-        growth = 4 if problem.columns.is_sparse else 3  # matrices of sparse columns cost less
-        size = max(size, growth * int(np.count_nonzero(weights)) // 2)
-        chosen = _working_set(problem, weights, found, norms, is_open, size)
+        chosen = _working_set(problem, weights, found, norms, is_open, least)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
         taken = longest_step(problem, weights, change, scores, intercept, found.primal)
         if taken is None:  # P is minimal to rounding
             if chosen.shape[0] >= min(np.count_nonzero(is_open), _most_columns(problem)):
                 break
-            size *= 2
+            least *= 2
             continue
         weights, scores, intercept = taken
     return Solution(best.weights, best.intercept, best.gap, n_iter, int(np.count_nonzero(~is_open)))
 
 
 def _working_set(
-    problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, size: int
+    problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, least: int
 ) -> IntVector:
-    """Return the columns of the working set, ascending."""
+    """Return the columns of the working set, ascending.
+
+    Those of weights that are not zero, and the columns that violate optimality most, at most doubling the set; but
+    at least `least`, so that columns that are near to a violation come with the last ones.
+    """
     candidates, most = np.flatnonzero(is_open), _most_columns(problem)
-    if candidates.shape[0] <= min(size, most):
+    if candidates.shape[0] <= min(_FEW_COLUMNS, most):
         return candidates
     slopes = (problem.l2 * weights - found.products)[candidates]
-    if size <= most:
-        # The distance of the dual point to the constraint of a column.
-        distances: FloatVector = (problem.l1 - found.scale * np.abs(slopes)) / norms[candidates]
-        distances[weights[candidates] != 0.0] = -np.inf
-    else:
+    # The distance of the dual point to the constraint of a column, not scaled until no column exceeds it: scaled, that
+    # of rare columns, whose norms are small, is large even where they violate most.
+    distances: FloatVector = (problem.l1 - np.abs(slopes)) / norms[candidates]
+    is_zero = weights[candidates] == 0.0
+    n_kept = candidates.shape[0] - int(np.count_nonzero(is_zero))
+    n_violating = int(np.count_nonzero(is_zero & (np.abs(slopes) > problem.l1)))
+    size = n_kept + max(least, min(n_violating, max(n_kept, _FEW_COLUMNS)))
+    if candidates.shape[0] <= min(size, most):
+        return candidates
+    distances[~is_zero] = -np.inf
+    if size > most:
         size, distances = most, -_violations(slopes, weights[candidates], problem.l1)
     chosen: IntVector = np.sort(candidates[np.argpartition(distances, size - 1)[:size]])
     return problem.columns.team.agree(chosen)  # which of equal ones are taken may depend on the machine
@@ -144,15 +147,24 @@ def _minimise(
     scores: FloatVector,
     found: Certificate,
     chosen: IntVector,
-    model: _Model | None,
-) -> tuple[FloatVector, _Model | None]:
+    model: Gram | None,
+) -> tuple[FloatVector, Gram | None]:
     """Return the change of all weights to the minimum of the model on the chosen ones, and the matrix to keep."""
     loss, columns = problem.loss, problem.columns
     is_exact = loss.is_quadratic
+    factors = loss.curvature(loss.mean(scores))
+    is_wide = chosen.shape[0] > _MOST_GRAM_COLUMNS
+    if not is_wide:
+        # The matrix of a quadratic loss stays the same: columns that are there may stay in the working set.
+        new = chosen if model is None or not is_exact else np.setdiff1d(chosen, model.chosen, assume_unique=True)
+        if model is None or not is_exact or model.chosen.shape[0] + new.shape[0] > _MOST_GRAM_COLUMNS:
+            model = Gram(columns, factors, problem.l2, chosen)
+        else:
+            model.extend(new)
+        chosen = model.chosen
     points, slopes = weights[chosen], problem.l2 * weights[chosen] - found.products[chosen]
     goal = _INNER_SHARE[is_exact] * float(_violations(slopes, points, problem.l1).max(initial=0.0))
-    factors = loss.curvature(loss.mean(scores))
-    if chosen.shape[0] > _MOST_GRAM_COLUMNS:  # of one process
+    if is_wide or model is None:  # of one process
         means = columns.means(chosen, factors)
         curvatures = columns.squares(factors)[chosen] + problem.l2
         penalties = (problem.l1, problem.l2)
@@ -160,15 +172,8 @@ def _minimise(
             columns.arrays, chosen, factors, means, curvatures, slopes, points, penalties, _COLUMN_PASSES, goal
         )
     else:
-        if model is None or not is_exact or not np.isin(chosen, model.chosen).all():
-            gram = columns.gram(chosen, factors)
-            gram[np.diag_indices_from(gram)] += problem.l2
-            model = _Model(chosen, gram)
-        elif chosen.shape[0] < model.chosen.shape[0]:
-            places = np.searchsorted(model.chosen, chosen)
-            model = _Model(chosen, model.gram[np.ix_(places, places)])
         if columns.team.leads:
-            _minimise_gram(model.gram, slopes, points, problem.l1, goal)
+            _minimise_gram(model.space, slopes, points, problem.l1, goal)
         points = columns.team.agree(points)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]
@@ -200,7 +205,7 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
     old, signs = points[active], np.sign(points[active])
     gradient = slopes[active] + l1 * signs
     try:
-        direction = -cho_solve(cho_factor(part), gradient)
+        direction = -cho_solve(cho_factor(part.T, check_finite=False), gradient, check_finite=False)
     except LinAlgError:
         return  # columns that depend on each other: coordinate descent goes on
     if not np.isfinite(direction).all():
@@ -211,5 +216,7 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
         change = new - old
         if gradient @ change + 0.5 * change @ (part @ change) < 0.0:
             points[active] = new
-            slopes += change @ gram[active]
+            moved = np.zeros_like(slopes)
+            moved[active] = change
+            slopes += moved @ gram[: points.shape[0], : points.shape[0]]
             return

@@ -25,6 +25,7 @@ from dsgd.kernels import (
     truncate,
 )
 from dsgd.kernels.jit import scalar
+from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.vector import add_row
 from dsgd.svm.kernel_solver.members import advance
@@ -94,6 +95,18 @@ def test_schedules_equal_their_definition(name):
     for t, epoch in ((1.0, 1.0), (17.0, 2.0), (1e6, 9.0)):
         rate = learning_rate(SCHEDULES[name].code, t, epoch, 0.01, 0.5, 0.25, optimal_t0(0.01))
         assert rate == pytest.approx(twin.rate(name, t, epoch, 0.01, 0.5, 0.25), rel=1e-12)
+
+
+def test_the_soft_threshold_is_the_minimum_and_has_no_violation():
+    """It is where the penalised parabola is least on a grid, and the weight that optimality holds for."""
+    grid = np.linspace(-3.0, 3.0, 6001)
+    for aim, width in ((2.0, 0.5), (-2.0, 0.5), (0.3, 0.5), (-0.3, 0.5), (0.0, 0.5), (1.5, 0.0)):
+        weight = soft_threshold(aim, width)
+        assert weight == pytest.approx(grid[np.argmin((grid - aim) ** 2 / 2 + width * np.abs(grid))], abs=1e-3)
+        assert violation(weight - aim, weight, width) <= 1e-15
+        assert violation(weight + 0.1 - aim, weight + 0.1, width) == pytest.approx(
+            0.1 + (abs(aim) < width) * (width - aim)
+        )
 
 
 def test_truncation_stops_at_zero():

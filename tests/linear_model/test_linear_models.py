@@ -18,7 +18,8 @@ import dsgd
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
-from dsgd.linear_model.columns import make_columns
+from dsgd.linear_model.columns import descend_gram, make_columns
+from dsgd.linear_model.gram import Gram
 from dsgd.linear_model.losses import LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.linear_model.problem import Problem, certify
 from dsgd.types import FloatVector
@@ -202,6 +203,39 @@ def test_working_sets_and_screening_keep_the_optimum() -> None:
     np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-5)
     assert model.n_screened_ > 600
     assert np.count_nonzero(peer.coef_) <= 700 - model.n_screened_
+
+
+@pytest.mark.parametrize("costs", [np.full(N, 1 / N), (WEIGHTS + 1.0) / (WEIGHTS + 1.0).sum()])
+@pytest.mark.parametrize("rows", [X, sp.csc_matrix(X)])
+def test_a_matrix_that_grows_is_that_of_all_its_columns(rows: Any, costs: FloatVector) -> None:
+    """Columns that come in any order and number give numpy's matrix of centred columns."""
+    chosen = RNG.permutation(P)[:24]
+    grown = Gram(make_columns(rows, costs, True, Team()), costs, 0.5, chosen[:3])
+    for first, last in ((3, 4), (4, 4), (4, 11), (11, 24)):
+        grown.extend(chosen[first:last])
+    centred = (X - costs @ X)[:, chosen]
+    np.testing.assert_array_equal(grown.chosen, chosen)
+    wanted = centred.T @ (centred * costs[:, None]) + 0.5 * np.eye(24)
+    np.testing.assert_allclose(grown.space[:24, :24], wanted, atol=1e-14)
+
+
+def test_extrapolated_passes_need_a_fraction_of_plain_ones() -> None:
+    """On columns that are nearly the same, and the gradient stays that of the weights."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((60, 1)) + 0.1 * rng.standard_normal((60, 20))
+    gram, aims, l1 = rows.T @ rows, rows.T @ rng.standard_normal(60), 0.1
+
+    def value(weights: FloatVector) -> float:
+        return float(weights @ gram @ weights / 2 - aims @ weights + l1 * np.abs(weights).sum())
+
+    plain = np.zeros(20)
+    for j in np.tile(np.arange(20), 400):
+        aim = plain[j] - (gram[j] @ plain - aims[j]) / gram[j, j]
+        plain[j] = np.sign(aim) * max(abs(aim) - l1 / gram[j, j], 0.0)
+    weights, slopes = np.zeros(20), -aims
+    descend_gram(gram, slopes, weights, l1, 100, 1e-6)
+    np.testing.assert_allclose(slopes, gram @ weights - aims, atol=1e-7)
+    assert value(weights) < value(plain)
 
 
 def test_passes_over_columns_are_those_over_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:

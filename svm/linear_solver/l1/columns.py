@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dsgd.kernels.jit import kernel
+from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.rng import draw
 from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.rows import LinearRows
@@ -271,20 +272,16 @@ def model_pass(
                 slope += values[begin + j] * (pairs[row] * pairs[row + _ONE])
         slope += gradients[k]
         old, penalty, curvature = points[k], penalties[k], curvatures[k]
-        if old == 0.0:
-            violation = abs(slope) - penalty
-            if -violation > threshold:
-                n_order -= _ONE
-                order[position], order[n_order] = order[n_order], order[position]
-                continue
-        else:
-            violation = abs(slope + (penalty if old > 0.0 else -penalty))
-        position += _ONE
-        if violation <= 0.0:
+        excess = violation(slope, old, penalty)
+        if old == 0.0 and -excess > threshold:
+            n_order -= _ONE
+            order[position], order[n_order] = order[n_order], order[position]
             continue
-        worst = max(worst, violation)
-        goal = old - slope / curvature
-        new = max(abs(goal) - penalty / curvature, 0.0) * (1.0 if goal > 0.0 else -1.0)
+        position += _ONE
+        if excess <= 0.0:
+            continue
+        worst = max(worst, excess)
+        new = soft_threshold(old - slope / curvature, penalty / curvature)
         change = new - old
         if change != 0.0:
             points[k] = new
@@ -316,12 +313,11 @@ def gram_pass(
         worst = 0.0
         for k in range(np.uint64(points.shape[0])):
             old, penalty, slope, curvature = points[k], penalties[k], slopes[k], gram[k, k]
-            violation = abs(slope) - penalty if old == 0.0 else abs(slope + (penalty if old > 0.0 else -penalty))
-            if violation <= 0.0:
+            excess = violation(slope, old, penalty)
+            if excess <= 0.0:
                 continue
-            worst = max(worst, violation)
-            aim = old - slope / curvature
-            new = max(abs(aim) - penalty / curvature, 0.0) * (1.0 if aim > 0.0 else -1.0)
+            worst = max(worst, excess)
+            new = soft_threshold(old - slope / curvature, penalty / curvature)
             change = new - old
             if change != 0.0:
                 points[k] = new
