@@ -44,9 +44,7 @@ def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Call
     callable
         A decorator.
     """
-    compiled: Callable[[Callable[..., Any]], Any] = njit(
-        forceinline=True, fastmath=set(fastmath) or False, **_OPTIONS
-    )
+    compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, fastmath=set(fastmath) or False, **_OPTIONS)
     return compiled
 
 

@@ -129,7 +129,7 @@ class Columns:
         return total
 
     def pairs(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
-        """Return the lower triangle of the sums of ``d_i x_ij x_ik`` of chosen columns; the upper one is not to be read."""
+        """Return the sums of ``d_i x_ij x_ik`` of chosen columns, in the lower triangle."""
         n, p = self.shape
         k = chosen.shape[0]
         total = np.zeros((k, k))
