@@ -430,7 +430,6 @@ class AbstractSGD(AbstractLinearEstimator):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
         start = grown(start, self._classes(), coupled=objective.is_coupled)
-        self._absent = start.absent
         sparse, d = next(s.sparse for s in summaries if s.rows), self._width
         if storage is not None and sparse:
             refuse_sparse(storage)
@@ -454,7 +453,7 @@ class AbstractSGD(AbstractLinearEstimator):
         def flat(coef: Any, intercept: Any) -> FloatVector:
             return pack(coef, intercept, sparse=by_column, dtype=dtype)
 
-        k = objective.n_outputs
+        k, self._absent = objective.n_outputs, start.absent
         coef = initial(start.coef, (k, width), "coef_init", dtype)
         intercept = initial(start.intercept, (k,), "intercept_init", dtype)
         job = TrainJob(
