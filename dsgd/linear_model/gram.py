@@ -77,6 +77,6 @@ class Gram:
                 self.space[k:size, start:stop] = factors[0] * products if even else products
         if columns.team.n_ranks > 1:
             added = self.space[k:size, :size]
-            lower = np.tri(*added.shape, k, dtype=np.bool_)
+            lower = np.tri(size - k, size, k, dtype=np.bool_)
             added[lower] = columns.team.add_up(added[lower])
         complete(self.space, k, self._means, mass, self._constant)

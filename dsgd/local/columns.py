@@ -9,10 +9,10 @@ leave between epochs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import Any, Final
+from itertools import accumulate, groupby, pairwise
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from dsgd.local.sgd import SGD
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["Column", "Panel", "make_panels", "regroup"]
+__all__ = ["Column", "Panel", "deal", "make_panels", "regroup"]
+
+_Item = TypeVar("_Item")
 
 # Rows of the table of the kernel, and the constants of SGD that they are.
 _GIVEN: Final = {
@@ -46,8 +48,8 @@ _SHARED: Final = {
     kernels.HALF_CYCLE: sgd_kernels.HALF_CYCLE,
     kernels.DECAY: sgd_kernels.DECAY,
 }
-# Columns are visited in vectors of the processor; fewer than so many in a panel leave them half empty.
-_LEAST: Final = 8
+# What a panel takes for a row beside its vectors of columns, in units of one of these: rows are multiplied with others.
+_FIXED_COST: Final = 0.7
 # An array that begins within a cache line would have every other vector lie across two.
 _LINE_BYTES: Final = 64
 
@@ -127,6 +129,11 @@ class Panel:
         self._losses: IntVector = np.array(_runs([column.optimizer.objective.row.code for column in columns]))
         self._scratch = _aligned(kernels.SCRATCH, shard.dtype)
         self._rows: PointerVector = np.zeros(kernels.ROWS, np.uint64)
+
+    @property
+    def cost(self) -> float:
+        """What it takes for a row, in units of a vector of columns."""
+        return _cost(len(self.columns), LANE_BYTES // self.weights.itemsize)
 
     @property
     def models(self) -> set[int]:
@@ -266,15 +273,32 @@ def make_panels(columns: Iterable[Column], shard: Shard, n_threads: int = 1) -> 
     groups: dict[Hashable, list[Column]] = {}
     for column in columns:
         groups.setdefault(column.key, []).append(column)
-    total = sum(map(len, groups.values()))
-    width = min(WIDTH, max(_LEAST, -(-total // (2 * n_threads)))) if n_threads > 1 else WIDTH
+    lanes = LANE_BYTES // shard.dtype.itemsize
+
+    def makespan(width: int) -> float:
+        """Return what the thread with the most work takes if no panel is wider than that."""
+        sizes = [size for group in groups.values() for size in _even(len(group), width)]
+        return max(sum(share) for share in deal([_cost(size, lanes) for size in sizes], n_threads, lambda cost: cost))
+
+    # Of equal ones the widest; without columns any.
+    width = min(range(WIDTH, 0, -lanes), key=makespan) if groups and n_threads > 1 else WIDTH
     panels = []
     for group in groups.values():
         group.sort(key=lambda column: column.optimizer.objective.row.code)
-        n_panels = math.ceil(len(group) / width)
-        cuts = [len(group) * k // n_panels for k in range(n_panels + 1)]
-        panels += [Panel(group[low:high], shard) for low, high in pairwise(cuts)]
+        stops = list(accumulate(_even(len(group), width), initial=0))
+        panels += [Panel(group[low:high], shard) for low, high in pairwise(stops)]
     return panels
+
+
+def deal(items: Iterable[_Item], n_threads: int, cost: Callable[[_Item], float]) -> list[list[_Item]]:
+    """Return the share of each thread, maybe none: the dearest item first, each to the thread that has least."""
+    shares: list[list[_Item]] = [[] for _ in range(n_threads)]
+    loads = [0.0] * n_threads
+    for item in sorted(items, key=cost, reverse=True):
+        least = loads.index(min(loads))
+        shares[least].append(item)
+        loads[least] += cost(item)
+    return shares
 
 
 def regroup(panels: Sequence[Panel], models: Collection[int], shard: Shard, n_threads: int = 1) -> list[Panel]:
@@ -287,6 +311,16 @@ def regroup(panels: Sequence[Panel], models: Collection[int], shard: Shard, n_th
             panel._copy(c, before, k)
             panel.clock[:] = before.clock
     return made
+
+
+def _even(n: int, most: int) -> list[int]:
+    """Return the sizes of as few parts of n as there can be, none above a number, which differ by one at most."""
+    parts = math.ceil(n / most)
+    return [n * (k + 1) // parts - n * k // parts for k in range(parts)]
+
+
+def _cost(n_columns: int, lanes: int) -> float:
+    return _FIXED_COST + math.ceil(n_columns / lanes)
 
 
 def _runs(codes: Sequence[int]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.local import SGD, Residency, Shard
-from dsgd.local.columns import Column, Panel, make_panels, regroup
+from dsgd.local.columns import Column, Panel, deal, make_panels, regroup
 from dsgd.local.order import arrange, epoch_order
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
@@ -188,14 +188,8 @@ class Training:
                 panel.run(self._shard, kept, self._order, low, min(stop, low + self._stretch))
 
     def _dealt(self) -> list[list[Panel]]:
-        """Return the panels of each thread: the widest first, each to the thread that has least."""
-        shares: list[list[Panel]] = [[] for _ in range(self._n_threads)]
-        loads = [0] * self._n_threads
-        for panel in sorted(self._panels, key=lambda panel: -len(panel.columns)):
-            least = loads.index(min(loads))
-            shares[least].append(panel)
-            loads[least] += len(panel.columns)
-        return [share for share in shares if share]
+        """Return the panels of each thread that has some."""
+        return [share for share in deal(self._panels, self._n_threads, lambda panel: panel.cost) if share]
 
     def _end_epoch(self, seconds: float) -> None:
         """Let the stopping rule of each model look at its objectives; `seconds` are those of a column."""

@@ -131,7 +131,7 @@ def test_a_column_is_the_sequence_of_its_steps(loss, penalty, schedule, seed):
         if decay < 1.0 and schedule == "per_epoch":
             continue
         shard = make_shard(given_rows, y, weights, shuffle=False)
-        source = np.repeat(np.arange(60), np.ceil(weights).astype(int))
+        source = np.repeat(np.arange(60), np.rint(weights).astype(int))
         columns = [
             Column(k, 0, 0, SGD(Objective(loss, penalty, alpha, 0.3, parameter), schedule, eta0=0.02, power_t=0.4))
             for k, alpha in enumerate(alphas)
