@@ -24,7 +24,6 @@ from dsgd.kernels import (
     rows,
     truncate,
 )
-from dsgd.kernels.jit import scalar
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.vector import add_row
@@ -238,16 +237,6 @@ def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
     # Which of its errors depends on what has been compiled before.
     with pytest.raises(numba.core.errors.NumbaError):
         leaves.doubled(np.ones(3))
-
-
-def test_what_kernels_have_compiled_python_may_call_too():
-    """A small function without a wrapper for Python is compiled once more, with one, when Python calls it."""
-    tripled = scalar(lambda x: 3.0 * x)
-    for _ in range(2):
-        assert numba.njit(lambda x: tripled(x) + 1.0)(2.0) == 7.0
-        assert tripled(2.0) == tripled(np.float32(2.0)) == 6.0
-    signatures = [signature for signature in tripled.signatures if signature]
-    assert signatures == [(numba.float64,)]  # what Python has called is not among what kernels link
 
 
 FIRST_USE = """
