@@ -120,6 +120,9 @@ def _without_registries(cache: Any) -> Callable[..., Any]:
     That is the types and lowering of all of numpy, in eighty modules. They take a third of a second, more than the
     kernels of a fit; the compiler loads them itself where a kernel is not on disk.
     """
+    if not (hasattr(cache, "_load_overload") and hasattr(cache, "_guard_against_spurious_io_errors")):
+        whole: Callable[..., Any] = cache.load_overload  # of a Numba that has other parts: slower, and the same
+        return whole
 
     def load(signature: Any, context: Any) -> Any:
         rtsys.initialize(context)  # arrays are counted by it; done once, and all that a compiled kernel needs
