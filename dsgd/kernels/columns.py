@@ -17,8 +17,7 @@ between two steps is a few operations on a vector.
 Columns of a panel have one fold and one schedule, so they all have taken as many steps. Those with the same loss stand
 side by side, and then no operation depends on the column. Those that are not used have slopes of zero.
 
-The two products keep their sums in registers (`dsgd.kernels.lanes`): eight rows and a vector of columns for ``X w``,
-the steps of four rows for ``X' s``. Loops that compilers made vectors of took twice as long.
+The two products are those of `dsgd.kernels.tiles`.
 
 Cost: for each row and column, twice the entries of the row, and (ROWS - 1) / 2 / WIDTH times the entries for inner
 products of rows. Memory: ``(n_features + 60) * WIDTH`` numbers.
@@ -36,18 +35,14 @@ import numpy as np
 from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import inlined, leaf_kernel, scalar
-from dsgd.kernels.lanes import LANE_BYTES, has_many_registers, load, multiply_add, store, zeros
 from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
 from dsgd.kernels.sgd import MIN_SCALE, MIN_SHRINK, row_bounds
+from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["CLOCK", "PANEL_CODES", "ROWS", "SCRATCH", "TABLE", "WIDTH", "run_panel"]
-
-#: Columns of a panel, and rows of a block.
-WIDTH = 32
-ROWS = 8
 
 # Rows of `table`, (TABLE, WIDTH): what a column is given, what changes, and scratch.
 ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, T0, INTERCEPT_RATE, POSITIVE, NEGATIVE, OUTPUT = range(10)
@@ -67,18 +62,10 @@ _W = np.uint64(WIDTH)
 _ROWS = np.uint64(ROWS)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_TWO = np.uint64(2)
 _THREE = np.uint64(3)
-_FOUR = np.uint64(4)
-_FIVE = np.uint64(5)
-_SIX = np.uint64(6)
-_SEVEN = np.uint64(7)
-_STEPS = np.uint64(ROWS * WIDTH)
-_GRAM = np.uint64(2 * ROWS * WIDTH)
 
 # Sums in the order written, so that a column has the same bits in any panel and at any place in it.
 _in_order = inlined({"contract"})
-_any_order = inlined({"reassoc", "contract"})
 
 
 # 2^-k for the exponential of a negative number. Margins beyond the largest have a slope of zero here and not of 1e-28,
@@ -123,222 +110,12 @@ def _log_loss(y: float, p: float) -> tuple[float, float, float]:
 
 
 @_in_order
-def _predict_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    place: np.uint64,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of one row, entries first..last, with all columns to a place of `scratch`."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    c = _ZERO
-    while c < width:
-        # Four sums, since one would wait for itself.
-        u0 = u1 = u2 = u3 = zeros(weights)
-        j = first
-        while j + _FOUR <= last:
-            w0, w1 = _feature(indices, first, j) * _W, _feature(indices, first, j + _ONE) * _W
-            w2, w3 = _feature(indices, first, j + _TWO) * _W, _feature(indices, first, j + _THREE) * _W
-            u0 = multiply_add(values[j], load(weights, w0 + c), u0)
-            u1 = multiply_add(values[j + _ONE], load(weights, w1 + c), u1)
-            u2 = multiply_add(values[j + _TWO], load(weights, w2 + c), u2)
-            u3 = multiply_add(values[j + _THREE], load(weights, w3 + c), u3)
-            j += _FOUR
-        while j < last:
-            u0 = multiply_add(values[j], load(weights, _feature(indices, first, j) * _W + c), u0)
-            j += _ONE
-        one = weights.dtype.type(1)
-        store(scratch, place + c, multiply_add(one, multiply_add(one, u0, u1), multiply_add(one, u2, u3)))
-        c += lanes
-
-
-@_in_order
-def _predict_four(
-    values: FloatVector,
-    rows: PointerVector,
-    r: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of four dense rows of a block, from the one at r on, with all columns to `scratch`."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
-    c = _ZERO
-    while c < width:
-        u0 = u1 = u2 = u3 = zeros(weights)
-        for j in range(d):
-            w = load(weights, j * _W + c)
-            u0 = multiply_add(values[x0 + j], w, u0)
-            u1 = multiply_add(values[x1 + j], w, u1)
-            u2 = multiply_add(values[x2 + j], w, u2)
-            u3 = multiply_add(values[x3 + j], w, u3)
-        u = r * _W + c
-        store(scratch, u, u0)
-        store(scratch, u + _W, u1)
-        store(scratch, u + _TWO * _W, u2)
-        store(scratch, u + _THREE * _W, u3)
-        c += lanes
-
-
-@_in_order
-def _predict_eight(
-    values: FloatVector,
-    rows: PointerVector,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Do what `_predict_four` does for eight rows at once: where there are registers for that, in 0.6 of the time."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
-    x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
-    c = _ZERO
-    while c < width:
-        u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = zeros(weights)
-        for j in range(d):
-            w = load(weights, j * _W + c)
-            u0 = multiply_add(values[x0 + j], w, u0)
-            u1 = multiply_add(values[x1 + j], w, u1)
-            u2 = multiply_add(values[x2 + j], w, u2)
-            u3 = multiply_add(values[x3 + j], w, u3)
-            u4 = multiply_add(values[x4 + j], w, u4)
-            u5 = multiply_add(values[x5 + j], w, u5)
-            u6 = multiply_add(values[x6 + j], w, u6)
-            u7 = multiply_add(values[x7 + j], w, u7)
-        store(scratch, c, u0)
-        store(scratch, c + _W, u1)
-        store(scratch, c + _TWO * _W, u2)
-        store(scratch, c + _THREE * _W, u3)
-        store(scratch, c + _FOUR * _W, u4)
-        store(scratch, c + _FIVE * _W, u5)
-        store(scratch, c + _SIX * _W, u6)
-        store(scratch, c + _SEVEN * _W, u7)
-        c += lanes
-
-
-@_in_order
-def _predict_dense(
-    values: FloatVector,
-    rows: PointerVector,
-    n: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of n dense rows with all columns to the front of `scratch`."""
-    if n == _ROWS and has_many_registers():
-        _predict_eight(values, rows, d, weights, scratch, width)
-        return
-    r = _ZERO
-    while r + _FOUR <= n:
-        _predict_four(values, rows, r, d, weights, scratch, width)
-        r += _FOUR
-    while r < n:
-        _predict_row(values, None, rows[r] * d, (rows[r] + _ONE) * d, weights, scratch, r * _W, width)
-        r += _ONE
-
-
-@_in_order
-def _add_dense(
-    values: FloatVector,
-    rows: PointerVector,
-    n: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Add n dense rows, times the steps of each column, to the weights."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    r = _ZERO
-    while r + _FOUR <= n:
-        x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
-        c = _ZERO
-        while c < width:
-            s = _STEPS + r * _W + c
-            s0, s1 = load(scratch, s), load(scratch, s + _W)
-            s2, s3 = load(scratch, s + _TWO * _W), load(scratch, s + _THREE * _W)
-            for j in range(d):
-                w = multiply_add(values[x0 + j], s0, load(weights, j * _W + c))
-                w = multiply_add(values[x1 + j], s1, w)
-                w = multiply_add(values[x2 + j], s2, w)
-                store(weights, j * _W + c, multiply_add(values[x3 + j], s3, w))
-            c += lanes
-        r += _FOUR
-    while r < n:
-        _add_row(values, None, rows[r] * d, (rows[r] + _ONE) * d, weights, scratch, _STEPS + r * _W, width)
-        r += _ONE
-
-
-@_in_order
-def _add_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    place: np.uint64,
-    width: np.uint64,
-) -> None:
-    """Add one row, entries first..last, times the steps at a place of `scratch`, to the weights."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    c = _ZERO
-    while c < width:
-        s = load(scratch, place + c)
-        for j in range(first, last):
-            w = _feature(indices, first, j) * _W + c
-            store(weights, w, multiply_add(values[j], s, load(weights, w)))
-        c += lanes
-
-
-@_in_order
-def _feature(indices: IndexVector | None, first: np.uint64, j: np.uint64) -> np.uint64:
-    """Return the feature of entry j of a row that begins at `first`."""
-    return j - first if indices is None else np.uint64(indices[j])
-
-
-@_any_order
-def _multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
-    """Write the inner products of each of n dense rows with those before it."""
-    zero = values.dtype.type(0)
-    for r in range(_ONE, n):
-        x, g = rows[r] * d, _GRAM + r * _ROWS
-        q = _ZERO
-        while q + _FOUR <= r:
-            y0, y1, y2, y3 = rows[q] * d, rows[q + _ONE] * d, rows[q + _TWO] * d, rows[q + _THREE] * d
-            g0 = g1 = g2 = g3 = zero
-            for j in range(d):
-                v = values[x + j]
-                g0 += v * values[y0 + j]
-                g1 += v * values[y1 + j]
-                g2 += v * values[y2 + j]
-                g3 += v * values[y3 + j]
-            scratch[g + q], scratch[g + q + _ONE], scratch[g + q + _TWO], scratch[g + q + _THREE] = g0, g1, g2, g3
-            q += _FOUR
-        while q < r:
-            y0, g0 = rows[q] * d, zero
-            for j in range(d):
-                g0 += values[x + j] * values[y0 + j]
-            scratch[g + q] = g0
-            q += _ONE
-
-
-@_in_order
 def _add_earlier(scratch: FloatVector, r: np.uint64, width: np.uint64) -> None:
     """Add to the predictions for row r of a block what the steps on the rows before it change."""
     for q in range(r):
-        g = scratch[_GRAM + r * _ROWS + q]
+        g = scratch[GRAM + r * _ROWS + q]
         for c in range(width):
-            scratch[r * _W + c] += g * scratch[_STEPS + q * _W + c]
+            scratch[r * _W + c] += g * scratch[STEPS + q * _W + c]
 
 
 @_in_order
@@ -395,7 +172,7 @@ def _fold(
             for j in range(d):
                 weights[j * _W + c] *= factor
             for q in range(r):
-                scratch[_STEPS + q * _W + c] *= factor
+                scratch[STEPS + q * _W + c] *= factor
             for q in range(r + _ONE, n):
                 scratch[q * _W + c] *= factor
             table[SCALE * _W + c] = 1.0
@@ -451,7 +228,7 @@ def _set_steps(table: FloatVector, scratch: FloatVector, r: np.uint64, row_weigh
         table[LOSS_SUM * _W + c] += table[LOSS * _W + c]
         table[LOSS_PRODUCT * _W + c] *= table[FACTOR * _W + c]
         table[INTERCEPT * _W + c] -= table[INTERCEPT_RATE * _W + c] * step
-        scratch[_STEPS + r * _W + c] = dtype(-step / table[SCALE * _W + c])
+        scratch[STEPS + r * _W + c] = dtype(-step / table[SCALE * _W + c])
 
 
 @scalar
@@ -549,10 +326,10 @@ def run_panel(
                 break
             first, last = row_bounds(indptr, rows[_ZERO], d)
             if indices is None:
-                _predict_dense(values, rows, n, d, weights, scratch, width)
-                _multiply_rows(values, rows, n, d, scratch)
+                predict_dense(values, rows, n, d, weights, scratch, width)
+                multiply_rows(values, rows, n, d, scratch)
             else:
-                _predict_row(values, indices, first, last, weights, scratch, _ZERO, width)
+                predict_row(values, indices, first, last, weights, scratch, _ZERO, width)
             for r in range(n):
                 target = float(targets[rows[r]])
                 row_weight = float(row_weights[rows[r]])
@@ -572,9 +349,9 @@ def run_panel(
                 if clock[N_SEEN] % _ROWS_PER_LOG == 0.0:
                     _take_logs(table, width)
             if indices is None:
-                _add_dense(values, rows, n, d, weights, scratch, width)
+                add_dense(values, rows, n, d, weights, scratch, width)
             else:
-                _add_row(values, indices, first, last, weights, scratch, _STEPS, width)
+                add_row(values, indices, first, last, weights, scratch, STEPS, width)
             if codes[HAS_L1] != 0:
                 _truncate(indices, first, last, weights, received, table, width)
     dtype = weights.dtype.type

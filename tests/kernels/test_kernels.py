@@ -26,6 +26,7 @@ from dsgd.kernels import (
 )
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
+from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
 from dsgd.kernels.vector import add_row
 from dsgd.svm.kernel_solver.members import advance
 from reference import sgd as twin
@@ -237,6 +238,40 @@ def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
     # Which of its errors depends on what has been compiled before.
     with pytest.raises(numba.core.errors.NumbaError):
         leaves.doubled(np.ones(3))
+
+
+@numba.njit
+def _visit(values, rows, n_features, weights, scratch, width):
+    n, d = np.uint64(len(rows)), np.uint64(n_features)
+    predict_dense(values, rows, n, d, weights, scratch, np.uint64(width))
+    multiply_rows(values, rows, n, d, scratch)
+    add_dense(values, rows, n, d, weights, scratch, np.uint64(width))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype):
+    """Any number of rows has numpy's products, and where registers are few columns have the same bits."""
+    rng = np.random.default_rng(0)
+    X, start = rng.standard_normal((20, 13)).astype(dtype), rng.standard_normal((13, WIDTH)).astype(dtype)
+    steps, wide = rng.standard_normal((8, WIDTH)).astype(dtype), 16
+    eps = np.finfo(dtype).eps
+    found = {}
+    for n in range(1, 9):
+        rows = rng.permutation(20)[:n].astype(np.uint64) if n < 8 else np.arange(8, dtype=np.uint64)
+        weights, scratch = start.copy(), np.zeros(int(GRAM) + 64, dtype)
+        scratch[int(STEPS) : int(GRAM)] = steps.ravel()
+        _visit(X.ravel(), rows, 13, weights.reshape(-1), scratch, wide)
+        used, predictions = X[rows.astype(int)], scratch[: int(STEPS)].reshape(8, WIDTH)
+        np.testing.assert_allclose(predictions[:n, :wide], used @ start[:, :wide], atol=60 * eps)
+        np.testing.assert_allclose(weights[:, :wide], start[:, :wide] + used.T @ steps[:n, :wide], atol=60 * eps)
+        np.testing.assert_array_equal(weights[:, wide:], start[:, wide:])
+        gram = np.tril(scratch[int(GRAM) :].reshape(8, 8)[:n, :n], -1)
+        np.testing.assert_allclose(gram, np.tril(used @ used.T, -1), atol=60 * eps)
+        found[n] = predictions.copy()
+    scratch = np.zeros(int(GRAM) + 64, dtype)
+    for first in (0, 4):
+        _visit(X.ravel(), np.arange(first, first + 4, dtype=np.uint64), 13, start.copy().reshape(-1), scratch, wide)
+        np.testing.assert_array_equal(scratch.reshape(-1)[: 4 * WIDTH], found[8][first : first + 4].ravel())
 
 
 FIRST_USE = """
