@@ -17,10 +17,10 @@ import json, resource
 import numpy as np
 from dsgd.runtime.worker.heap import keep_freed_memory
 
-def faults():
+def faults(size=125_000):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(200):
-        np.ones(125_000)  # a megabyte, 245 pages
+        np.ones(size)  # a megabyte, 245 pages, or more
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def resident():
@@ -32,13 +32,13 @@ with keep_freed_memory():
     with keep_freed_memory():
         found.append(faults())
     found.append(faults())
+found.append(faults(250_000))  # not what would fit where one of those before was
+with keep_freed_memory():
     pieces = [np.ones(125_000) for _ in range(100)]
     guard = np.ones(1000)
     del pieces
     held = resident()
 given_back = held - resident()
-del guard  # or arrays would go to what is free before it, wherever that is
-found.append(faults())
 print(json.dumps({"faults": found, "given_back": given_back}))
 """
 
