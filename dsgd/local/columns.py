@@ -107,7 +107,7 @@ class Panel:
         self.received = _aligned(d * WIDTH if has_l1 else 0, shard.dtype)
         self.table = _aligned(kernels.TABLE * WIDTH, np.dtype(np.float64))
         table = self._table
-        # Those behind the last column have slopes of zero.
+        # Those behind the last column have class weights of zero, and so no steps.
         table[[kernels.ALPHA, kernels.T0, kernels.SCALE, kernels.FACTOR, kernels.LOSS_PRODUCT]] = 1.0
         for c, column in enumerate(columns):
             own, constants = column.optimizer.objective, column.optimizer.constants(sparse=shard.is_sparse)
