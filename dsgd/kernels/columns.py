@@ -15,7 +15,8 @@ u_r``: only sums are taken in another order. Every weight is read and written on
 between two steps is a few operations on a vector.
 
 Columns of a panel have one fold and one schedule, so they all have taken as many steps. Those with the same loss stand
-side by side, and then no operation depends on the column. Those that are not used have class weights of zero, and so no steps.
+side by side, and then no operation depends on the column. Those that are not used have class weights of zero, and so
+take no steps.
 
 The two products are those of `dsgd.kernels.tiles`.
 
