@@ -9,6 +9,8 @@ Here `load`, `zeros`, `multiply_add` and `store` are single instructions, writte
         total = multiply_add(x[j], load(weights, j * stride), total)
 
 A value is `LANE_BYTES` wide: 8 numbers in float64, 16 in float32. Processors with narrower registers take two or four.
+A pair is two of them, for which a number is spread over a register once: reading it would else cost as much as the
+product.
 
 Source: outer products in registers as the inner kernel of a product of matrices (Goto and van de Geijn 2008).
 """
@@ -22,7 +24,19 @@ from numba import types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-__all__ = ["LANE_BYTES", "has_many_registers", "load", "multiply_add", "store", "zeros"]
+__all__ = [
+    "LANE_BYTES",
+    "add_up",
+    "has_many_registers",
+    "load",
+    "load_pair",
+    "multiply_add",
+    "multiply_add_each",
+    "store",
+    "without_first",
+    "zeros",
+    "zeros_pair",
+]
 
 #: Bytes of one value: a line of the cache.
 LANE_BYTES: Final = 64
@@ -35,11 +49,13 @@ class _Lanes(types.Type):
     ----------
     dtype : numba.types.Float
         Of its numbers.
+    n : int, default 1
+        How many times `LANE_BYTES` it is wide.
     """
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        super().__init__(name=f"Lanes({dtype})")
+    def __init__(self, dtype: Any, n: int = 1) -> None:
+        self.dtype, self.n = dtype, n
+        super().__init__(name=f"Lanes({dtype}, {n})")
 
 
 @register_model(_Lanes)
@@ -53,26 +69,59 @@ class _LanesModel(models.PrimitiveModel):
 def _vector(lanes: _Lanes) -> Any:
     """Return LLVM's type of a value."""
     number = ir.DoubleType() if lanes.dtype.bitwidth == 64 else ir.FloatType()
-    return ir.VectorType(number, LANE_BYTES * 8 // lanes.dtype.bitwidth)
+    return ir.VectorType(number, lanes.n * LANE_BYTES * 8 // lanes.dtype.bitwidth)
 
 
-def _pointer(context: Any, builder: Any, signature: Any, array: Any, place: Any) -> Any:
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
     """Return a pointer to the vector that begins at a place of a flat array."""
-    kind = signature.args[0]
     data = context.make_array(kind)(context, builder, array).data
-    vector = _vector(_Lanes(kind.dtype))
     return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+
+
+def _spread(builder: Any, number: Any, vector: Any) -> Any:
+    """Return a vector with a number at every place."""
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+
+
+def _loads(n: int) -> Any:
+    """Return how values of a width are read: the typing of an intrinsic."""
+
+    def typed(typing_context: Any, array: Any, place: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind, vector = signature.args[0], _vector(signature.return_type)
+            return builder.load(_pointer(context, builder, kind, *arguments, vector), align=kind.dtype.bitwidth // 8)
+
+        return _Lanes(array.dtype, n)(array, types.uint64), generate
+
+    return typed
 
 
 @intrinsic
 def load(typing_context: Any, array: Any, place: Any) -> Any:
     """Return the numbers of a flat array from a place on."""
+    return _loads(1)(typing_context, array, place)
+
+
+@intrinsic
+def load_pair(typing_context: Any, array: Any, place: Any) -> Any:
+    """Do what `load` does for a pair."""
+    return _loads(2)(typing_context, array, place)
+
+
+@intrinsic
+def without_first(typing_context: Any, lanes: Any, n: Any) -> Any:
+    """Return a value with zeros in place of its first n numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, signature, *arguments)
-        return builder.load(pointer, align=signature.args[0].dtype.bitwidth // 8)
+        value, n = arguments
+        kind = ir.VectorType(ir.IntType(64), value.type.count)
+        places = ir.Constant(kind, list(range(kind.count)))
+        is_kept = builder.icmp_unsigned(">=", places, _spread(builder, n, kind))
+        return builder.select(is_kept, value, ir.Constant(value.type, None))
 
-    return _Lanes(array.dtype)(array, types.uint64), generate
+    return lanes(lanes, types.uint64), generate
 
 
 @intrinsic
@@ -81,21 +130,36 @@ def store(typing_context: Any, array: Any, place: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place, value = arguments
-        pointer = _pointer(context, builder, signature, array, place)
-        builder.store(value, pointer, align=signature.args[0].dtype.bitwidth // 8)
+        kind = signature.args[0]
+        pointer = _pointer(context, builder, kind, array, place, value.type)
+        builder.store(value, pointer, align=kind.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(array, types.uint64, lanes), generate
 
 
+def _zeros(n: int) -> Any:
+    """Return how zeros of a width are made: the typing of an intrinsic."""
+
+    def typed(typing_context: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return ir.Constant(_vector(signature.return_type), None)
+
+        return _Lanes(array.dtype, n)(array), generate
+
+    return typed
+
+
 @intrinsic
 def zeros(typing_context: Any, array: Any) -> Any:
     """Return zeros of the dtype of an array."""
+    return _zeros(1)(typing_context, array)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(_vector(signature.return_type), None)
 
-    return _Lanes(array.dtype)(array), generate
+@intrinsic
+def zeros_pair(typing_context: Any, array: Any) -> Any:
+    """Do what `zeros` does for a pair."""
+    return _zeros(2)(typing_context, array)
 
 
 @intrinsic
@@ -104,13 +168,39 @@ def multiply_add(typing_context: Any, factor: Any, lanes: Any, total: Any) -> An
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, value, start = arguments
-        kind = _vector(signature.args[1])
-        first = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-        places = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
-        spread = builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), places)
+        spread = _spread(builder, number, value.type)
         return builder.fadd(builder.fmul(spread, value, flags=("contract",)), start, flags=("contract",))
 
     return lanes(lanes.dtype, lanes, total), generate
+
+
+@intrinsic
+def multiply_add_each(typing_context: Any, factors: Any, lanes: Any, total: Any) -> Any:
+    """Return ``factors * lanes + total`` for factors of each place."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        factors, value, start = arguments
+        return builder.fadd(builder.fmul(factors, value, flags=("contract",)), start, flags=("contract",))
+
+    return lanes(factors, lanes, total), generate
+
+
+@intrinsic
+def add_up(typing_context: Any, lanes: Any) -> Any:
+    """Return the sum of the numbers of a value, of halves, quarters and so on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (value,) = arguments
+        n = value.type.count
+        while n > 1:
+            n //= 2
+            nothing, kind = ir.Constant(value.type, ir.Undefined), ir.VectorType(ir.IntType(32), n)
+            low = builder.shuffle_vector(value, nothing, ir.Constant(kind, list(range(n))))
+            high = builder.shuffle_vector(value, nothing, ir.Constant(kind, list(range(n, 2 * n))))
+            value = builder.fadd(low, high)
+        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes), generate
 
 
 @intrinsic

@@ -13,10 +13,25 @@ order that is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from dsgd.kernels.jit import inlined
-from dsgd.kernels.lanes import LANE_BYTES, has_many_registers, load, multiply_add, store, zeros
+from dsgd.kernels.lanes import (
+    LANE_BYTES,
+    add_up,
+    has_many_registers,
+    load,
+    load_pair,
+    multiply_add,
+    multiply_add_each,
+    store,
+    without_first,
+    zeros,
+    zeros_pair,
+)
 from dsgd.types import FloatVector, IndexVector, PointerVector
 
 __all__ = ["GRAM", "ROWS", "STEPS", "WIDTH", "add_dense", "add_row", "multiply_rows", "predict_dense", "predict_row"]
@@ -107,21 +122,23 @@ def _predict_four(
         c += lanes
 
 
-@_in_order
-def _predict_eight(
-    values: FloatVector,
-    rows: PointerVector,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Do what `_predict_four` does for eight rows at once: where there are registers for that, in 0.6 of the time."""
-    lanes = np.uint64(LANE_BYTES // weights.itemsize)
-    x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
-    x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
-    c = _ZERO
-    while c < width:
+def _eight_rows(load: Callable[..., Any], zeros: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return what do `_predict_four` and `_add_four` for eight rows at once, on one value or pair of columns.
+
+    Where there are registers for that. Both take the place of the first row in the block to be zero.
+    """
+
+    @_in_order
+    def predict(
+        values: FloatVector,
+        rows: PointerVector,
+        d: np.uint64,
+        weights: FloatVector,
+        scratch: FloatVector,
+        c: np.uint64,
+    ) -> None:
+        x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
+        x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
         u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = zeros(weights)
         for j in range(d):
             w = load(weights, j * _W + c)
@@ -141,7 +158,37 @@ def _predict_eight(
         store(scratch, c + _FIVE * _W, u5)
         store(scratch, c + _SIX * _W, u6)
         store(scratch, c + _SEVEN * _W, u7)
-        c += lanes
+
+    @_in_order
+    def add(
+        values: FloatVector,
+        rows: PointerVector,
+        d: np.uint64,
+        weights: FloatVector,
+        scratch: FloatVector,
+        c: np.uint64,
+    ) -> None:
+        x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
+        x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
+        s = STEPS + c
+        s0, s1, s2 = load(scratch, s), load(scratch, s + _W), load(scratch, s + _TWO * _W)
+        s3, s4, s5 = load(scratch, s + _THREE * _W), load(scratch, s + _FOUR * _W), load(scratch, s + _FIVE * _W)
+        s6, s7 = load(scratch, s + _SIX * _W), load(scratch, s + _SEVEN * _W)
+        for j in range(d):
+            w = multiply_add(values[x0 + j], s0, load(weights, j * _W + c))
+            w = multiply_add(values[x1 + j], s1, w)
+            w = multiply_add(values[x2 + j], s2, w)
+            w = multiply_add(values[x3 + j], s3, w)
+            w = multiply_add(values[x4 + j], s4, w)
+            w = multiply_add(values[x5 + j], s5, w)
+            w = multiply_add(values[x6 + j], s6, w)
+            store(weights, j * _W + c, multiply_add(values[x7 + j], s7, w))
+
+    return predict, add
+
+
+_predict_eight, _add_eight = _eight_rows(load, zeros)
+_predict_eight_pair, _add_eight_pair = _eight_rows(load_pair, zeros_pair)
 
 
 @_in_order
@@ -156,7 +203,12 @@ def predict_dense(
 ) -> None:
     """Write the inner products of n dense rows with all columns to the front of `scratch`."""
     if n == _ROWS and has_many_registers():
-        _predict_eight(values, rows, d, weights, scratch, width)
+        lanes, c = np.uint64(LANE_BYTES // weights.itemsize), _ZERO
+        while c + lanes < width:
+            _predict_eight_pair(values, rows, d, weights, scratch, c)
+            c += _TWO * lanes
+        if c < width:
+            _predict_eight(values, rows, d, weights, scratch, c)
         return
     r = _ZERO
     while r + _FOUR <= n:
@@ -179,6 +231,14 @@ def add_dense(
 ) -> None:
     """Add n dense rows, times the steps of each column, to the weights."""
     lanes = np.uint64(LANE_BYTES // weights.itemsize)
+    if n == _ROWS and has_many_registers():
+        c = _ZERO
+        while c + lanes < width:
+            _add_eight_pair(values, rows, d, weights, scratch, c)
+            c += _TWO * lanes
+        if c < width:
+            _add_eight(values, rows, d, weights, scratch, c)
+        return
     r = _ZERO
     while r + _FOUR <= n:
         x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
@@ -228,8 +288,8 @@ def _feature(indices: IndexVector | None, first: np.uint64, j: np.uint64) -> np.
 
 
 @_any_order
-def multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
-    """Write the inner products of each of n dense rows with those before it."""
+def _multiply_loops(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
+    """Do what `multiply_rows` does, four products in a loop at a time."""
     zero = values.dtype.type(0)
     for r in range(_ONE, n):
         x, g = rows[r] * d, GRAM + r * _ROWS
@@ -251,3 +311,90 @@ def multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.
                 g0 += values[x + j] * values[y0 + j]
             scratch[g + q] = g0
             q += _ONE
+
+
+@_in_order
+def _multiply_square(values: FloatVector, rows: PointerVector, d: np.uint64, scratch: FloatVector) -> None:
+    """Write the inner products of each of the last four rows of eight with the first four."""
+    lanes = np.uint64(LANE_BYTES // values.itemsize)
+    x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
+    x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
+    g40 = g41 = g42 = g43 = g50 = g51 = g52 = g53 = zeros(values)
+    g60 = g61 = g62 = g63 = g70 = g71 = g72 = g73 = zeros(values)
+    j, done = _ZERO, _ZERO
+    while j < d:
+        a, b, c, e = load(values, x0 + j), load(values, x1 + j), load(values, x2 + j), load(values, x3 + j)
+        if done > _ZERO:
+            a, b, c, e = (
+                without_first(a, done),
+                without_first(b, done),
+                without_first(c, done),
+                without_first(e, done),
+            )
+        v = load(values, x4 + j)
+        g40, g41 = multiply_add_each(a, v, g40), multiply_add_each(b, v, g41)
+        g42, g43 = multiply_add_each(c, v, g42), multiply_add_each(e, v, g43)
+        v = load(values, x5 + j)
+        g50, g51 = multiply_add_each(a, v, g50), multiply_add_each(b, v, g51)
+        g52, g53 = multiply_add_each(c, v, g52), multiply_add_each(e, v, g53)
+        v = load(values, x6 + j)
+        g60, g61 = multiply_add_each(a, v, g60), multiply_add_each(b, v, g61)
+        g62, g63 = multiply_add_each(c, v, g62), multiply_add_each(e, v, g63)
+        v = load(values, x7 + j)
+        g70, g71 = multiply_add_each(a, v, g70), multiply_add_each(b, v, g71)
+        g72, g73 = multiply_add_each(c, v, g72), multiply_add_each(e, v, g73)
+        j, done = _next(j, d, lanes)
+    _write_four(scratch, GRAM + _FOUR * _ROWS, g40, g41, g42, g43)
+    _write_four(scratch, GRAM + _FIVE * _ROWS, g50, g51, g52, g53)
+    _write_four(scratch, GRAM + _SIX * _ROWS, g60, g61, g62, g63)
+    _write_four(scratch, GRAM + _SEVEN * _ROWS, g70, g71, g72, g73)
+
+
+@_in_order
+def _multiply_triangle(
+    values: FloatVector, rows: PointerVector, r: np.uint64, d: np.uint64, scratch: FloatVector
+) -> None:
+    """Write the inner products of four rows, from the one at r on, with each other."""
+    lanes = np.uint64(LANE_BYTES // values.itemsize)
+    x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
+    g10 = g20 = g21 = g30 = g31 = g32 = zeros(values)
+    j, done = _ZERO, _ZERO
+    while j < d:
+        a, b, c, e = load(values, x0 + j), load(values, x1 + j), load(values, x2 + j), load(values, x3 + j)
+        if done > _ZERO:
+            a, b, c = without_first(a, done), without_first(b, done), without_first(c, done)
+        g10, g20, g21 = multiply_add_each(a, b, g10), multiply_add_each(a, c, g20), multiply_add_each(b, c, g21)
+        g30, g31, g32 = multiply_add_each(a, e, g30), multiply_add_each(b, e, g31), multiply_add_each(c, e, g32)
+        j, done = _next(j, d, lanes)
+    g = GRAM + r * (_ROWS + _ONE)
+    scratch[g + _ROWS] = add_up(g10)
+    scratch[g + _TWO * _ROWS], scratch[g + _TWO * _ROWS + _ONE] = add_up(g20), add_up(g21)
+    g += _THREE * _ROWS
+    scratch[g], scratch[g + _ONE], scratch[g + _TWO] = add_up(g30), add_up(g31), add_up(g32)
+
+
+@_in_order
+def _next(j: np.uint64, d: np.uint64, lanes: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Return where the next value of a row begins, and how many of its numbers an earlier one has had."""
+    j += lanes
+    if j >= d or j + lanes <= d:
+        return j, _ZERO
+    return d - lanes, j + lanes - d
+
+
+@_in_order
+def _write_four(scratch: FloatVector, g: np.uint64, a: Any, b: Any, c: Any, e: Any) -> None:
+    """Write the sums of four values side by side."""
+    scratch[g], scratch[g + _ONE] = add_up(a), add_up(b)
+    scratch[g + _TWO], scratch[g + _THREE] = add_up(c), add_up(e)
+
+
+@_in_order
+def multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
+    """Write the inner products of each of n dense rows with those before it."""
+    if n == _ROWS and has_many_registers() and d >= np.uint64(LANE_BYTES // values.itemsize):
+        _multiply_triangle(values, rows, _ZERO, d, scratch)
+        _multiply_square(values, rows, d, scratch)
+        _multiply_triangle(values, rows, _FOUR, d, scratch)
+    else:
+        _multiply_loops(values, rows, n, d, scratch)
