@@ -248,19 +248,22 @@ def _visit(values, rows, n_features, weights, scratch, width):
     add_dense(values, rows, n, d, weights, scratch, np.uint64(width))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype):
+# One vector and pairs of them, and rows that end within one.
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(np.float32, 16), (np.float32, 32), (np.float64, 8), (np.float64, 16), (np.float64, 24)]
+)
+def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype, wide):
     """Any number of rows has numpy's products, and where registers are few columns have the same bits."""
     rng = np.random.default_rng(0)
-    X, start = rng.standard_normal((20, 13)).astype(dtype), rng.standard_normal((13, WIDTH)).astype(dtype)
-    steps, wide = rng.standard_normal((8, WIDTH)).astype(dtype), 16
+    X, start = rng.standard_normal((20, 21)).astype(dtype), rng.standard_normal((21, WIDTH)).astype(dtype)
+    steps = rng.standard_normal((8, WIDTH)).astype(dtype)
     eps = np.finfo(dtype).eps
     found = {}
     for n in range(1, 9):
         rows = rng.permutation(20)[:n].astype(np.uint64) if n < 8 else np.arange(8, dtype=np.uint64)
         weights, scratch = start.copy(), np.zeros(int(GRAM) + 64, dtype)
         scratch[int(STEPS) : int(GRAM)] = steps.ravel()
-        _visit(X.ravel(), rows, 13, weights.reshape(-1), scratch, wide)
+        _visit(X.ravel(), rows, 21, weights.reshape(-1), scratch, wide)
         used, predictions = X[rows.astype(int)], scratch[: int(STEPS)].reshape(8, WIDTH)
         np.testing.assert_allclose(predictions[:n, :wide], used @ start[:, :wide], atol=60 * eps)
         np.testing.assert_allclose(weights[:, :wide], start[:, :wide] + used.T @ steps[:n, :wide], atol=60 * eps)
@@ -270,7 +273,8 @@ def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype):
         found[n] = predictions.copy()
     scratch = np.zeros(int(GRAM) + 64, dtype)
     for first in (0, 4):
-        _visit(X.ravel(), np.arange(first, first + 4, dtype=np.uint64), 13, start.copy().reshape(-1), scratch, wide)
+        rows = np.arange(first, first + 4, dtype=np.uint64)
+        _visit(X.ravel(), rows, 21, start.copy().reshape(-1), scratch, wide)
         np.testing.assert_array_equal(scratch.reshape(-1)[: 4 * WIDTH], found[8][first : first + 4].ravel())
 
 
