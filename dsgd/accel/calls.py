@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "recorded_calls", "table_of"]
+__all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "note_refusal", "recorded_calls", "table_of"]
 
 LOG: Final = logging.getLogger("dsgd.accel")
 _MOST_CALLS: Final = 10_000
@@ -63,12 +63,15 @@ class Settings:
     ----------
     verbose, compare : bool
         As there.
+    excluded : frozenset of str
+        Names of classes that stay scikit-learn's.
     told : set of (str, str)
         Estimators and reasons that the log has.
     """
 
     verbose: bool = False
     compare: bool = False
+    excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -87,6 +90,17 @@ def note(call: Call, *, expected: bool) -> None:
         sys.stderr.write(f"dsgd.accel: {call}\n")
     elif is_news:
         LOG.warning("dsgd.accel: scikit-learn trains this %s: %s", call.estimator, call.reason)
+
+
+def note_refusal(estimator: str, reason: str) -> None:
+    """Say, once for each reason, that scikit-learn predicts by a machine that we could not take over from it."""
+    with _lock:
+        is_news = (estimator, reason) not in SETTINGS.told
+        SETTINGS.told.add((estimator, reason))
+    if SETTINGS.verbose:
+        sys.stderr.write(f"dsgd.accel: {estimator} predicts by scikit-learn ({reason})\n")
+    elif is_news:
+        LOG.warning("dsgd.accel: scikit-learn predicts by this %s: %s", estimator, reason)
 
 
 def recorded_calls() -> list[Call]:

@@ -23,11 +23,11 @@ import numpy as np
 import sklearn
 from joblib.externals.loky.backend import reduction
 
-from dsgd.accel.calls import SETTINGS, Call, note
+from dsgd.accel.calls import SETTINGS, Call, note, note_refusal
 from dsgd.accel.searches import n_fits_to_come, trained_in_chain
 from dsgd.accel.worth import Kind, Worth, estimated_seconds, prediction_seconds, shape_of
 
-__all__ = ["accelerated"]
+__all__ = ["accelerated", "n_threads", "will_be_ours"]
 
 #: Modules of our estimators of the same names.
 _OURS: Final = {
@@ -66,6 +66,32 @@ def __getattr__(name: str) -> type:
         "sklearn.linear_model._stochastic_gradient" if _kind_of(name) == "sgd" else "sklearn.svm._classes"
     )
     return accelerated(getattr(home, name))
+
+
+def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> bool:
+    """Return whether ours will train an estimator so many times on such rows, as far as is known before.
+
+    Parameters
+    ----------
+    estimator : object
+        Anything; what is not accelerated will not be ours.
+    X : array-like, sparse matrix or DataFrame, shape (n, n_features)
+        The rows.
+    n_fits : int
+        How often.
+    load : bool, default False
+        Whether our solver is loaded now if so, such as before threads that all need it.
+    """
+    plain = type(estimator).__name__
+    if type(estimator) is not _made.get(plain) or _why_not(estimator, {}):
+        return False
+    kind = _kind_of(plain)
+    if not _worth.is_ours(estimated_seconds(X, kind), kind, n_fits):
+        return False
+    if load:
+        getattr(importlib.import_module(_OURS[plain]), plain)
+        _worth.loaded(kind)
+    return True
 
 
 def _kind_of(name: str) -> Kind:
@@ -140,7 +166,7 @@ def _predicting(plain: Any, method: str) -> Callable[[Any, Any], Any]:
         model = vars(self)[_MODEL]
         if model is None or not _is_as_fitted(self, model):
             return theirs(self, X)
-        model.n_jobs = _n_threads()
+        model.n_jobs = n_threads()
         return getattr(model, method)(X)
 
     return predict
@@ -153,10 +179,17 @@ def _taken_over_from(estimator: Any) -> Any:
         return None
     try:
         model = getattr(importlib.import_module(_OURS[name]), name).from_sklearn(estimator)
-    except Exception:
-        return None  # altered numbers, say: scikit-learn has the last word
+    except Exception as error:
+        # Altered numbers, say: scikit-learn has the last word.
+        note_refusal(name, _text_of(error))
+        return None
     _worth.loaded("kernel")
     return model
+
+
+def _text_of(error: Exception) -> str:
+    """Return what an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _is_as_fitted(estimator: Any, model: Any) -> bool:
@@ -164,7 +197,7 @@ def _is_as_fitted(estimator: Any, model: Any) -> bool:
     return all(getattr(model, name) is value for name, value in estimator.get_params(deep=False).items())
 
 
-def _n_threads() -> int:
+def n_threads() -> int:
     """Return how many threads a fit may have: one inside a parallel loop, and what joblib's processes are given."""
     backend, _ = joblib.parallel.get_active_backend()
     if (backend.nesting_level or 0) > 0:
@@ -205,7 +238,7 @@ def _fit(self: Any, plain: Any, signature: inspect.Signature, args: tuple[Any, .
             _worth.loaded(kind)
         except Exception as error:
             # Whatever it is, scikit-learn has the last word: it may know how, or raises what scripts expect.
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = _text_of(error)
     if model is None:
         begin = time.perf_counter()
         plain.fit(self, *args, **kwargs)
@@ -229,7 +262,7 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
     if is_sgd and given.get("sample_weight") is not None:
         _refuse_copies(given["sample_weight"])
     # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
-    parameters["n_jobs"] = 1 if is_sgd else _n_threads()
+    parameters["n_jobs"] = 1 if is_sgd else n_threads()
     weights = given.get("sample_weight")
     if plain.__name__ in ("SVC", "SVR"):
         model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)

@@ -22,7 +22,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from types import ModuleType
 from typing import Any, Final
 
 import joblib
@@ -31,10 +30,7 @@ import scipy.sparse as sp
 
 from dsgd.accel.worth import shape_of
 
-__all__ = ["n_fits_to_come", "tell_fits", "tell_no_more", "trained_in_chain"]
-
-#: The searches that know their candidates before the first fit.
-_SEARCHES: Final = ("GridSearchCV", "RandomizedSearchCV")
+__all__ = ["is_searching", "n_fits_to_come", "told", "trained_in_chain"]
 
 #: Rows of the largest problem from which a chain is faster than fits; an SVR has two variables for each.
 _LEAST_ROWS: Final = 1500
@@ -42,7 +38,6 @@ _LEAST_ROWS: Final = 1500
 _MOST_BYTES: Final = 2**28
 _FEWEST_SPLITS: Final = 2
 
-_originals: Final[dict[str, Any]] = {}
 _here: Final = threading.local()
 
 
@@ -85,23 +80,9 @@ class _Search:
         return path.estimator(costs.index(cost))
 
 
-def tell_fits(module: ModuleType) -> None:
-    """Let the searches of ``sklearn.model_selection`` tell the fits inside them what is to come."""
-    for name in _SEARCHES:
-        if name not in _originals:
-            kind = getattr(module, name)
-            _originals[name] = kind._run_search
-            kind._run_search = _telling(kind._run_search)
+def told(run: Callable[..., None]) -> Callable[..., None]:
+    """Return the ``_run_search`` of a search that knows its candidates, which tells the fits inside what is to come."""
 
-
-def tell_no_more(module: ModuleType) -> None:
-    """Undo `tell_fits`."""
-    for name, original in _originals.items():
-        getattr(module, name)._run_search = original
-    _originals.clear()
-
-
-def _telling(run: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(run)
     def run_search(self: Any, evaluate_candidates: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         def evaluate(candidate_params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,6 +103,11 @@ def _running(search: _Search) -> Iterator[None]:
         yield
     finally:
         _here.search = before
+
+
+def is_searching() -> bool:
+    """Return whether a search runs in this thread."""
+    return getattr(_here, "search", None) is not None
 
 
 def n_fits_to_come() -> int:

@@ -313,10 +313,10 @@ def test_threads_are_those_that_a_parallel_loop_leaves(monkeypatch: pytest.Monke
     """Alone a fit has all cores, in a loop of joblib one, and never more than its processes are given."""
     monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert classes._n_threads() == 8
+    assert classes.n_threads() == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert classes._n_threads() == 3
-    inside = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(classes._n_threads)() for _ in range(2))
+    assert classes.n_threads() == 3
+    inside = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(classes.n_threads)() for _ in range(2))
     assert inside == [1, 1]
 
 
