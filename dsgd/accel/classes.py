@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import joblib
 import numpy as np
+import scipy.sparse as sp
 import sklearn
 from joblib.externals.loky.backend import reduction
 
@@ -268,8 +269,22 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
         model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)
         if model is not None:
             return model
-    more = {} if weights is None else {"sample_weight": weights}
-    return kind(**parameters).fit(given["X"], given.get("y"), **more)
+    if weights is None:
+        return kind(**parameters).fit(given["X"], given.get("y"))
+    if parameters.get("gamma") == "scale":
+        parameters["gamma"] = _unweighted_scale(given["X"])
+    model = kind(**parameters).fit(given["X"], given.get("y"), sample_weight=weights)
+    return model if _kind_of(plain.__name__) != "kernel" else model.set_params(gamma=estimator.gamma)
+
+
+def _unweighted_scale(X: Any) -> float:
+    """Return the gamma that "scale" stands for in scikit-learn, where rows count once whatever their weights are."""
+    if sp.issparse(X):
+        variance = float(X.multiply(X).mean() - X.mean() ** 2)
+    else:
+        X = np.asarray(X, dtype=None if getattr(X, "dtype", None) == np.float32 else np.float64)
+        variance = float(X.var())
+    return 1.0 / (X.shape[1] * variance) if variance else 1.0
 
 
 def _refuse_copies(weights: Any) -> None:

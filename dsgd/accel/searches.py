@@ -136,6 +136,8 @@ def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, w
         return None
     if parameters.get("probability", False) not in (False, "deprecated"):
         return None
+    if weights is not None and parameters["gamma"] == "scale":
+        return None  # in ours weights count for the width, and the first fit finds the one of scikit-learn
     from dsgd.errors import InvalidDataError
     from dsgd.svm import svm_path
 
