@@ -15,12 +15,12 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a script with accelerated classes in the place of scikit-learn's.
+    """Run a script with accelerated classes in place of scikit-learn's.
 
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments after the name of this module; ``sys.argv[1:]`` by default.
+        Command-line arguments; ``sys.argv[1:]`` by default.
     """
     options, parser = _parsed(argv)
     name, rest = options.module or options.script, options.rest
@@ -60,9 +60,9 @@ def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Ar
         "OneClassSVM, LinearSVC, LinearSVR, SGDClassifier and SGDRegressor.",
         allow_abbrev=False,
     )
-    parser.add_argument("--verbose", action="store_true", help="list every fit, by whom and in how many seconds")
+    parser.add_argument("--verbose", action="store_true", help="list every fit, with its solver and seconds")
     parser.add_argument(
-        "--compare", action="store_true", help="do every fit by scikit-learn as well, to tell what is saved"
+        "--compare", action="store_true", help="repeat every fit with scikit-learn, to tell what was saved"
     )
     parser.add_argument(
         "--exclude",

@@ -1,9 +1,8 @@
-"""Subclasses of scikit-learn's estimators whose fit is ours.
+"""Subclasses of scikit-learn's estimators that train with our solvers.
 
-An accelerated estimator is an instance of scikit-learn's class, and after ``fit`` it has the attributes that
-scikit-learn's ``fit`` leaves, so everything that scikit-learn does with it goes on as before. Pickled or saved it is
-scikit-learn's own class, and loads where this package is not installed; on its way to a worker process of joblib it
-stays accelerated.
+An accelerated estimator is an instance of scikit-learn's class, and ``fit`` sets the attributes that scikit-learn's
+``fit`` sets, so everything else in scikit-learn works with it as before. It is pickled as scikit-learn's own class,
+which loads where this package is not installed; only what joblib sends to its worker processes stays accelerated.
 """
 
 from __future__ import annotations
@@ -70,18 +69,18 @@ def __getattr__(name: str) -> type:
 
 
 def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> bool:
-    """Return whether ours will train an estimator so many times on such rows, as far as is known before.
+    """Return whether our solver would train an estimator, as far as that is known before the fit.
 
     Parameters
     ----------
     estimator : object
-        Anything; what is not accelerated will not be ours.
+        The estimator; False for all that are not accelerated.
     X : array-like, sparse matrix or DataFrame, shape (n, n_features)
         The rows.
     n_fits : int
-        How often.
+        The number of such fits to come.
     load : bool, default False
-        Whether our solver is loaded now if so, such as before threads that all need it.
+        Whether to load our solver in that case, such as before several threads need it.
     """
     plain = type(estimator).__name__
     if type(estimator) is not _made.get(plain) or _why_not(estimator, {}):
@@ -174,7 +173,7 @@ def _predicting(plain: Any, method: str) -> Callable[[Any, Any], Any]:
 
 
 def _taken_over_from(estimator: Any) -> Any:
-    """Return ours of what scikit-learn has trained; None if there is no such thing."""
+    """Return our estimator with what scikit-learn has trained; None if it cannot be made."""
     name = type(estimator).__name__
     if callable(estimator.kernel):
         return None
@@ -194,12 +193,12 @@ def _text_of(error: Exception) -> str:
 
 
 def _is_as_fitted(estimator: Any, model: Any) -> bool:
-    """Return whether no parameter was set since `fit`: scikit-learn's predictions follow some of them."""
+    """Return whether no parameter has changed since `fit`: some of them change scikit-learn's predictions."""
     return all(getattr(model, name) is value for name, value in estimator.get_params(deep=False).items())
 
 
 def n_threads() -> int:
-    """Return how many threads a fit may have: one inside a parallel loop, and what joblib's processes are given."""
+    """Return how many threads a fit may use: one inside a parallel loop, and no more than OMP_NUM_THREADS says."""
     backend, _ = joblib.parallel.get_active_backend()
     if (backend.nesting_level or 0) > 0:
         return 1
@@ -209,7 +208,7 @@ def n_threads() -> int:
 
 
 def _why_not(estimator: Any, given: Mapping[str, Any]) -> str:
-    """Return what of a fit is not supported; empty if nothing is known to be."""
+    """Return what our solvers do not support in a fit; empty if nothing is known."""
     parameters = estimator.get_params(deep=False)
     if parameters.get("warm_start"):
         return "warm_start=True"
@@ -288,9 +287,9 @@ def _unweighted_scale(X: Any) -> float:
 
 
 def _refuse_copies(weights: Any) -> None:
-    """Raise unless rows of these weights are visited once each, so that both objectives are one.
+    """Raise unless every row of these weights is visited once, so that both objectives are the same.
 
-    A weight of two stands for two rows in ours, of which each brings a step on the penalty, and of zero for none.
+    In our SGD a weight of two is two rows, each with its own step on the penalty, and a weight of zero is no row.
     """
     from dsgd.errors import IncompatiblePartsError
     from dsgd.local.order import count_visits
@@ -300,7 +299,7 @@ def _refuse_copies(weights: Any) -> None:
 
 
 def _take_over(estimator: Any, model: Any) -> None:
-    """Leave on an estimator of scikit-learn what its own fit would have left."""
+    """Set the attributes that scikit-learn's own fit would have set."""
     fitted, parameters = model.to_sklearn(), estimator.get_params(deep=False)
     vars(estimator).update({name: value for name, value in vars(fitted).items() if name not in parameters})
     if _kind_of(type(estimator).__name__) == "kernel":

@@ -1,4 +1,4 @@
-"""The classes of scikit-learn, replaced where scripts import them from."""
+"""Replace classes of scikit-learn in the modules that scripts import them from."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _originals: Final[dict[tuple[str, str], Any]] = {}
 def install(*, verbose: bool = False, compare: bool = False, exclude: Collection[str] = ()) -> None:
     """Replace classes of ``sklearn.svm`` and ``sklearn.linear_model`` by accelerated ones of the same names.
 
-    Names that were imported before stay what they are. Nothing is loaded before it is needed: neither scikit-learn, if
-    it is not yet imported, nor the solvers. Calling it again changes the settings.
+    Names that were imported before keep scikit-learn's classes. Nothing is loaded early: neither scikit-learn, if it is
+    not imported yet, nor the solvers. A second call changes the settings.
 
     Parameters
     ----------
     verbose : bool, default False
-        Whether every fit is listed on standard error, with its solver and its seconds.
+        Whether to list every fit on standard error, with its solver and seconds.
     compare : bool, default False
-        Whether every fit that is ours is done by scikit-learn as well, on a copy, to tell what it has saved.
+        Whether to repeat each of our fits with scikit-learn, on a copy, to tell what was saved.
     exclude : collection of str, default ()
         Names of classes to leave as they are: those that are replaced, or ``GridSearchCV``, ``RandomizedSearchCV``,
         ``OneVsRestClassifier`` and ``CalibratedClassifierCV``, which otherwise share work among their fits.
@@ -72,7 +72,7 @@ def install(*, verbose: bool = False, compare: bool = False, exclude: Collection
 
 
 def uninstall() -> None:
-    """Put scikit-learn's classes back. Estimators that exist keep what they have learned, and stay accelerated."""
+    """Put scikit-learn's classes back. Existing estimators keep what they have learned, and stay accelerated."""
     if _hook in sys.meta_path:
         sys.meta_path.remove(_hook)
     for module, name in list(_originals):
@@ -80,7 +80,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Return whether classes that are imported now are accelerated ones."""
+    """Return whether classes that are imported from now on are accelerated."""
     return _hook in sys.meta_path
 
 
