@@ -100,7 +100,7 @@ def test_what_threads_might_change_is_trained_in_turns(
 def test_loops_and_searches_around_and_few_classes_keep_the_order(
     seen: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inside a search, inside a loop of joblib with its own number of jobs, and with fewer classes than cores."""
+    """Inside a search, with a number of jobs, here or of a loop around, and with fewer classes than cores."""
     model = OneVsRestClassifier(made("SVC"))
     GridSearchCV(model, {"estimator__C": [1.0]}, cv=2, refit=False).fit(X, Y)
     assert [is_main for is_main, _ in seen] == [True] * 8
@@ -108,6 +108,7 @@ def test_loops_and_searches_around_and_few_classes_keep_the_order(
     monkeypatch.setattr(joblib, "parallel_config", lambda **options: contexts.append(options))
     with joblib.parallel_backend("threading", n_jobs=2):
         model.fit(X, Y)
+    OneVsRestClassifier(made("SVC"), n_jobs=1).fit(X, Y)
     monkeypatch.setattr(around, "n_threads", lambda: 5)
     model.fit(X, Y)
     assert contexts == []
