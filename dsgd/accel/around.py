@@ -77,6 +77,15 @@ def _threads_for(model: Any, X: Any, y: Any) -> contextlib.AbstractContextManage
 
 
 def _count_machines(y: Any) -> int:
-    """Return how many machines there are for labels, shape (n,), or for an indicator matrix, shape (n, n_labels)."""
-    shape = getattr(y, "shape", None) or np.shape(y)
-    return int(shape[1]) if len(shape) > 1 else len(np.unique(np.asarray(y)))
+    """Return the number of machines for labels, shape (n,), or an indicator matrix, shape (n, n_labels).
+
+    It is 0 for labels that scikit-learn refuses, in its own words.
+    """
+    try:
+        shape = getattr(y, "shape", None) or np.shape(y)
+        if len(shape) > 1:
+            return int(shape[1])
+        n_classes = len(np.unique(np.asarray(y)))
+    except (TypeError, ValueError):  # rows of several lengths, or numbers among strings
+        return 0
+    return n_classes if n_classes > 2 else 1

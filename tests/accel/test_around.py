@@ -11,6 +11,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import sklearn.calibration
 import sklearn.multiclass
 import sklearn.svm
@@ -112,6 +113,14 @@ def test_loops_and_searches_around_and_few_classes_keep_the_order(
     monkeypatch.setattr(around, "n_threads", lambda: 5)
     model.fit(X, Y)
     assert contexts == []
+
+
+def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
+    """Two classes are one machine, each further class and each label of an indicator matrix has one of its own."""
+    labels = [Y, Y.tolist(), np.array(list("abcd"))[Y], Y > 0, np.eye(4)[Y], sp.csr_matrix(np.eye(4)[Y])]
+    assert [around._count_machines(y) for y in labels] == [4, 4, 4, 1, 4, 4]
+    assert [len(OneVsRestClassifier(PLAIN["SVC"]()).fit(X, y).estimators_) for y in labels] == [4, 4, 4, 1, 4, 4]
+    assert around._count_machines([[1], [1, 2]]) == around._count_machines(np.array([1, "a"], object)) == 0
 
 
 def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> None:
