@@ -2,8 +2,9 @@
 
 The scripts below do what people do with these estimators: search for parameters, one machine for each class, find
 novelties, draw a learning curve, calibrate a classifier of text. With ``--scripts FOLDER`` every script of a folder
-runs too, such as examples of scikit-learn; pictures go nowhere. The ways take turns, compiled code is on disk:
-``python script.py``, ``python -m dsgd.accel script.py``, ``python -m sklearnex script.py``.
+runs too, such as examples of scikit-learn; pictures go nowhere. The ways take turns. Compiled code is on disk, bytecode
+as well as kernels, as it is where packages are installed: ``python script.py``, ``python -m dsgd.accel script.py``,
+``python -m sklearnex script.py``.
 
     python -m benchmarks run accel --scripts scikit-learn/examples/svm
 """
@@ -129,6 +130,8 @@ def _compare(scripts: dict[str, Path], repeats: int, rows: Rows) -> None:
 
 def _seconds(start: list[str], script: Path) -> tuple[float, str]:
     environment = {**os.environ, "MPLBACKEND": "agg"}
+    # scikit-learn was installed with its bytecode: a checkout would be compiled anew in every process.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, *start, str(script)]
     done = timed(subprocess.run, command, env=environment, capture_output=True, text=True, check=True)
     return done.seconds, done.value.stdout

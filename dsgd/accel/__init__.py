@@ -1,14 +1,14 @@
-"""Unchanged scikit-learn scripts, with the solvers of this package behind scikit-learn's own classes.
+"""Run unchanged scikit-learn scripts with the solvers of this package.
 
-Problem: a script that says ``from sklearn.svm import SVC`` works, and nobody wants to change it to find out whether
-another solver is faster.
+Problem: a script that says ``from sklearn.svm import SVC`` works, and nobody wants to change it only to find out
+whether another solver is faster.
 
-Method: `install` puts subclasses of the same name into ``sklearn.svm`` and ``sklearn.linear_model``. Their ``fit``
-trains by `dsgd.svm` or `dsgd.SGDClassifier`, and leaves on the object what scikit-learn's ``fit`` would have left. What
-is not supported, too small to pay or raises is scikit-learn's. ``python -m dsgd.accel script.py`` does it around a
-script, ``%load_ext dsgd.accel`` in a notebook.
+Method: `install` puts subclasses of the same names into ``sklearn.svm`` and ``sklearn.linear_model``. Their ``fit``
+trains with `dsgd.svm` or `dsgd.SGDClassifier` and sets the attributes that scikit-learn's ``fit`` sets. scikit-learn
+still does every fit that is not supported, too small to pay, or that raises an error. ``python -m dsgd.accel
+script.py`` does this for a script, ``%load_ext dsgd.accel`` for a notebook.
 
-Source: none; the way is that of scikit-learn-intelex and ``cuml.accel``.
+Source: scikit-learn-intelex and ``cuml.accel`` work the same way.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Do what ``%load_ext dsgd.accel`` stands for."""
+    """Install, for ``%load_ext dsgd.accel``."""
     install()
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Do what ``%unload_ext dsgd.accel`` stands for."""
+    """Uninstall, for ``%unload_ext dsgd.accel``."""
     uninstall()

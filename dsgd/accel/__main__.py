@@ -1,4 +1,4 @@
-"""``python -m dsgd.accel [--verbose] [--compare] script.py [arguments]``, or ``-m module`` instead of the script."""
+"""``python -m dsgd.accel [options] script.py [arguments]``, or ``-m module`` instead of the script."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a script with accelerated classes in the place of scikit-learn's.
+    """Run a script with accelerated classes in place of scikit-learn's.
 
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments after the name of this module; ``sys.argv[1:]`` by default.
+        Command-line arguments; ``sys.argv[1:]`` by default.
     """
     options, parser = _parsed(argv)
     name, rest = options.module or options.script, options.rest
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("name a script, or a module with -m")
     if options.module is None and not os.path.exists(name):
         parser.error(f"there is no file {name!r}")
-    install(verbose=options.verbose, compare=options.compare)
+    _install(options, parser)
     sys.argv = [name, *rest]
     try:
         if options.module is not None:
@@ -46,6 +46,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             Console(stderr=True).print(table_of(recorded_calls()))
 
 
+def _install(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    try:
+        install(verbose=options.verbose, compare=options.compare, exclude=options.exclude)
+    except ValueError as error:
+        parser.error(str(error).replace("install(exclude=...)", "--exclude"))
+
+
 def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(
         prog="python -m dsgd.accel",
@@ -53,9 +60,16 @@ def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Ar
         "OneClassSVM, LinearSVC, LinearSVR, SGDClassifier and SGDRegressor.",
         allow_abbrev=False,
     )
-    parser.add_argument("--verbose", action="store_true", help="list every fit, by whom and in how many seconds")
+    parser.add_argument("--verbose", action="store_true", help="list every fit, with its solver and seconds")
     parser.add_argument(
-        "--compare", action="store_true", help="do every fit by scikit-learn as well, to tell what is saved"
+        "--compare", action="store_true", help="repeat every fit with scikit-learn, to tell what was saved"
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="leave a class as it is, such as SVC or GridSearchCV; may be repeated",
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module as a script")
     parser.add_argument("script", nargs="?", help="the script")

@@ -1,4 +1,4 @@
-"""What accelerated estimators were asked to do, who did it, and in how many seconds."""
+"""The record of fits of accelerated estimators: which solver trained each, in how many seconds, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "recorded_calls", "table_of"]
+__all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "note_refusal", "recorded_calls", "table_of"]
 
 LOG: Final = logging.getLogger("dsgd.accel")
 _MOST_CALLS: Final = 10_000
@@ -22,17 +22,17 @@ class Call:
     Parameters
     ----------
     estimator : str
-        Name of its class.
+        Name of the class.
     shape : tuple of int
         Rows and columns.
     by : {"dsgd", "scikit-learn"}
-        Whose solver has trained it.
+        The solver that trained it.
     seconds : float
-        From call to return, without what `compared_s` took.
+        Wall time of the call, without `compared_s`.
     reason : str
-        Why it was scikit-learn's, and nothing else; empty if it was ours.
+        Why scikit-learn trained it; empty if it did not.
     compared_s : float or None
-        Seconds of scikit-learn's solver for the same, if that was asked for.
+        Wall time of the same fit with scikit-learn, if it was asked for.
     """
 
     estimator: str
@@ -44,7 +44,7 @@ class Call:
 
     @property
     def saved_s(self) -> float | None:
-        """Seconds saved, or lost if negative; None if nobody has compared."""
+        """Seconds saved, negative if lost; None without a comparison."""
         return None if self.compared_s is None else self.compared_s - self.seconds
 
     def __str__(self) -> str:
@@ -57,18 +57,21 @@ class Call:
 
 @dataclass
 class Settings:
-    """What `dsgd.accel.install` was told.
+    """The settings of `dsgd.accel.install`.
 
     Parameters
     ----------
     verbose, compare : bool
         As there.
+    excluded : frozenset of str
+        Names of the classes that are left as they are.
     told : set of (str, str)
-        Estimators and reasons that the log has.
+        Estimators and reasons that have been logged.
     """
 
     verbose: bool = False
     compare: bool = False
+    excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -78,7 +81,7 @@ _lock: Final = threading.Lock()
 
 
 def note(call: Call, *, expected: bool) -> None:
-    """Keep a call; say so if that was asked for, or once for each reason that one would not expect."""
+    """Record a call; print it if verbose, otherwise log the reason once if it was not expected."""
     with _lock:
         _calls.append(call)
         is_news = not expected and (call.estimator, call.reason) not in SETTINGS.told
@@ -89,21 +92,32 @@ def note(call: Call, *, expected: bool) -> None:
         LOG.warning("dsgd.accel: scikit-learn trains this %s: %s", call.estimator, call.reason)
 
 
+def note_refusal(estimator: str, reason: str) -> None:
+    """Log, once for each reason, that scikit-learn predicts because our estimator could not be made from its own."""
+    with _lock:
+        is_news = (estimator, reason) not in SETTINGS.told
+        SETTINGS.told.add((estimator, reason))
+    if SETTINGS.verbose:
+        sys.stderr.write(f"dsgd.accel: {estimator} predicts by scikit-learn ({reason})\n")
+    elif is_news:
+        LOG.warning("dsgd.accel: scikit-learn predicts by this %s: %s", estimator, reason)
+
+
 def recorded_calls() -> list[Call]:
-    """Return the fits since `install`, the last 10,000 of them."""
+    """Return the last 10,000 fits since `install`."""
     with _lock:
         return list(_calls)
 
 
 def clear_calls() -> None:
-    """Forget them, and what was said about them."""
+    """Clear the record, and forget which reasons have been logged."""
     with _lock:
         _calls.clear()
         SETTINGS.told.clear()
 
 
 def table_of(calls: list[Call]) -> Any:
-    """Return a table of rich: fits, seconds and, where it was compared, seconds saved, by estimator and solver."""
+    """Return a rich table of fits, seconds and seconds saved (if compared), by estimator and solver."""
     from rich.table import Table
 
     table = Table(title=f"dsgd.accel: {len(calls):,} fits")

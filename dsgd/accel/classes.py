@@ -1,9 +1,8 @@
-"""Subclasses of scikit-learn's estimators whose fit is ours.
+"""Subclasses of scikit-learn's estimators that train with our solvers.
 
-An accelerated estimator is an instance of scikit-learn's class, and after ``fit`` it has the attributes that
-scikit-learn's ``fit`` leaves, so everything that scikit-learn does with it goes on as before. Pickled or saved it is
-scikit-learn's own class, and loads where this package is not installed; on its way to a worker process of joblib it
-stays accelerated.
+An accelerated estimator is an instance of scikit-learn's class, and ``fit`` sets the attributes that scikit-learn's
+``fit`` sets, so everything else in scikit-learn works with it as before. It is pickled as scikit-learn's own class,
+which loads where this package is not installed; only what joblib sends to its worker processes stays accelerated.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from typing import Any, Final
 
 import joblib
 import numpy as np
+import scipy.sparse as sp
 import sklearn
 from joblib.externals.loky.backend import reduction
 
-from dsgd.accel.calls import SETTINGS, Call, note
+from dsgd.accel.calls import SETTINGS, Call, note, note_refusal
 from dsgd.accel.searches import n_fits_to_come, trained_in_chain
 from dsgd.accel.worth import Kind, Worth, estimated_seconds, prediction_seconds, shape_of
 
-__all__ = ["accelerated"]
+__all__ = ["accelerated", "n_threads", "will_be_ours"]
 
 #: Modules of our estimators of the same names.
 _OURS: Final = {
@@ -66,6 +66,32 @@ def __getattr__(name: str) -> type:
         "sklearn.linear_model._stochastic_gradient" if _kind_of(name) == "sgd" else "sklearn.svm._classes"
     )
     return accelerated(getattr(home, name))
+
+
+def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> bool:
+    """Return whether our solver would train an estimator, as far as that is known before the fit.
+
+    Parameters
+    ----------
+    estimator : object
+        The estimator; False for all that are not accelerated.
+    X : array-like, sparse matrix or DataFrame, shape (n, n_features)
+        The rows.
+    n_fits : int
+        The number of such fits to come.
+    load : bool, default False
+        Whether to load our solver in that case, such as before several threads need it.
+    """
+    plain = type(estimator).__name__
+    if type(estimator) is not _made.get(plain) or _why_not(estimator, {}):
+        return False
+    kind = _kind_of(plain)
+    if not _worth.is_ours(estimated_seconds(X, kind), kind, n_fits):
+        return False
+    if load:
+        getattr(importlib.import_module(_OURS[plain]), plain)
+        _worth.loaded(kind)
+    return True
 
 
 def _kind_of(name: str) -> Kind:
@@ -140,32 +166,39 @@ def _predicting(plain: Any, method: str) -> Callable[[Any, Any], Any]:
         model = vars(self)[_MODEL]
         if model is None or not _is_as_fitted(self, model):
             return theirs(self, X)
-        model.n_jobs = _n_threads()
+        model.n_jobs = n_threads()
         return getattr(model, method)(X)
 
     return predict
 
 
 def _taken_over_from(estimator: Any) -> Any:
-    """Return ours of what scikit-learn has trained; None if there is no such thing."""
+    """Return our estimator with what scikit-learn has trained; None if it cannot be made."""
     name = type(estimator).__name__
     if callable(estimator.kernel):
         return None
     try:
         model = getattr(importlib.import_module(_OURS[name]), name).from_sklearn(estimator)
-    except Exception:
-        return None  # altered numbers, say: scikit-learn has the last word
+    except Exception as error:
+        # Altered numbers, say: scikit-learn has the last word.
+        note_refusal(name, _text_of(error))
+        return None
     _worth.loaded("kernel")
     return model
 
 
+def _text_of(error: Exception) -> str:
+    """Return what an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _is_as_fitted(estimator: Any, model: Any) -> bool:
-    """Return whether no parameter was set since `fit`: scikit-learn's predictions follow some of them."""
+    """Return whether no parameter has changed since `fit`: some of them change scikit-learn's predictions."""
     return all(getattr(model, name) is value for name, value in estimator.get_params(deep=False).items())
 
 
-def _n_threads() -> int:
-    """Return how many threads a fit may have: one inside a parallel loop, and what joblib's processes are given."""
+def n_threads() -> int:
+    """Return how many threads a fit may use: one inside a parallel loop, and no more than OMP_NUM_THREADS says."""
     backend, _ = joblib.parallel.get_active_backend()
     if (backend.nesting_level or 0) > 0:
         return 1
@@ -175,7 +208,7 @@ def _n_threads() -> int:
 
 
 def _why_not(estimator: Any, given: Mapping[str, Any]) -> str:
-    """Return what of a fit is not supported; empty if nothing is known to be."""
+    """Return what our solvers do not support in a fit; empty if nothing is known."""
     parameters = estimator.get_params(deep=False)
     if parameters.get("warm_start"):
         return "warm_start=True"
@@ -205,7 +238,7 @@ def _fit(self: Any, plain: Any, signature: inspect.Signature, args: tuple[Any, .
             _worth.loaded(kind)
         except Exception as error:
             # Whatever it is, scikit-learn has the last word: it may know how, or raises what scripts expect.
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = _text_of(error)
     if model is None:
         begin = time.perf_counter()
         plain.fit(self, *args, **kwargs)
@@ -229,20 +262,34 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
     if is_sgd and given.get("sample_weight") is not None:
         _refuse_copies(given["sample_weight"])
     # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
-    parameters["n_jobs"] = 1 if is_sgd else _n_threads()
+    parameters["n_jobs"] = 1 if is_sgd else n_threads()
     weights = given.get("sample_weight")
     if plain.__name__ in ("SVC", "SVR"):
         model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)
         if model is not None:
             return model
-    more = {} if weights is None else {"sample_weight": weights}
-    return kind(**parameters).fit(given["X"], given.get("y"), **more)
+    if weights is None:
+        return kind(**parameters).fit(given["X"], given.get("y"))
+    if parameters.get("gamma") == "scale":
+        parameters["gamma"] = _unweighted_scale(given["X"])
+    model = kind(**parameters).fit(given["X"], given.get("y"), sample_weight=weights)
+    return model if _kind_of(plain.__name__) != "kernel" else model.set_params(gamma=estimator.gamma)
+
+
+def _unweighted_scale(X: Any) -> float:
+    """Return the gamma that "scale" stands for in scikit-learn, where rows count once whatever their weights are."""
+    if sp.issparse(X):
+        variance = float(X.multiply(X).mean() - X.mean() ** 2)
+    else:
+        X = np.asarray(X, dtype=None if getattr(X, "dtype", None) == np.float32 else np.float64)
+        variance = float(X.var())
+    return 1.0 / (X.shape[1] * variance) if variance else 1.0
 
 
 def _refuse_copies(weights: Any) -> None:
-    """Raise unless rows of these weights are visited once each, so that both objectives are one.
+    """Raise unless every row of these weights is visited once, so that both objectives are the same.
 
-    A weight of two stands for two rows in ours, of which each brings a step on the penalty, and of zero for none.
+    In our SGD a weight of two is two rows, each with its own step on the penalty, and a weight of zero is no row.
     """
     from dsgd.errors import IncompatiblePartsError
     from dsgd.local.order import count_visits
@@ -252,7 +299,7 @@ def _refuse_copies(weights: Any) -> None:
 
 
 def _take_over(estimator: Any, model: Any) -> None:
-    """Leave on an estimator of scikit-learn what its own fit would have left."""
+    """Set the attributes that scikit-learn's own fit would have set."""
     fitted, parameters = model.to_sklearn(), estimator.get_params(deep=False)
     vars(estimator).update({name: value for name, value in vars(fitted).items() if name not in parameters})
     if _kind_of(type(estimator).__name__) == "kernel":

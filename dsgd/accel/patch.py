@@ -1,86 +1,122 @@
-"""The classes of scikit-learn, replaced where scripts import them from."""
+"""Replace classes of scikit-learn in the modules that scripts import them from."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from dsgd.accel.calls import SETTINGS, clear_calls
 
-__all__ = ["REPLACED", "install", "is_installed", "uninstall"]
+__all__ = ["REPLACED", "WRAPPED", "install", "is_installed", "uninstall"]
 
 #: Modules that scripts import from, and their classes that are replaced.
 REPLACED: Final = {
     "sklearn.svm": ("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"),
     "sklearn.linear_model": ("SGDClassifier", "SGDRegressor"),
 }
-#: The module whose searches tell the fits inside them what is to come.
-_SEARCHES: Final = "sklearn.model_selection"
-_originals: Final[dict[tuple[str, str], type]] = {}
+#: Modules whose classes stay, with one method wrapped: its name, and the module and function that wrap it.
+WRAPPED: Final = {
+    "sklearn.model_selection": {
+        "GridSearchCV": ("_run_search", "dsgd.accel.searches", "told"),
+        "RandomizedSearchCV": ("_run_search", "dsgd.accel.searches", "told"),
+    },
+    "sklearn.multiclass": {"OneVsRestClassifier": ("fit", "dsgd.accel.around", "side_by_side")},
+    "sklearn.calibration": {"CalibratedClassifierCV": ("fit", "dsgd.accel.around", "calibrated")},
+}
+_MODULES: Final = (*REPLACED, *WRAPPED)
+_NAMES: Final = (
+    *(name for names in REPLACED.values() for name in names),
+    *(n for names in WRAPPED.values() for n in names),
+)
+#: What has been changed: the class of a module, or the method of its class, as it was.
+_originals: Final[dict[tuple[str, str], Any]] = {}
 
 
-def install(*, verbose: bool = False, compare: bool = False) -> None:
+def install(*, verbose: bool = False, compare: bool = False, exclude: Collection[str] = ()) -> None:
     """Replace classes of ``sklearn.svm`` and ``sklearn.linear_model`` by accelerated ones of the same names.
 
-    Names that were imported before stay what they are. Nothing is loaded before it is needed: neither scikit-learn, if
-    it is not yet imported, nor the solvers. Calling it again changes the settings.
+    Names that were imported before keep scikit-learn's classes. Nothing is loaded early: neither scikit-learn, if it is
+    not imported yet, nor the solvers. A second call changes the settings.
 
     Parameters
     ----------
     verbose : bool, default False
-        Whether every fit is listed on standard error, with its solver and its seconds.
+        Whether to list every fit on standard error, with its solver and seconds.
     compare : bool, default False
-        Whether every fit that is ours is done by scikit-learn as well, on a copy, to tell what it has saved.
+        Whether to repeat each of our fits with scikit-learn, on a copy, to tell what was saved.
+    exclude : collection of str, default ()
+        Names of classes to leave as they are: those that are replaced, or ``GridSearchCV``, ``RandomizedSearchCV``,
+        ``OneVsRestClassifier`` and ``CalibratedClassifierCV``, which otherwise share work among their fits.
+
+    Raises
+    ------
+    ValueError
+        A name in `exclude` is none of these.
     """
-    SETTINGS.verbose, SETTINGS.compare = verbose, compare
+    excluded = frozenset([exclude] if isinstance(exclude, str) else exclude)
+    if unknown := sorted(excluded.difference(_NAMES)):
+        raise ValueError(f"install(exclude=...) has no class {unknown[0]!r}; it knows {', '.join(_NAMES)}.")
+    SETTINGS.verbose, SETTINGS.compare, SETTINGS.excluded = verbose, compare, excluded
     if _hook not in sys.meta_path:
         clear_calls()
         sys.meta_path.insert(0, _hook)
-    for name in (*REPLACED, _SEARCHES):
+    for name in _MODULES:
         if name in sys.modules:
-            _replace(sys.modules[name])
+            _change(sys.modules[name])
 
 
 def uninstall() -> None:
-    """Put scikit-learn's classes back. Estimators that exist keep what they have learned, and stay accelerated."""
+    """Put scikit-learn's classes back. Existing estimators keep what they have learned, and stay accelerated."""
     if _hook in sys.meta_path:
         sys.meta_path.remove(_hook)
-    for (module, name), original in _originals.items():
-        setattr(sys.modules[module], name, original)
-    _originals.clear()
-    if _SEARCHES in sys.modules:
-        from dsgd.accel.searches import tell_no_more
-
-        tell_no_more(sys.modules[_SEARCHES])
+    for module, name in list(_originals):
+        _put_back(sys.modules[module], name)
 
 
 def is_installed() -> bool:
-    """Return whether classes that are imported now are accelerated ones."""
+    """Return whether classes that are imported from now on are accelerated."""
     return _hook in sys.meta_path
 
 
-def _replace(module: ModuleType) -> None:
-    if module.__name__ == _SEARCHES:
-        from dsgd.accel.searches import tell_fits
+def _change(module: ModuleType) -> None:
+    """Change the classes of a module that are not excluded, and put back those that are."""
+    for name in (*REPLACED.get(module.__name__, ()), *WRAPPED.get(module.__name__, ())):
+        is_changed = (module.__name__, name) in _originals
+        if name in SETTINGS.excluded and is_changed:
+            _put_back(module, name)
+        elif name not in SETTINGS.excluded and not is_changed:
+            _accelerate(module, name)
 
-        tell_fits(module)
+
+def _accelerate(module: ModuleType, name: str) -> None:
+    kind: Any = getattr(module, name)
+    if module.__name__ in REPLACED:
+        from dsgd.accel.classes import accelerated
+
+        _originals[module.__name__, name] = kind
+        setattr(module, name, accelerated(kind))
         return
-    from dsgd.accel.classes import accelerated
+    method, home, wrapper = WRAPPED[module.__name__][name]
+    _originals[module.__name__, name] = original = getattr(kind, method)
+    setattr(kind, method, getattr(importlib.import_module(home), wrapper)(original))
 
-    for name in REPLACED[module.__name__]:
-        if (module.__name__, name) not in _originals:
-            original = getattr(module, name)
-            _originals[module.__name__, name] = original
-            setattr(module, name, accelerated(original))
+
+def _put_back(module: ModuleType, name: str) -> None:
+    original = _originals.pop((module.__name__, name))
+    if module.__name__ in REPLACED:
+        setattr(module, name, original)
+    else:
+        setattr(getattr(module, name), WRAPPED[module.__name__][name][0], original)
 
 
 class _Hook(MetaPathFinder):
-    """Replaces classes as soon as their module is imported."""
+    """Changes classes as soon as their module is imported."""
 
     def __init__(self) -> None:
         self._is_looking = False
@@ -88,8 +124,8 @@ class _Hook(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how a module of scikit-learn is found by the others, with a loader that replaces its classes."""
-        if fullname not in (*REPLACED, _SEARCHES) or self._is_looking:
+        """Return how a module of scikit-learn is found by the others, with a loader that changes its classes."""
+        if fullname not in _MODULES or self._is_looking:
             return None
         self._is_looking = True
         try:
@@ -97,12 +133,12 @@ class _Hook(MetaPathFinder):
         finally:
             self._is_looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Replacing(spec.loader)
+            spec.loader = _Changing(spec.loader)
         return spec
 
 
-class _Replacing(Loader):
-    """A loader that replaces classes of what it has loaded."""
+class _Changing(Loader):
+    """A loader that changes classes of what it has loaded."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -112,11 +148,11 @@ class _Replacing(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load, then replace."""
+        """Load, then change."""
         self._loader.exec_module(module)
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
-        _replace(module)
+        _change(module)
 
 
 _hook: Final = _Hook()

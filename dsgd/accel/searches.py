@@ -1,15 +1,16 @@
-"""Searches of scikit-learn, which tell the fits inside them what else is to come.
+"""Share work among the fits of a search of scikit-learn.
 
-Problem: a `GridSearchCV` fits every candidate on every split as if there were no other. Fits that differ in C alone
-have nearly the same solution and need the same kernel rows; and the first of a hundred is too small for loading our
-solvers to pay, which all of them are not.
+Problem: a `GridSearchCV` fits every candidate on every split by itself. Fits that differ only in C have similar
+solutions and need the same kernel rows. And one fit of a hundred may be too short for loading our solvers to pay, even
+if all of them together are not.
 
-Method: while a grid or a randomized search runs, the fits of its thread can ask for its candidates. The first fit of an
-``SVC`` or ``SVR`` on some rows solves all C that candidates have with its other parameters, from the smallest to the
-largest, and keeps what others will ask for. Rows are known by their contents, so that a pipeline may have made them.
-All else of the search, scores, tables, errors and the best model, stays scikit-learn's.
+Method: while a grid search or a randomized search runs, the fits in its thread know its candidates. The first fit of an
+``SVC`` or ``SVR`` on some rows solves all values of C that candidates combine with its other parameters, from the
+smallest to the largest, and keeps the solutions for later fits. Rows are recognised by their contents, so they may come
+out of a pipeline. scikit-learn does the rest of the search: scores, tables, errors and the best model.
 
-Cost: a hash of the rows per fit; the rows of each split, `_MOST_BYTES` at most, until its last C is taken.
+Cost: one hash of the rows per fit, and the memory of the rows of each split (`_MOST_BYTES` at most) until its last C is
+taken.
 
 Source: `dsgd.svm.svm_path`, as in `dsgd.model_selection.SVMSearchCV`.
 """
@@ -22,7 +23,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from types import ModuleType
 from typing import Any, Final
 
 import joblib
@@ -31,10 +31,7 @@ import scipy.sparse as sp
 
 from dsgd.accel.worth import shape_of
 
-__all__ = ["n_fits_to_come", "tell_fits", "tell_no_more", "trained_in_chain"]
-
-#: The searches that know their candidates before the first fit.
-_SEARCHES: Final = ("GridSearchCV", "RandomizedSearchCV")
+__all__ = ["is_searching", "n_fits_to_come", "told", "trained_in_chain"]
 
 #: Rows of the largest problem from which a chain is faster than fits; an SVR has two variables for each.
 _LEAST_ROWS: Final = 1500
@@ -42,17 +39,16 @@ _LEAST_ROWS: Final = 1500
 _MOST_BYTES: Final = 2**28
 _FEWEST_SPLITS: Final = 2
 
-_originals: Final[dict[str, Any]] = {}
 _here: Final = threading.local()
 
 
 class _Search:
-    """A search that is running, and the chains that some of its fits have still to take from.
+    """A running search, and the chains of solutions that later fits will take.
 
     Parameters
     ----------
     candidates : sequence of mapping
-        Its candidates.
+        The parameters of each candidate.
     """
 
     def __init__(self, candidates: Sequence[Mapping[str, Any]]) -> None:
@@ -60,7 +56,7 @@ class _Search:
         self._chains: dict[str, tuple[Any, set[float], int]] = {}
 
     def costs(self, parameters: Mapping[str, Any]) -> list[float]:
-        """Return the C, ascending, of candidates that have an estimator's other parameters."""
+        """Return, ascending, the C of the candidates that share all other parameters with an estimator."""
         found = set()
         for candidate in self.candidates:
             for name, value in candidate.items():
@@ -73,7 +69,7 @@ class _Search:
         return sorted(found)
 
     def take(self, key: str, costs: Sequence[float], cost: float, n_bytes: int, solve: Callable[[], Any]) -> Any:
-        """Return the model of a C, of a chain that is solved if nobody has; None if it would be too much to keep."""
+        """Return the model for one C, solving the chain first if needed; None if its rows take too many bytes."""
         if key not in self._chains:
             if n_bytes + sum(each for _, _, each in self._chains.values()) > _MOST_BYTES:
                 return None
@@ -85,23 +81,9 @@ class _Search:
         return path.estimator(costs.index(cost))
 
 
-def tell_fits(module: ModuleType) -> None:
-    """Let the searches of ``sklearn.model_selection`` tell the fits inside them what is to come."""
-    for name in _SEARCHES:
-        if name not in _originals:
-            kind = getattr(module, name)
-            _originals[name] = kind._run_search
-            kind._run_search = _telling(kind._run_search)
+def told(run: Callable[..., None]) -> Callable[..., None]:
+    """Return the ``_run_search`` of a search, wrapped so that the fits inside know the candidates."""
 
-
-def tell_no_more(module: ModuleType) -> None:
-    """Undo `tell_fits`."""
-    for name, original in _originals.items():
-        getattr(module, name)._run_search = original
-    _originals.clear()
-
-
-def _telling(run: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(run)
     def run_search(self: Any, evaluate_candidates: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         def evaluate(candidate_params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,14 +106,19 @@ def _running(search: _Search) -> Iterator[None]:
         _here.search = before
 
 
+def is_searching() -> bool:
+    """Return whether a search runs in this thread."""
+    return getattr(_here, "search", None) is not None
+
+
 def n_fits_to_come() -> int:
-    """Return how many fits like the present one there will be, itself among them, as far as one knows."""
+    """Return how many fits like this one are known to come, itself included."""
     search: _Search | None = getattr(_here, "search", None)
     return 1 if search is None else _FEWEST_SPLITS * len(search.candidates)
 
 
 def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, weights: Any) -> Any:
-    """Return a model of ours, fitted together with other candidates of the search; None where that would not pay.
+    """Return our model, solved together with other candidates of the search; None where that would not pay.
 
     Parameters
     ----------
@@ -140,7 +127,7 @@ def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, w
     parameters : mapping
         The parameters of the model.
     X, y, weights : array, sparse matrix, DataFrame or None
-        What it is fitted to.
+        The training data.
     """
     search: _Search | None = getattr(_here, "search", None)
     if search is None or parameters["kernel"] not in ("rbf", "poly", "sigmoid") or parameters["max_iter"] != -1:
@@ -150,6 +137,8 @@ def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, w
         return None
     if parameters.get("probability", False) not in (False, "deprecated"):
         return None
+    if weights is not None and parameters["gamma"] == "scale":
+        return None  # in ours weights count for the width, and the first fit finds the one of scikit-learn
     from dsgd.errors import InvalidDataError
     from dsgd.svm import svm_path
 
@@ -172,12 +161,12 @@ def _is_cost(value: Any) -> bool:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Return whether two values of a parameter are the same, as far as one sign compares them."""
+    """Return whether two values of a parameter are equal; values that are not plain never are."""
     return isinstance(value, (str, int, float, type(None))) and isinstance(other, type(value)) and value == other
 
 
 def _largest_problem(kind: Any, y: Any) -> int:
-    """Return the variables of the largest problem of a fit: those of a pair of classes, or of all rows."""
+    """Return the number of variables of the largest problem of a fit: of two classes, or of all rows."""
     targets = np.asarray(y)
     if kind.__name__ == "SVR":
         return 2 * len(targets)

@@ -1,13 +1,13 @@
-"""Whether a fit is worth loading our solvers for.
+"""When a fit is worth loading our solvers.
 
-Problem: to import the solvers and to load their compiled code takes half a second, and halves or quarters the time
-of the fits that follow. A script that fits a hundred rows ends before that.
+Problem: importing the solvers and loading their compiled code takes half a second. Fits then take a half or a quarter
+of the time, but a script that fits a hundred rows is over before that.
 
-Method: seconds of scikit-learn's fit are estimated from shapes, and corrected by what earlier fits have taken. A fit is
-ours if it would take longer than `WORTH_S`, or if this one and what scikit-learn's solver of the same kind has done so
-far have; from then on all are ours that are not tiny. Predictions of kernel machines count as fits do, and so do the
-fits that a search is going to do (`dsgd.accel.searches`). So no script waits longer for loading than half of what it
-has computed, the bargain of ski rental.
+Method: the seconds that scikit-learn would take are estimated from the shape of the data and corrected by the time of
+earlier fits. Our solver is loaded once the estimate, plus the time that scikit-learn's solver of the same kind has
+taken so far, exceeds `WORTH_S`; from then on it does all fits that are not tiny. Predictions of kernel machines count
+like fits, and so do the fits that a search is still to do (`dsgd.accel.searches`). Loading therefore never costs a
+script more than half of the time it has computed: the ski-rental rule.
 
 Source: Karlin et al. 1988 (rent or buy).
 """
@@ -37,7 +37,7 @@ _ENTRY_NS, _SPARSE_NS, _ROW_NS, _PASSES = 1.5, 10.0, 60.0, 20
 
 
 class Worth:
-    """What this process has spent in fits of scikit-learn that could have been ours."""
+    """The seconds that this process has spent in fits of scikit-learn that we could have done."""
 
     def __init__(self) -> None:
         self._spent_s: dict[Kind, float] = defaultdict(float)
@@ -46,9 +46,9 @@ class Worth:
         self._lock = threading.Lock()
 
     def is_ours(self, estimated_s: float, kind: Kind, n_calls: int = 1) -> bool:
-        """Return whether our solver should do a call that is estimated to take scikit-learn's so many seconds.
+        """Return whether our solver should do a call that scikit-learn would do in `estimated_s`.
 
-        So many calls like it are known to come, itself among them.
+        `n_calls` is the number of calls like it that are known to come, itself included.
         """
         with self._lock:
             spent, estimated = self._spent_s[kind], self._estimated_s[kind]
@@ -58,18 +58,18 @@ class Worth:
             return kind in self._loaded or spent + n_calls * seconds > WORTH_S
 
     def loaded(self, kind: Kind) -> None:
-        """Say that our solver is there."""
+        """Note that our solver is loaded."""
         self._loaded.add(kind)
 
     def spend(self, seconds: float, estimated_s: float, kind: Kind) -> None:
-        """Add what a fit of scikit-learn's has taken, and what was estimated."""
+        """Add the actual and the estimated seconds of a fit by scikit-learn."""
         with self._lock:
             self._spent_s[kind] += seconds
             self._estimated_s[kind] += estimated_s
 
 
 def estimated_seconds(X: Any, kind: Kind) -> float:
-    """Return roughly how long scikit-learn fits such rows: LIBSVM if there is a kernel, else LIBLINEAR or SGD."""
+    """Return roughly the seconds of a fit by scikit-learn: LIBSVM with a kernel, otherwise LIBLINEAR or SGD."""
     n_rows, n_columns = shape_of(X)
     entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
     if kind == "kernel":
@@ -79,14 +79,14 @@ def estimated_seconds(X: Any, kind: Kind) -> float:
 
 
 def prediction_seconds(X: Any, n_vectors: int) -> float:
-    """Return roughly how long LIBSVM predicts such rows by so many support vectors."""
+    """Return roughly the seconds of a prediction by LIBSVM with so many support vectors."""
     n_rows, n_columns = shape_of(X)
     entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
     return 1e-9 * n_vectors * (n_rows * _PREDICTED_NS + entries * _PRODUCT_NS)
 
 
 def shape_of(X: Any) -> tuple[int, int]:
-    """Return rows and columns, as far as they can be told without a copy."""
+    """Return the numbers of rows and columns, as far as they are known without a copy."""
     shape = getattr(X, "shape", None)
     if shape is None:
         n_rows = len(X) if hasattr(X, "__len__") else 0

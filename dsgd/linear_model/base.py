@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.collectives import Team
 from dsgd.inputs.frames import validated
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.fits import Start, fit_here
 from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.linear_model.problem import Solution
+from dsgd.runtime.pools import limit_blas
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_n_jobs, check_number
@@ -102,7 +102,7 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
 
     def _fit_here(self, X: Any, targets: FloatVector, weights: FloatVector, n_outputs: int = 1) -> Solution:
         """Fit to checked rows of this process, and set the attributes."""
-        with one_core(), closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
+        with limit_blas(1), closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
             posed = self._objective().pose(targets, weights, team)
             found = fit_here(X, posed, self._started(X.shape[1], n_outputs), int(self.max_iter), team)
         self._take_in(found)

@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 from dsgd.collectives import Team
 from dsgd.inputs import widen
-from dsgd.linear_model.cores import one_core
 from dsgd.linear_model.fits import Start, fit_on_ranks
 from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.linear_model.problem import Solution
+from dsgd.runtime.pools import limit_blas
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray, FloatVector
 
@@ -139,7 +139,7 @@ def train_rows(
             certificates.append(found)
             rank.publish({**found, "text": f"gap {max(primal - dual, 0.0):.2g}, {seconds:.2f} s"})
 
-    with one_core(), closing(Team(rank.n_threads, rank.group, rank.check, note)) as team:
+    with limit_blas(1), closing(Team(rank.n_threads, rank.group, rank.check, note)) as team:
         posed = objective.pose(data.targets, data.weights, team)
         solution = fit_on_ranks(data.X, posed, start, max_iter, team)
     return RankResult(solution, posed.tol, certificates)

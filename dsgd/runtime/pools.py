@@ -21,12 +21,12 @@ from threadpoolctl import ThreadpoolController
 
 from dsgd.comm.memory.cores import count_cores
 
-__all__ = ["count_cores", "limit_pools"]
+__all__ = ["count_cores", "limit_blas", "limit_pools"]
 
 _NUMBA_POOL: Final = "numba.np.ufunc.parallel"
 
 _lock: Final = threading.Lock()
-_wanted: Final[list[int]] = []  # the limits of all callers inside `limit_pools`
+_wanted: Final[list[int]] = []  # the limits of all callers inside `limit_blas`
 _before: Final[list[int]] = []  # the threads of each BLAS library before the first of them
 
 
@@ -42,7 +42,7 @@ def limit_pools(n_threads: int) -> Iterator[None]:
     n_threads : int
         At least 1; a pool that is smaller stays so.
     """
-    with _limit_blas(n_threads), _limit_openmp(n_threads), _limit_numba(n_threads):
+    with limit_blas(n_threads), _limit_openmp(n_threads), _limit_numba(n_threads):
         yield
 
 
@@ -54,7 +54,16 @@ def _libraries(user_api: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _limit_blas(n_threads: int) -> Iterator[None]:
+def limit_blas(n_threads: int) -> Iterator[None]:
+    """Let BLAS use at most `n_threads` threads in a ``with`` block, and as many as before once no thread is in one.
+
+    Several threads may be in such blocks at once, and leave them in any order: the smallest number of theirs holds.
+
+    Parameters
+    ----------
+    n_threads : int
+        At least 1; a library that has fewer keeps them.
+    """
     libraries = _libraries("blas")
     with _lock:
         if not _wanted:

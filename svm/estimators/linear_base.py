@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 import warnings
@@ -17,7 +16,6 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from threadpoolctl import ThreadpoolController
 
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
@@ -27,6 +25,7 @@ from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.pools import limit_blas
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.failures import check_restart
@@ -207,7 +206,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
         # BLAS would use every core, whatever n_jobs says; and if its threads compete with ours, a factor of 250 columns
         # takes a hundred times as long. Our threads share the rows of its large products.
-        with _blas().limit(limits=1, user_api="blas"):
+        with limit_blas(1):
             if n_at_once == 1:
                 return [work(k) for k in range(n_problems)]
             with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
@@ -341,9 +340,3 @@ class AbstractLinearSVM(AbstractLinearEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    # Finding the libraries takes milliseconds, longer than a small fit.
-    return ThreadpoolController()

@@ -20,6 +20,7 @@ import numpy as np
 from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
+from dsgd.runtime.pools import limit_blas
 from dsgd.svm.kernels.buffers import borrow
 from dsgd.types import AnyArray
 
@@ -193,7 +194,7 @@ def _keep_quiet() -> None:
 @contextlib.contextmanager
 def open_pool(n_threads: int, check: Callable[[], None] | None = None) -> Iterator[Pool]:
     """Yield a pool of `n_threads`, which asks `check` (see `Pool`); BLAS has one thread while it is open."""
-    with _controller().limit(limits=1):
+    with limit_blas(1):
         if n_threads == 1:
             yield Pool(1, None, check=check)
             return

@@ -145,7 +145,8 @@ def test_a_script_runs_as_if_it_ran_alone(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["__main__ 7 ['--verbose', 'x'] 1 dsgd.accel.classes", "False False"]
     assert "SVC.fit of 4 x 1: scikit-learn" in done.stderr
     assert "1 fits" in done.stderr
-    quiet = run(script, tmp_path)
+    quiet = run(script, tmp_path, options=("--exclude", "NuSVC", "--exclude", "SVC"))
+    assert quiet.stdout.splitlines()[0].endswith("1 sklearn.svm._classes")
     assert quiet.stderr == ""
 
 
@@ -155,7 +156,11 @@ def test_a_module_runs_and_what_is_missing_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dsgd.accel"]
     options: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120, "check": False}
     assert subprocess.run([*command, "-m", "job", "a", "-b"], **options).stdout == "__main__ ['a', '-b']\n"
-    for args, says in ([], "name a script"), (["none.py"], "there is no file 'none.py'"):
+    for args, says in (
+        ([], "name a script"),
+        (["none.py"], "there is no file 'none.py'"),
+        (["--exclude", "SVM", "-m", "job"], "--exclude has no class 'SVM'"),
+    ):
         done = subprocess.run([*command, *args], **options)
         assert done.returncode == 2
         assert says in done.stderr
@@ -313,10 +318,10 @@ def test_threads_are_those_that_a_parallel_loop_leaves(monkeypatch: pytest.Monke
     """Alone a fit has all cores, in a loop of joblib one, and never more than its processes are given."""
     monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert classes._n_threads() == 8
+    assert classes.n_threads() == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert classes._n_threads() == 3
-    inside = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(classes._n_threads)() for _ in range(2))
+    assert classes.n_threads() == 3
+    inside = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(classes.n_threads)() for _ in range(2))
     assert inside == [1, 1]
 
 

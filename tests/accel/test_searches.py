@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import sklearn.model_selection
 import sklearn.svm
 from sklearn.datasets import make_classification, make_friedman1
@@ -19,6 +20,7 @@ import dsgd.accel
 import dsgd.svm
 from dsgd.accel import classes, recorded_calls, searches, worth
 from dsgd.accel.worth import Worth, prediction_seconds
+from dsgd.errors import InvalidDataError
 
 PLAIN = {"SVC": sklearn.svm.SVC, "SVR": sklearn.svm.SVR}
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": ["scale", 0.3]}
@@ -107,6 +109,8 @@ def test_what_gains_nothing_is_fitted_alone(parameters: dict[str, Any], chains: 
     GridSearchCV(made("SVC", **parameters), {"C": [0.5, 1.0]}, cv=2).fit(X, y)
     pairs = [{"C": [0.5], "gamma": [0.1]}, {"C": [1.0], "gamma": [0.2]}]
     GridSearchCV(made("SVC"), pairs, cv=2).fit(X, y)
+    piped = [{f"svc__{key}": values for key, values in pair.items()} for pair in pairs]
+    GridSearchCV(make_pipeline(StandardScaler(), made("SVC")), piped, cv=2).fit(X, y)
     assert chains == []
 
 
@@ -117,6 +121,68 @@ def test_rows_that_are_too_many_to_keep_are_fitted_alone(chains: list[Any], monk
     assert len(chains) == 2  # one width after another: what is done makes room
     assert len(recorded_calls()) == 13
     assert np.isfinite(search.best_score_)
+
+
+def test_weights_of_rows_change_no_width(chains: list[Any]) -> None:
+    """With ``gamma="scale"`` the kernel is scikit-learn's, where rows count once, of dense and of sparse rows."""
+    X, y = rows("SVC")
+    weights = np.linspace(0.0, 3.0, len(y))
+    for data in (X, sp.csr_matrix(X * (X > 0)), X.astype(np.float32)):
+        plain = PLAIN["SVC"](C=2.0, tol=1e-6).fit(data, y, weights)
+        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+            found = made("SVC", C=2.0).fit(data, y, weights)
+        assert found._gamma == pytest.approx(plain._gamma, rel=1e-6)
+        assert found.gamma == found._accelerated_model.gamma == "scale"
+        np.testing.assert_allclose(found.decision_function(data), plain.decision_function(data), atol=1e-4)
+    assert [call.by for call in recorded_calls()] == ["dsgd"] * 3
+    assert chains == []
+
+
+def test_fits_that_differ_in_more_than_the_cost_share_no_chain(chains: list[Any]) -> None:
+    """Other rows, labels, weights or parameters are another problem, even if C is all that a search varies."""
+    X, y = rows("SVC")
+    weights = np.linspace(0.5, 1.5, len(y))
+    others: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
+        ({}, (X**2, y)),
+        ({}, (X, 2 - y)),
+        ({"gamma": 0.1}, (X, y, weights)),
+        ({"gamma": 0.1}, (X, y)),
+        ({"class_weight": {0: 3.0}}, (X, y)),
+    ]
+    with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+        made("SVC", C=0.5).fit(X, y)
+        for parameters, data in others:
+            found = made("SVC", C=2.0, **parameters).fit(*data)
+            plain = PLAIN["SVC"](C=2.0, tol=1e-6, **parameters).fit(*data)
+            np.testing.assert_allclose(found.decision_function(X), plain.decision_function(X), atol=1e-4)
+    assert [costs for costs, _ in chains] == [[0.5, 2.0]] * 6
+
+
+@pytest.mark.parametrize(("name", "largest"), [("SVR", 200), ("SVC", 70)])
+def test_small_problems_follow_no_chain(
+    name: str, largest: int, chains: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is the largest problem of a fit: two variables of each row, or the rows of two classes."""
+    X, y = rows(name)
+    y = np.repeat([0, 1, 2], [38, 32, 30]) if name == "SVC" else y
+    for least, n_chains in ((largest + 1, 0), (largest, 1)):
+        monkeypatch.setattr(searches, "_LEAST_ROWS", least)
+        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+            made(name, C=0.5).fit(X, y)
+        assert len(chains) == n_chains
+
+
+def test_a_chain_that_cannot_be_solved_leaves_its_fits_alone(
+    chains: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers that overflow at one C do not keep ours from another."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise InvalidDataError("sums are not finite")
+
+    monkeypatch.setattr(dsgd.svm, "svm_path", refuse)
+    GridSearchCV(made("SVC"), {"C": [0.5, 2.0]}, cv=2, refit=False).fit(*rows("SVC"))
+    assert [call.by for call in recorded_calls()] == ["dsgd"] * 4
 
 
 def test_searches_are_told_and_told_no_more() -> None:

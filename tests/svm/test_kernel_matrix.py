@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import dsgd.svm.kernel_solver.direct as whole_module
 from dsgd.svm import SVC
@@ -53,6 +54,22 @@ class _Backwards(Pool):
 
 def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
     return sp.random(n, d, 0.02, format="csr", random_state=np.random.RandomState(seed))
+
+
+def test_pools_may_close_in_any_order():
+    """BLAS has one thread until the last of the pools that are open at once is closed, and then what it had."""
+
+    def blas():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(3, user_api="blas"):
+        first, second = open_pool(1), open_pool(1)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert blas() == {1}
+        second.__exit__(None, None, None)
+        assert blas() == {3}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

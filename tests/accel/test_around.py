@@ -1,0 +1,199 @@
+"""Meta-estimators of scikit-learn around accelerated estimators, and classes that are left as they are."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.calibration
+import sklearn.multiclass
+import sklearn.svm
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import make_blobs
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import dsgd.accel
+import dsgd.svm
+from dsgd.accel import around, classes, recorded_calls, worth
+from dsgd.accel.patch import REPLACED, WRAPPED
+from dsgd.accel.worth import Worth
+
+X, Y = make_blobs(120, 4, centers=4, cluster_std=4.0, random_state=0)
+PLAIN = {name: getattr(sklearn.svm, name) for name in REPLACED["sklearn.svm"]}
+
+
+def made(name: str, **parameters: Any) -> Any:
+    """Return the accelerated estimator that a script gets by importing it."""
+    return getattr(sys.modules["sklearn.svm"], name)(**parameters)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, set[int]]]]:
+    """Of each fit of ours, whether it is on the main thread, and the threads of BLAS as it begins; all are worth it."""
+    monkeypatch.setattr(worth, "WORTH_S", 0.0)
+    monkeypatch.setattr(worth, "TINY_S", 0.0)
+    monkeypatch.setattr(classes, "_worth", Worth())
+    monkeypatch.setattr(around, "n_threads", lambda: 2)
+    found: list[tuple[bool, set[int]]] = []
+    trained = classes._trained
+
+    def noted(*args: Any) -> Any:
+        blas = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+        found.append((threading.current_thread() is threading.main_thread(), blas))
+        return trained(*args)
+
+    monkeypatch.setattr(classes, "_trained", noted)
+    dsgd.accel.install()
+    yield found
+    dsgd.accel.uninstall()
+
+
+@pytest.mark.parametrize("labels", [Y, np.eye(4, dtype=int)[Y]])
+def test_machines_are_trained_side_by_side_and_are_the_same(labels: Any, seen: list[Any]) -> None:
+    """All machines are ours, none is trained by the main thread, and each decides as scikit-learn's does."""
+    model = OneVsRestClassifier(made("SVC", tol=1e-6)).fit(X, labels)
+    assert [is_main for is_main, _ in seen] == [False] * 4
+    assert [call.by for call in recorded_calls()] == ["dsgd"] * 4
+    assert {machine._accelerated_model.n_jobs for machine in model.estimators_} == {1}
+    plain = OneVsRestClassifier(PLAIN["SVC"](tol=1e-6)).fit(X, labels)
+    np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), atol=1e-4)
+    np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        ({"n_jobs": 1}, {}),
+        ({}, {"kernel": lambda A, B: A @ B.T}),
+        ({}, {"probability": True}),
+        ({}, {"name": "LinearSVC"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_threads_might_change_is_trained_in_turns(
+    options: dict[str, Any], parameters: dict[str, Any], seen: list[Any]
+) -> None:
+    """Machines stay on the main thread where the script says so, or random numbers or functions are involved."""
+    estimator = made(**{"name": "SVC", **parameters})
+    threads: set[str] = set()
+    fit = type(estimator).fit
+
+    def noted(self: Any, *args: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return fit(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(estimator), "fit", noted)
+        OneVsRestClassifier(estimator, **options).fit(X, Y)
+    assert threads == {"MainThread"}
+
+
+def test_loops_and_searches_around_and_few_classes_keep_the_order(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a search, with a number of jobs, here or of a loop around, and with fewer classes than cores."""
+    model = OneVsRestClassifier(made("SVC"))
+    GridSearchCV(model, {"estimator__C": [1.0]}, cv=2, refit=False).fit(X, Y)
+    assert [is_main for is_main, _ in seen] == [True] * 8
+    contexts = []
+    monkeypatch.setattr(joblib, "parallel_config", lambda **options: contexts.append(options))
+    with joblib.parallel_backend("threading", n_jobs=2):
+        model.fit(X, Y)
+    OneVsRestClassifier(made("SVC"), n_jobs=1).fit(X, Y)
+    monkeypatch.setattr(around, "n_threads", lambda: 5)
+    model.fit(X, Y)
+    assert contexts == []
+
+
+def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
+    """Two classes are one machine, each further class and each label of an indicator matrix has one of its own."""
+    labels = [Y, Y.tolist(), np.array(list("abcd"))[Y], Y > 0, np.eye(4)[Y], sp.csr_matrix(np.eye(4)[Y])]
+    assert [around._count_machines(y) for y in labels] == [4, 4, 4, 1, 4, 4]
+    assert [len(OneVsRestClassifier(PLAIN["SVC"]()).fit(X, y).estimators_) for y in labels] == [4, 4, 4, 1, 4, 4]
+    assert around._count_machines([[1], [1, 2]]) == around._count_machines(np.array([1, "a"], object)) == 0
+
+
+def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> None:
+    """BLAS has one thread while machines of ours are calibrated and what it had after it; others are left alone."""
+
+    class Noted(LogisticRegression):
+        def fit(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append((False, {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}))
+            return super().fit(*args, **kwargs)
+
+    with threadpool_limits(3, user_api="blas"):
+        model = CalibratedClassifierCV(made("SVC", tol=1e-6), cv=2).fit(X, Y)
+        CalibratedClassifierCV(Noted(), cv=2).fit(X, Y)
+        made("SVC").fit(X, Y)
+    assert [blas for _, blas in seen] == [{1}] * 2 + [{3}] * 3
+    plain = CalibratedClassifierCV(PLAIN["SVC"](tol=1e-6), cv=2).fit(X, Y)
+    np.testing.assert_allclose(model.predict_proba(X), plain.predict_proba(X), atol=1e-3)
+
+
+def test_small_problems_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fits are not worth our solver, meta-estimators load nothing and start no thread."""
+    monkeypatch.setattr(classes, "_worth", Worth())
+    monkeypatch.setattr(around, "n_threads", lambda: 2)
+    monkeypatch.setattr(joblib, "parallel_config", lambda **options: pytest.fail("on threads"))
+    monkeypatch.setattr("dsgd.runtime.pools.limit_blas", lambda n: pytest.fail("limited"))
+    dsgd.accel.install()
+    try:
+        OneVsRestClassifier(made("SVC")).fit(X, Y)
+        CalibratedClassifierCV(made("SVC"), cv=2).fit(X, Y)
+    finally:
+        dsgd.accel.uninstall()
+    assert {call.by for call in recorded_calls()} == {"scikit-learn"}
+
+
+def test_classes_that_are_excluded_stay_as_they_are() -> None:
+    """Each name is left alone or changed by itself, as the last call of `install` says, and all are put back."""
+    wrapped = [(module, name, method) for module, names in WRAPPED.items() for name, (method, *_) in names.items()]
+
+    def state() -> dict[str, Any]:
+        found = {name: getattr(sys.modules[module], name) for module, names in REPLACED.items() for name in names}
+        return found | {name: getattr(getattr(sys.modules[module], name), method) for module, name, method in wrapped}
+
+    before = state()
+    try:
+        for excluded in {"SVC", "GridSearchCV"}, {"OneVsRestClassifier", "SGDRegressor"}, set(before), set():
+            dsgd.accel.install(exclude=excluded)
+            assert {name for name, value in state().items() if value is before[name]} == excluded
+        with pytest.raises(ValueError, match="no class 'SVM'"):
+            dsgd.accel.install(exclude=["SVM"])
+    finally:
+        dsgd.accel.uninstall()
+    assert state() == before
+
+
+def test_a_machine_that_is_not_taken_over_says_why(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    """Where ours cannot predict by a machine of scikit-learn's, that one does, and the log has the reason once."""
+    monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
+
+    def refuse(model: Any) -> Any:
+        raise ValueError("numbers  that\ndo not fit")
+
+    monkeypatch.setattr(dsgd.svm.SVC, "from_sklearn", refuse)
+    plain = PLAIN["SVC"]().fit(X, Y)
+    with caplog.at_level(logging.WARNING, "dsgd.accel"):
+        for _ in range(2):
+            model = made("SVC")
+            vars(model).update(vars(plain))
+            np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+    (record,) = caplog.records
+    assert record.getMessage() == "dsgd.accel: scikit-learn predicts by this SVC: numbers that do not fit"
+    dsgd.accel.install(verbose=True)
+    del vars(model)["_accelerated_model"]
+    model.predict(X)
+    assert capsys.readouterr().err == "dsgd.accel: SVC predicts by scikit-learn (numbers that do not fit)\n"
