@@ -38,6 +38,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -170,6 +171,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("clusters"))
         if "data_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what twelve thousand tests are: a look at that takes it half a second."""
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal whole modules with ``--dist loadgroup``, but for tests of a group; the largest ones come first.
+
+    Tests of a module need the same kernels, which one process compiles while the others would wait for it, and the same
+    fixtures and models, of which each process would make its own.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Modules(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return scope if scope != nodeid else nodeid.split("::", 1)[0]
+
+    return Modules(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

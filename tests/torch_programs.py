@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,11 +15,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dsgd.compress import ErrorFeedback, TopK
 from dsgd.torch import compress_hook
 
 N_STEPS = 100
 BATCH = 4
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 1e-3
+#: Numbers of ranks that torch's own data parallelism trains, each once with every compressor here, None for none.
+DDP_RUNS: dict[int, tuple[Any, ...]] = {2: (None, ErrorFeedback(TopK(1.0)), ErrorFeedback(TopK(0.1))), 3: (None,)}
+_DDP_LIMIT_S = 90.0
 
 
 class CNN(nn.Module):
@@ -71,12 +76,31 @@ def vector_of(module: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
-def train_ddp(rank: int, size: int, folder: Path, compressors: Sequence[Any]) -> NoReturn:
-    """Train with torch's own data parallelism, once with each compressor, and end the process; rank 0 saves results."""
+def train_ddp(folder: Path) -> None:
+    """Train with torch's own data parallelism, as `DDP_RUNS` says; models go into a folder for each number of ranks.
+
+    Its ranks are forked from here: torch and what an optimiser imports at its first step take much longer than they do.
+    """
+    fresh()[1].step()
+    context = multiprocessing.get_context("fork")
+    for size in DDP_RUNS:
+        own = folder / str(size)
+        own.mkdir()
+        ranks = [context.Process(target=_train_rank, args=(rank, size, own)) for rank in range(size)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        if any(rank.exitcode for rank in ranks):
+            sys.exit(1)
+
+
+def _train_rank(rank: int, size: int, folder: Path) -> NoReturn:
+    """Train once with each compressor and end the process, also where it hangs; rank 0 saves results."""
     with (folder / f"{rank}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    faulthandler.dump_traceback_later(90)
+    faulthandler.dump_traceback_later(_DDP_LIMIT_S, exit=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
     X, y = (torch.from_numpy(part) for part in images(N_STEPS * BATCH * size))
@@ -85,7 +109,7 @@ def train_ddp(rank: int, size: int, folder: Path, compressors: Sequence[Any]) ->
     # No destructor may run: that of DDP joins the threads of gloo with the interpreter lock held, and waits for ever
     # where one of them wants the lock to drop a tensor. So all are kept until the process ends.
     kept = []
-    for number, compressor in enumerate(compressors):
+    for number, compressor in enumerate(DDP_RUNS[size]):
         module, optimizer = fresh()
         parallel = DistributedDataParallel(module)
         kept.append(parallel)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from distributed import Client  # noqa: E402
 from torch import nn  # noqa: E402
 
 import torch_programs as programs  # noqa: E402
-from dsgd.compress import ErrorFeedback, TopK  # noqa: E402
+from dsgd.compress import TopK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, RankError, VersionMismatchError  # noqa: E402
 from dsgd.sync import LocalSGD  # noqa: E402
 from dsgd.torch import TorchClassifier, compress_hook  # noqa: E402
@@ -29,7 +27,7 @@ from gang_cluster import cluster_fixture  # noqa: E402
 pytestmark = [pytest.mark.cluster]
 
 N_WORKERS = 3
-DDP_LIMIT_S = 120.0
+DDP_LIMIT_S = 250.0  # its ranks end themselves earlier
 cluster = cluster_fixture(N_WORKERS)
 
 
@@ -40,35 +38,32 @@ def client(cluster: Any) -> Iterator[Client]:
         yield client
 
 
-def run_ddp(folder: Path, n: int, *compressors: Any) -> list[np.ndarray]:
-    """Return what torch's own data parallelism has learned with each compressor, None for none.
-
-    Its n ranks are processes, which are ended if they hang.
-    """
-    ranks = [forking().Process(target=programs.train_ddp, args=(rank, n, folder, compressors)) for rank in range(n)]
-    for rank in ranks:
-        rank.start()
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[np.ndarray]]:
+    """What torch's own data parallelism has learned with each compressor of `DDP_RUNS`, by the number of ranks."""
+    folder = tmp_path_factory.mktemp("ddp")
+    training = forking().Process(target=programs.train_ddp, args=(folder,))
+    training.start()
     try:
-        deadline = time.monotonic() + DDP_LIMIT_S
-        for rank in ranks:
-            rank.join(max(0.0, deadline - time.monotonic()))
+        training.join(DDP_LIMIT_S)
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
-    printed = "\n".join(log.read_text() for log in sorted(folder.glob("*.log")))
-    assert [rank.exitcode for rank in ranks] == [0] * n, printed
-    return [np.load(folder / f"{number}.npy") for number in range(len(compressors))]
+        training.kill()
+        training.join()
+    assert training.exitcode == 0, "\n".join(log.read_text() for log in sorted(folder.rglob("*.log")))
+    return {
+        size: [np.load(folder / str(size) / f"{number}.npy") for number in range(len(compressors))]
+        for size, compressors in programs.DDP_RUNS.items()
+    }
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_synchronous_sgd_equals_ddp(client: Client, tmp_path: Path, n: int) -> None:
+def test_synchronous_sgd_equals_ddp(client: Client, ddp: dict[int, list[np.ndarray]], n: int) -> None:
     """After 100 steps with momentum and weight decay in float32 the parameters are those of torch DDP and of one rank.
 
     One rank takes the same steps with the batches of all.
     """
     X, y = programs.images(programs.N_STEPS * programs.BATCH * n)
-    (expected,) = run_ddp(tmp_path, n, None)
+    expected = ddp[n][0]
     fitted = TorchClassifier(
         programs.fresh()[0],
         lr=programs.LR,
@@ -120,10 +115,9 @@ def test_validation_rows_are_scored_on_a_worker(client: Client) -> None:
     assert there.best_score_ == there.score(X_val, y_val)
 
 
-def test_compressors_are_hooks_of_ddp(tmp_path: Path) -> None:
+def test_compressors_are_hooks_of_ddp(ddp: dict[int, list[np.ndarray]]) -> None:
     """DDP with a compressor that loses nothing learns what it learns without one; with one that does, it learns too."""
-    compressors = (None, ErrorFeedback(TopK(1.0)), ErrorFeedback(TopK(0.1)))
-    expected, whole, some = run_ddp(tmp_path, 2, *compressors)
+    expected, whole, some = ddp[2]
     np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(some - expected).max() > 0.01
     module = programs.CNN()
