@@ -21,7 +21,19 @@ from dsgd.errors import InvalidDataError, MissingPackageError
 from dsgd.inputs.frames import is_table, number_dtype
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["Coded", "Kind", "Table", "as_table", "batches", "column", "is_frame", "pop_column", "pyarrow_for", "utf8"]
+__all__ = [
+    "Coded",
+    "Kind",
+    "Table",
+    "as_table",
+    "batches",
+    "categories",
+    "column",
+    "is_frame",
+    "pop_column",
+    "pyarrow_for",
+    "utf8",
+]
 
 #: What a column holds. Strings are categories; whether they are texts is for the user to say.
 Kind: TypeAlias = Literal["number", "category", "date", "unknown"]
@@ -152,6 +164,19 @@ def column(table: Table, name: str) -> AnyArray:
     return labels
 
 
+def categories(table: Table, name: Any) -> Coded:
+    """Return a column as codes of categories, of which dates are written by ISO 8601, in UTC.
+
+    Libraries write them differently, and no file of a model holds their objects.
+    """
+    if table.kind(name) != "date":
+        return table.coded(name)
+    us, missing = table.microseconds(name)
+    codes = np.full(len(us), -1, np.int32)
+    found, codes[~missing] = np.unique(us[~missing], return_inverse=True)
+    return Coded(codes, np.datetime_as_string(found.astype("datetime64[us]"), unit="auto").tolist())
+
+
 def utf8(values: Any) -> tuple[AnyArray, AnyArray]:
     """Return the bytes of strings, and where each begins; other values are written as Python writes them.
 
@@ -212,25 +237,30 @@ class PandasTable:
 
     def kind(self, name: Any) -> Kind:
         """Return what a column holds; a column of objects is what its values are."""
-        values = self._frame[name]
+        values = self._column(name)
         if number_dtype(values.dtype) is not None:
             return "number"
-        if getattr(values.dtype, "kind", "") == "M":
+        of_values = getattr(values.dtype, "categories", values).dtype  # those of categories, if it holds these
+        if getattr(of_values, "kind", "") == "M":
             return "date"
+        if hasattr(of_values, "pyarrow_dtype") and _is_of_numbers(of_values.pyarrow_dtype):
+            return "number"  # such as decimals
+        if getattr(values.dtype, "kind", "") in {"c", "m"}:
+            return "unknown"
         if values.dtype != object:
             return "category"
-        import pandas as pd
-
-        found = pd.api.types.infer_dtype(values, skipna=True)
+        found = _inferred(values)
         if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean"}:
             return "number"
         return "date" if found in {"date", "datetime", "datetime64"} else "category"
 
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""
-        values = self._frame[name]
+        values = self._column(name)
         if isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub":
             return np.asarray(values, np.float64)
+        if self.kind(name) == "date":
+            raise _not(name, "numbers", "dates")
         import pandas as pd
 
         try:
@@ -242,9 +272,11 @@ class PandasTable:
 
     def coded(self, name: Any) -> Coded:
         """Return a column as codes."""
-        values = self._frame[name]
+        values = self._column(name)
         if hasattr(values, "cat"):
             return Coded(values.cat.codes.to_numpy().astype(np.int32), values.cat.categories.tolist())
+        if values.dtype == object and _inferred(values).startswith("mixed"):
+            return _coded_one_by_one(name, values.tolist())
         codes, found = values.factorize()
         return Coded(codes.astype(np.int32), found.tolist())
 
@@ -252,11 +284,19 @@ class PandasTable:
         """Return a column of dates as microseconds since 1970, and where it is missing."""
         import pandas as pd
 
+        values = self._column(name)
+        of_values = getattr(values.dtype, "categories", values).dtype
+        if (self.kind(name) == "number" or number_dtype(of_values) is not None) and values.notna().any():
+            raise _not(name, "dates", "numbers")
         try:
-            values = pd.to_datetime(self._frame[name], utc=True, format="ISO8601")
+            values = pd.to_datetime(values, utc=True, format="ISO8601")
         except (TypeError, ValueError) as error:
             raise _not(name, "dates", error) from error
         return values.dt.tz_localize(None).to_numpy("datetime64[us]").astype(np.int64), values.isna().to_numpy()
+
+    def _column(self, name: Any) -> Any:
+        values = self._frame[name]
+        return values.sparse.to_dense() if hasattr(values, "sparse") else values
 
 
 @final
@@ -287,11 +327,19 @@ class ArrowTable:
         kind = self._table.schema.field(name).type
         if types.is_dictionary(kind):
             kind = kind.value_type
-        if any(test(kind) for test in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+        if _is_of_numbers(kind):
             return "number" if kind == self._table.schema.field(name).type else "category"
         if types.is_date(kind) or types.is_timestamp(kind):
             return "date"
-        tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_null)
+        tests = (
+            types.is_string,
+            types.is_large_string,
+            types.is_string_view,
+            types.is_binary,
+            types.is_large_binary,
+            types.is_fixed_size_binary,
+            types.is_null,
+        )
         return "category" if any(test(kind) for test in tests) else "unknown"
 
     def numbers(self, name: Any) -> AnyArray:
@@ -300,20 +348,28 @@ class ArrowTable:
         import pyarrow.compute as pc
 
         values = self._table.column(name)
+        if self.kind(name) == "date":
+            raise _not(name, "numbers", "dates")
         try:
             values = pc.cast(values, pa.int8()) if pa.types.is_boolean(values.type) else values
             return np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy())
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise _not(name, "numbers", error) from error
 
     def coded(self, name: Any) -> Coded:
         """Return a column as codes."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         values = self._table.column(name)
         if pa.types.is_string_view(values.type):
             values = values.cast(pa.large_string())
-        values = values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), None, values)  # missing too, as in `numbers`
+        try:
+            values = values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        except pa.ArrowException as error:
+            raise InvalidDataError(f"column {name!r} has values that are no categories ({error}).") from error
         if values.num_chunks == 0:
             return Coded(np.empty(0, np.int32), [])
         coded = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
@@ -327,14 +383,18 @@ class ArrowTable:
         import pyarrow.compute as pc
 
         values = self._table.column(name)
+        if pa.types.is_dictionary(values.type):
+            values = pc.cast(values, values.type.value_type)
+        if _is_of_numbers(values.type):
+            if not np.isnan(self.numbers(name)).all():
+                raise _not(name, "dates", "numbers")
+            return np.zeros(len(self), np.int64), np.ones(len(self), np.bool_)
         try:
-            if pa.types.is_dictionary(values.type):
-                values = pc.cast(values, values.type.value_type)
             if not pa.types.is_timestamp(values.type):
                 values = pc.cast(values, pa.timestamp("us"))
             elif values.type.unit != "us":
                 values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise _not(name, "dates", error) from error
         whole = pc.cast(values, pa.int64()).fill_null(0).to_numpy()
         return whole, values.is_null().to_numpy()
@@ -370,20 +430,22 @@ class ArrayTable:
 
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""
+        values: Any = self._column(name)
+        if values.dtype.kind == "O":
+            values = [np.nan if _is_missing(value) else value for value in values]
         try:
-            return np.asarray(self._column(name), np.float64)
+            return np.asarray(values, np.float64)
         except (TypeError, ValueError) as error:
             raise _not(name, "numbers", error) from error
 
     def coded(self, name: Any) -> Coded:
         """Return a column as codes."""
-        found: dict[Any, int] = {}
-        values = self._column(name).tolist()
-        codes = [-1 if _is_missing(value) else found.setdefault(value, len(found)) for value in values]
-        return Coded(np.array(codes, np.int32), list(found))
+        return _coded_one_by_one(name, self._column(name).tolist())
 
     def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
         """Return a column of dates as microseconds since 1970, and where it is missing."""
+        if self.kind(name) == "number" and not all(map(_is_missing, self._column(name))):
+            raise _not(name, "dates", "numbers")
         try:
             values = self._column(name).astype("datetime64[us]")
         except (TypeError, ValueError) as error:
@@ -438,6 +500,14 @@ def _arrow_utf8(values: Any) -> tuple[AnyArray, AnyArray] | None:
     return np.frombuffer(data if data is not None else b"", np.uint8), offsets.astype(np.int64)
 
 
+def _is_of_numbers(kind: Any) -> bool:
+    """Return whether values of an Arrow type are numbers or bools."""
+    import pyarrow.types as types
+
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
 def _plain(values: Any) -> list[Any]:
     """Return an Arrow array as a list."""
     plain: list[Any] = values.to_numpy(zero_copy_only=False).tolist()
@@ -445,8 +515,26 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value
+    # The missing value of pandas neither equals itself nor does not.
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
-def _not(name: object, what: str, error: Exception) -> InvalidDataError:
-    return InvalidDataError(f"column {name!r} was taken for {what}, and some of its values are none ({error}).")
+def _inferred(values: Any) -> str:
+    """Return what a column of objects of pandas holds, by the name that pandas has for it."""
+    import pandas as pd
+
+    return str(pd.api.types.infer_dtype(values, skipna=True))
+
+
+def _coded_one_by_one(name: object, values: list[Any]) -> Coded:
+    """Return objects as codes, in which True is not 1 though Python says that they are equal."""
+    found: dict[Any, int] = {}
+    try:
+        codes = [-1 if _is_missing(v) else found.setdefault((v, isinstance(v, bool)), len(found)) for v in values]
+    except (TypeError, ValueError) as error:  # a list, say, or an array
+        raise InvalidDataError(f"column {name!r} has values that are no categories ({error}).") from error
+    return Coded(np.array(codes, np.int32), [value for value, _ in found])
+
+
+def _not(name: object, what: str, why: object) -> InvalidDataError:
+    return InvalidDataError(f"column {name!r} was taken for {what}, and some of its values are none ({why}).")

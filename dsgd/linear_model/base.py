@@ -102,7 +102,11 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
 
     def _fit_here(self, X: Any, targets: FloatVector, weights: FloatVector, n_outputs: int = 1) -> Solution:
         """Fit to checked rows of this process, and set the attributes."""
-        with limit_blas(1), closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team:
+        with (
+            limit_blas(1),
+            np.errstate(all="ignore"),  # what overflows is refused, or shows in the gap
+            closing(Team(effective_n_jobs(getattr(self, "n_jobs", None)))) as team,
+        ):
             posed = self._objective().pose(targets, weights, team)
             found = fit_here(X, posed, self._started(X.shape[1], n_outputs), int(self.max_iter), team)
         self._take_in(found)

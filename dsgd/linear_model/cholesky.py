@@ -21,6 +21,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.errors import InvalidDataError
+from dsgd.linear_model.columns import check_products
 from dsgd.types import AnyArray, FloatMatrix
 
 __all__ = ["inverse_of"]
@@ -41,8 +42,7 @@ def inverse_of(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
     InvalidDataError
         It is not finite.
     """
-    if not np.isfinite(matrix).all():
-        raise InvalidDataError("Products of columns of X overflow: scale the features, such as with StandardScaler.")
+    check_products(matrix)
     try:
         factor = cho_factor(matrix, check_finite=False)
     except LinAlgError:

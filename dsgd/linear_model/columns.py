@@ -18,11 +18,21 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.collectives import Team
+from dsgd.errors import InvalidDataError
 from dsgd.kernels.jit import inlined, kernel
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["ColumnArrays", "Columns", "complete", "descend_columns", "descend_gram", "make_columns", "multiply_pairs"]
+__all__ = [
+    "ColumnArrays",
+    "Columns",
+    "check_products",
+    "complete",
+    "descend_columns",
+    "descend_gram",
+    "make_columns",
+    "multiply_pairs",
+]
 
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
@@ -97,6 +107,7 @@ class Columns:
         out: FloatVector = np.empty(self.shape[1])
         _square_columns(self.arrays, factors, out)
         out = self.team.add_up(out)
+        check_products(out)
         if self.has_intercept:
             means, mass = self.moments(np.arange(out.shape[0]), factors)
             out -= mass * means**2
@@ -182,6 +193,12 @@ def make_columns(X: Any, costs: FloatVector, has_intercept: bool, team: Team) ->
     else:
         np.subtract(X.T, centres[:, None], out=table)
     return Columns(table, centres, has_intercept, team)
+
+
+def check_products(products: AnyArray) -> None:
+    """Raise `InvalidDataError` unless products of columns, summed over all ranks, are finite."""
+    if not np.isfinite(products).all():
+        raise InvalidDataError("Products of columns of X overflow: scale the features, such as with StandardScaler.")
 
 
 @kernel

@@ -139,7 +139,11 @@ def train_rows(
             certificates.append(found)
             rank.publish({**found, "text": f"gap {max(primal - dual, 0.0):.2g}, {seconds:.2f} s"})
 
-    with limit_blas(1), closing(Team(rank.n_threads, rank.group, rank.check, note)) as team:
+    with (
+        limit_blas(1),
+        np.errstate(all="ignore"),  # what overflows is refused, or shows in the gap
+        closing(Team(rank.n_threads, rank.group, rank.check, note)) as team,
+    ):
         posed = objective.pose(data.targets, data.weights, team)
         solution = fit_on_ranks(data.X, posed, start, max_iter, team)
     return RankResult(solution, posed.tol, certificates)

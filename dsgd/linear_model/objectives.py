@@ -118,7 +118,7 @@ class AbstractObjective(ABC):
         Raises
         ------
         InvalidDataError
-            All weights are zero, or those of a class, or the targets have no meaning for the loss.
+            All weights are zero, or those of a class, the targets have no meaning for the loss, or losses overflow.
         """
 
 
@@ -151,11 +151,11 @@ class LogisticObjective(AbstractObjective):
             hot = np.equal.outer(targets, np.arange(self.n_classes)).astype(np.float64)
             logs = np.log(team.add_up(costs @ hot))
             intercepts = logs - logs.mean() if self.has_intercept else np.zeros(self.n_classes)
-            null = team.totals(-float(costs @ (hot @ log_softmax(intercepts))))[0]
+            null = _finite(team.totals(-float(costs @ (hot @ log_softmax(intercepts))))[0])
             return PosedClasses(self.has_intercept, hot, costs, 1.0, intercepts, least * null)
         loss = LogisticLoss(targets, costs)
         base = loss.base(team) if self.has_intercept else 0.0
-        null = team.totals(loss.value(np.full(targets.shape[0], base)))[0]
+        null = _finite(team.totals(loss.value(np.full(targets.shape[0], base)))[0])
         share = self.l1_ratio
         return Posed(self.has_intercept, loss, 1.0 - share, base, least * null, l1=share)
 
@@ -190,13 +190,13 @@ class PoissonObjective(AbstractObjective):
         )
         if negative or total <= 0.0:
             raise InvalidDataError("PoissonRegressor needs targets that are not negative, and one that is positive.")
-        loss = PoissonLoss(targets, weights / mass)
+        loss = PoissonLoss(targets, weights / _finite(mass))
         base = loss.base(team) if self.has_intercept else 0.0
         # The dual variables of zero are those of perfect predictions.
         null, best = team.totals(
             loss.value(np.full(targets.shape[0], base)), loss.dual_value(np.zeros(targets.shape[0]))
         )
-        tol = max(self.tol * (null - best), _ROUNDING * (abs(null) + abs(best)))
+        tol = max(self.tol * (null - best), _ROUNDING * _finite(abs(null) + abs(best)))
         return Posed(self.has_intercept, loss, self.alpha, base, tol)
 
 
@@ -220,7 +220,7 @@ class RidgeObjective(AbstractObjective):
             raise InvalidDataError("Sample weights must contain at least one non-zero number.")
         mean = total / mass if self.has_intercept else 0.0
         loss = SquaredLoss(targets - mean, 2.0 * weights)
-        null = team.totals(float(weights @ loss.targets**2))[0]
+        null = _finite(team.totals(float(weights @ loss.targets**2))[0])
         return Posed(self.has_intercept, loss, 2.0 * self.alpha, 0.0, max(self.tol, _ROUNDING) * null, mean)
 
 
@@ -242,9 +242,16 @@ class ElasticNetObjective(AbstractObjective):
 
     def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed:
         """Return the problem of rows, whose costs sum to one."""
-        costs = weights / team.totals(float(weights.sum()))[0]
+        costs = weights / _finite(team.totals(float(weights.sum()))[0])
         mean = team.totals(float(costs @ targets))[0] if self.has_intercept else 0.0
         loss = SquaredLoss(targets - mean, costs)
-        null = team.totals(float(costs @ loss.targets**2))[0]
+        null = _finite(team.totals(float(costs @ loss.targets**2))[0])
         tol, share = max(self.tol, _SQUARED_ROUNDING) * null, self.l1_ratio
         return Posed(self.has_intercept, loss, self.alpha * (1.0 - share), 0.0, tol, mean, l1=self.alpha * share)
+
+
+def _finite(total: float) -> float:
+    """Return a sum of losses or weights that the gap is a share of: of one that overflows, any gap is."""
+    if not np.isfinite(total):
+        raise InvalidDataError("The losses overflow: scale the targets, the sample weights, or C.")
+    return total

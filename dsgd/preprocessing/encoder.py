@@ -31,7 +31,8 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
       becomes the mean; if any was missing in ``fit``, a further feature marks missing numbers.
     - Categories (strings, and categorical types) are one-hot; columns with many of them are hashed to a feature and a
       sign. A missing value is a category. An unknown category has no feature.
-    - Dates become a standardised time, and sines and cosines of the time of day, week and year.
+    - Dates become a standardised time, and sines and cosines of the time of day, week and year. As categories or
+      texts they are written by ISO 8601, in UTC.
     - Texts become hashed n-grams of words, of Euclidean norm one, as with scikit-learn's `HashingVectorizer`.
 
     The features are in this order: numbers and dates, one-hot columns, hashed categories, texts. If all columns are

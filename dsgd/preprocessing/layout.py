@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Coded, Table, batches, utf8
+from dsgd.inputs.tables import Coded, Table, batches, categories, utf8
 from dsgd.preprocessing.kernels import hash_strings, write_rows
 from dsgd.preprocessing.statistics import days_of, missing_text
 from dsgd.preprocessing.texts import hashed_texts
@@ -121,7 +121,7 @@ class OneHot:
         InvalidDataError
             A category is unknown, and these are refused.
         """
-        coded = table.coded(self.name)
+        coded = categories(table, self.name)
         values = coded.listed()
         # Infrequent values stand for unknown ones too, as in scikit-learn.
         other = first + len(self.categories) if self.infrequent and not self.refuses else -1
@@ -138,8 +138,12 @@ class OneHot:
 
     def names(self) -> list[str]:
         """Return the names of the features."""
-        more = ["infrequent"] * bool(self.infrequent) + ["missing"] * self.says_missing
-        return [f"{self.name}_{value}" for value in (*self.categories, *more)]
+        names = list(map(str, self.categories))
+        for mark in ["infrequent"] * bool(self.infrequent) + ["missing"] * self.says_missing:
+            while mark in names:  # a category is called so
+                mark += "_"
+            names.append(mark)
+        return [f"{self.name}_{name}" for name in names]
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,8 @@ class RowWriter:
     def _with_texts(self, part: Table) -> Any:
         layout = self._layout
         texts = [
-            hashed_texts(part.coded(name), layout.n_hashed, layout.ngram_range, self._dtype) for name in layout.texts
+            hashed_texts(categories(part, name), layout.n_hashed, layout.ngram_range, self._dtype)
+            for name in layout.texts
         ]
         return sp.hstack([self._sparse(part), *texts], format="csr")
 
@@ -320,9 +325,12 @@ class RowWriter:
             codes[k] = column.codes(part, start, places)
         hashes = np.empty((len(layout.hashed), n), np.int32)
         for k, name in enumerate(layout.hashed):
-            hashes[k] = _hashes(name, part.coded(name))
+            hashes[k] = _hashes(name, categories(part, name))
         hashed = (layout.n_before_hashed, layout.n_hashed)
-        return int(write_rows(numbers, self._scaling, self._places, codes, hashes, hashed, first, out))
+        end = int(write_rows(numbers, self._scaling, self._places, codes, hashes, hashed, first, out))
+        if not np.isfinite(out[2][first[1] : end]).all():
+            raise InvalidDataError(f"X has numbers that are infinite in {self._dtype}. Scale them.")
+        return end
 
 
 def _placed(layout: Layout) -> tuple[AnyArray, AnyArray]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Table
+from dsgd.inputs.tables import Table, categories
 from dsgd.preprocessing.kernels import add_moments
 from dsgd.types import FloatVector
 
@@ -30,6 +30,8 @@ __all__ = ["Categories", "Moments", "Role", "Statistics", "days_of", "missing_te
 Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "text", "date", "drop"]
 
 _US_PER_DAY = 86_400_000_000
+#: So large may sums of parts be, of which many are added up.
+_LARGEST_SUM = 1e298
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Categories:
 
     def add(self, table: Table, name: Any) -> None:
         """Add the values of a column."""
-        coded = table.coded(name)
+        coded = categories(table, name)
         counts = np.bincount(coded.codes + 1, minlength=1)
         self.n_missing += int(counts[0])
         if self.counts is None:
@@ -168,10 +170,14 @@ class Statistics:
         self.n_rows += len(table)
         for name, moments in self.moments.items():
             moments.add(days_of(table, name) if self.roles[name] == "date" else table.numbers(name), name)
-            if moments.n_missing and self.roles[name] == "passthrough":
-                raise InvalidDataError(missing_text(name))
-        for name, categories in self.categories.items():
-            categories.add(table, name)
+            if self.roles[name] == "passthrough":
+                if moments.n_missing:
+                    raise InvalidDataError(missing_text(name))
+                moments.sums[:] = 0.0  # which nobody asks for, and which may overflow
+            elif not (np.abs(moments.sums) <= _LARGEST_SUM).all():
+                raise InvalidDataError(f"column {name!r} has numbers whose squares overflow. Scale it.")
+        for name, found in self.categories.items():
+            found.add(table, name)
         return self
 
     def merge(self, other: Statistics) -> Statistics:
@@ -179,8 +185,8 @@ class Statistics:
         self.n_rows += other.n_rows
         for name, moments in self.moments.items():
             moments.merge(other.moments[name])
-        for name, categories in self.categories.items():
-            categories.merge(other.categories[name])
+        for name, found in self.categories.items():
+            found.merge(other.categories[name])
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -311,8 +312,40 @@ def test_large_columns_that_depend_on_each_other(name: str, by_rows: bool, monke
     few = clone(model).fit(columns, y)
     assert model.score(1e8 * columns, y) > few.score(columns, y) - 0.01
     assert model.score(1e8 * columns, y) > 0.1
-    with np.errstate(all="ignore"), pytest.raises(InvalidDataError, match="overflow: scale the features"):
+    with pytest.raises(InvalidDataError, match="overflow: scale the features"):
         model.fit(1e200 * columns, y)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csc_matrix])
+@pytest.mark.parametrize("name", MODELS)
+def test_numbers_at_the_edge_are_solved_or_refused(name: str, form: Any) -> None:
+    """Whatever the scales are, the gap is reached, or a warning says that it is not, or an error what to scale."""
+    model, _, y = exact(name)
+    model.set_params(tol=1e-2, max_iter=30)
+    is_real = TARGETS["values"] is y
+    for rows, targets, weights in (
+        (1e160 * X, y, None),
+        (1e-160 * X, y, None),
+        (X * 10.0 ** np.linspace(-150, 150, P), y, None),
+        (X, y, np.full(N, 1e308)),
+        (X, 1e160 * y if is_real else y, None),
+        (X, 1e-150 * y if is_real else y, np.full(N, 1e-150)),
+    ):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            try:
+                model.fit(form(rows), targets, weights)
+            except InvalidDataError as error:
+                refused = str(error)
+                assert "scale the" in refused
+                continue
+        assert {w.category for w in given} <= {ConvergenceWarning}
+        assert np.isfinite(model.coef_).all()
+        if not given:
+            none = clone(model)
+            none.coef_, none.intercept_ = np.zeros_like(model.coef_), 0.0 * model.intercept_
+            most = objective(none, X, targets, np.ones(N) if weights is None else weights)
+            assert model.dual_gap_ <= 2.0 * model.tol * most
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import murmurhash3_32
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import dsgd
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.tables import as_table, batches
 from dsgd.preprocessing import ColumnEncoder
@@ -267,3 +268,77 @@ def test_columns_that_cannot_become_what_they_should_are_named(rows: Any, option
     """The error names the column."""
     with pytest.raises(InvalidDataError, match=text):
         ColumnEncoder(**options).fit(pd.DataFrame(rows))
+
+
+DATES = pd.Series(pd.to_datetime(["2001-02-03", "2020-01-01T10:00:00.5", None, "1960-05-05"], format="ISO8601"))
+#: Columns that libraries hold in ways of their own, and a role.
+ODD_COLUMNS: dict[str, tuple[Any, str | None]] = {
+    "dates as categories": (DATES, "onehot"),
+    "dates of a time zone, hashed": (DATES.dt.tz_localize("Europe/Oslo"), "hash"),
+    "dates as texts": (DATES, "text"),
+    "categories that are dates": (DATES.astype("category"), None),
+    "missing floats as categories": (pd.Series([1.5, np.nan, 2.0, np.nan]), "onehot"),
+    "whole numbers beyond 2**53": (pd.Series([2**53, 2**53 + 1, None, 2**53 + 2], dtype="Int64"), "onehot"),
+    "a column without a value": (pd.Series([np.nan] * 4), "date"),
+    "a category called missing": (pd.Series(["missing", "a", None, "missing_"]), "onehot"),
+    "strings": (pd.Series(["", "é", None, "\U0001f600"]), None),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+def test_libraries_give_the_same_rows_which_a_file_keeps(name: str, tmp_path: Any) -> None:
+    """A column of pandas, its copy in Arrow, each row alone and the saved encoder have the same features and names."""
+    pa = pytest.importorskip("pyarrow")
+    values, role = ODD_COLUMNS[name]
+    frame = pd.DataFrame({"c": values})
+    make = ColumnEncoder(None if role is None else {"c": role}, n_hashed=32)
+    ours, theirs = clone(make).fit(frame), clone(make).fit(pa.Table.from_pandas(frame))
+    ours.save(tmp_path / "encoder.dsgd")
+    wanted = as_dense(ours.transform(frame))
+    assert np.ptp(wanted, axis=0).any() != (name == "a column without a value")
+    for encoder in (theirs, dsgd.load(tmp_path / "encoder.dsgd")):
+        assert encoder.get_feature_names_out().tolist() == ours.get_feature_names_out().tolist()
+        np.testing.assert_array_equal(as_dense(encoder.transform(pa.Table.from_pandas(frame))), wanted)
+    assert len(set(ours.get_feature_names_out())) == wanted.shape[1]
+    for row in range(4):
+        np.testing.assert_array_equal(as_dense(ours.transform(frame.iloc[[row]])), wanted[[row]])
+
+
+def as_dense(rows: Any) -> Any:
+    """Return rows as an array."""
+    return rows.toarray() if sp.issparse(rows) else rows
+
+
+@pytest.mark.parametrize(
+    ("values", "role", "message"),
+    [
+        ([1, 2], "date", "taken for dates"),
+        (DATES[:2], "numeric", "taken for numbers"),
+        ([1.0, 1e200], None, "squares overflow"),
+        ([1.0, 1e200], "passthrough", "infinite in float32"),
+        ([[1], [2]], "onehot", "no categories"),
+        (pd.to_timedelta([1, 2], unit="s"), None, "neither numbers nor strings nor dates"),
+    ],
+)
+def test_columns_without_a_meaning_are_refused(values: Any, role: str | None, message: str) -> None:
+    """What the libraries would take each for something else is an error that names it, in pandas and in Arrow."""
+    pa = pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"c": values})
+    for rows in (frame, pa.Table.from_pandas(frame)):
+        with pytest.raises(InvalidDataError, match=message):
+            ColumnEncoder(None if role is None else {"c": role}).fit_transform(rows)
+
+
+def test_true_is_not_one_and_sparse_columns_are_numbers() -> None:
+    """Hashes of True and 1 do not depend on which comes first; sparse columns of pandas are numbers."""
+    mixed = pd.DataFrame({"c": pd.Series([1, True, "x", None, 1.0, False, 0], dtype=object)})
+    for rows in (mixed, mixed.to_numpy()):
+        encoder = ColumnEncoder(categorical="hash", n_hashed=64).fit(rows)
+        at_once = encoder.transform(rows).toarray()
+        alone = [encoder.transform(rows[k : k + 1]).toarray()[0] for k in range(7)]
+        np.testing.assert_array_equal(at_once, alone)
+        assert (at_once[0] != at_once[1]).any()
+    sparse = pd.DataFrame({"c": pd.arrays.SparseArray([0.0, 0.0, 3.0])})
+    np.testing.assert_array_equal(
+        ColumnEncoder().fit_transform(sparse), ColumnEncoder().fit_transform(sparse.sparse.to_dense())
+    )
