@@ -25,6 +25,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "command_help",
+    "diffs",
     "llms",
     "offline",
     "public_names",
@@ -47,6 +48,7 @@ html_show_sourcelink = False
 html_use_index = False  # the search and the tables of the reference find more, in less
 html_domain_indices = False
 html_copy_source = False
+html_context = {"default_mode": "auto"}  # the theme asks for one, and complains in the console without it
 html_theme_options = {
     "header_links_before_dropdown": 8,
     "navbar_persistent": ["search-button"],

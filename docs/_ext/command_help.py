@@ -19,7 +19,7 @@ class CommandHelp(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Run the command and return its output as a literal block."""
         command = [*self.arguments, "--help"]
-        plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "88", "TERMINAL_WIDTH": "88"}
+        plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "98", "TERMINAL_WIDTH": "98"}
         text = subprocess.run(
             [sys.executable, "-P", "-m", "dsgd", *command],
             env={**os.environ, **plain},

@@ -43,8 +43,9 @@ def _below(env: BuildEnvironment, page: str) -> list[str]:
 
 def _line(env: BuildEnvironment, page: str) -> str:
     paragraphs = env.get_doctree(page).findall(nodes.paragraph)
-    first = next((text for text in (paragraph.astext() for paragraph in paragraphs) if ". " in f"{text} "), "")
-    sentence = " ".join(first.split()).partition(". ")[0].rstrip(".")
+    texts = (paragraph.astext() for paragraph in paragraphs if not isinstance(paragraph.parent, nodes.Admonition))
+    first = next((text for text in texts if ". " in f"{text} " or text.endswith(":")), "")
+    sentence = " ".join(first.split()).partition(". ")[0].rstrip(".:")
     return f"- [{env.titles[page].astext()}]({page}.html)" + (f": {sentence}." if sentence else "")
 
 

@@ -139,6 +139,7 @@ class SourceFacts(SphinxDirective):
             f":Claims: ``dsgd claims --only {source.key}``",
             "",
             ".. code-block:: python",
+            "   :class: wrapped",
             "",
             *(f"   {line}" for line in lines_of(source)),
         ]
@@ -167,7 +168,7 @@ class SourceClaims(SphinxDirective):
             if claim.verdict not in ("holds", "exceeds") and claim.note
         ]
         why = ["", "What is behind those that do not hold:", "", *reasons, ""] if reasons else [""]
-        cite = ["::", "", *textwrap.indent("\n\n".join(source.bibtex), "   ").splitlines()] if source.bibtex else []
+        cite = [".. code-block:: none", "   :class: wrapped", "", *textwrap.indent("\n\n".join(source.bibtex), "   ").splitlines()] if source.bibtex else []
         where = "The figures are those of the run of ``dsgd claims`` that :doc:`/claims` shows."
         return self.parse_text_to_nodes("\n".join([*table, *why, where, "", *cite]))
 
@@ -176,8 +177,7 @@ def _rows(statement: Statement) -> Iterable[Sequence[str]]:
     for claim in _claims().get(statement.key, ()):
         there = "" if claim.dataset == "-" else f", {claim.dataset}"
         published = f"{statement.figure} ({statement.where})"
-        without = claim.baseline or "–"  # a lone hyphen begins a list
-        yield (statement.text, published, claim.ours + there, without, f"**{claim.verdict}**")
+        yield (statement.text, published, claim.ours + there, claim.baseline, f"**{claim.verdict}**")
 
 
 class SourceIndex(SphinxDirective):
@@ -202,6 +202,8 @@ def _table(head: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[s
 
 
 def _cell(text: str) -> str:
+    if text in ("", "-"):
+        return "–"  # a lone hyphen begins a list
     return text if text.startswith((":doc:", "**")) else _plain(text)
 
 

@@ -25,7 +25,7 @@ class Beyond(AbstractStrategy[LastMean]):
         return LastMean(params.copy())
 
     def sync(self, group, vector, weight, state):
-        """Take the mean in place, to the same bits on all ranks, and continue in the direction of its last change."""
+        """Take the mean, to the same bits on all ranks, and go on in the direction of its change."""
         weighted_mean(group, vector, weight)
         step, state.mean[:] = vector - state.mean, vector
         vector += 0.2 * step

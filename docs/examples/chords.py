@@ -1,4 +1,4 @@
-"""A topology from outside the package: a ring, and chords across it that turn from round to round."""
+"""A topology from outside the package: a ring, and chords across it that turn by round."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dsgd.comm.topology import AbstractTopology
 
 @dataclass(frozen=True)
 class Chords(AbstractTopology):
-    """Every rank exchanges with its two neighbours and the ranks k ahead and behind; k is 2, ..., `reach` in turn."""
+    """Ranks exchange with both neighbours and those k ahead and behind; k is 2, ..., `reach`."""
 
     reach: int = 3
 

@@ -12,7 +12,7 @@ __all__ = ["EightBits"]
 
 @dataclass(frozen=True)
 class EightBits(AbstractMemoryless):
-    """Round x / max |x| to a multiple of 1 / 127: one word for the largest entry, then a byte for each."""
+    """Round x / max |x| to a multiple of 1 / 127: a word for the largest, a byte for each."""
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return whole words of 64 bits, in memory that the next vector overwrites."""

@@ -7,7 +7,7 @@ from dsgd.comm.wires import carried
 
 
 class Files:
-    """Carries the arrays of one rank; headers, deadlines and lost peers are the affair of `carried`."""
+    """Carries the arrays of a rank; headers, deadlines and lost peers are left to `carried`."""
 
     def __init__(self, rank, folder, abort):
         self.rank, self.folder, self.abort, self.n_files = rank, folder, abort, Counter()

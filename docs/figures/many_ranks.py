@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Draw the figure."""
     lines = (HERE / "many_ranks.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["what"] == "simulated"]
+    runs = [row for row in map(json.loads, lines) if row["what"] == "simulated"]
+    rows = list({(row["ranks"], row["training"]): row for row in runs}.values())  # the newest of each
     (HERE / "many-ranks.csv").write_text(table(rows), encoding="utf-8")
     names = list(dict.fromkeys(row["training"] for row in rows))
     with mpl.rc_context(settings()):

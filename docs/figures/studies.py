@@ -108,7 +108,9 @@ def regrets(rows: Sequence[Row]) -> str:
     table, text = tuning.regret_table(tuning.summarise_tuning(rows)), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["regret", *table.columns[1:]])
-    writer.writerows([f"`{type(tuning.RULES[rule]).__name__}`", *cells] for rule, *cells in table.rows)
+    for rule, *cells in table.rows:
+        shown = ["–" if cell == "-" else cell for cell in cells]  # a lone hyphen begins a list
+        writer.writerow([f"`{type(tuning.RULES[rule]).__name__}`", *shown])
     return text.getvalue()
 
 

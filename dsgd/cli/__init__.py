@@ -6,6 +6,7 @@ holds that.
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -88,3 +89,9 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("info", epilog=info.EXAMPLES)(info.info)
+
+# A terminal breaks the lines of a paragraph where it ends; those of the source would be broken twice.
+for _group in (app, study.app, datasets.app, jobs.app):
+    for _command in _group.registered_commands:
+        _text = inspect.getdoc(_command.callback) or ""
+        _command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _text.split("\n\n"))

@@ -123,7 +123,7 @@ def step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, net
         ("data parallel", predict_step(layers, nodes, batch, node, network, sharing="data")),
         ("hybrid", predict_step(layers, nodes, batch, node, network)),
     ):
-        text = f"{name}: {1e3 * step.seconds:.3g} ms, of which {1e3 * step.exposed_s:.3g} ms are waited"
+        text = f"{name}: {1e3 * step.seconds:.3g} ms, {1e3 * step.exposed_s:.3g} ms of it waiting"
         panels.append(_timeline(text, step))
     caption = (
         "The upper line computes, the lower one sends. Gradients are summed beside the backward pass, the last layer's "
