@@ -5,6 +5,7 @@ Processes that share the cache compile in turns (`dsgd.kernels.turns`).
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -53,10 +54,15 @@ scalar = inlined()
 
 
 class _FirstUse(event.Listener):
-    """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go."""
+    """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go.
+
+    Meanwhile no garbage is collected. The compiler makes objects by the million, and to look at them again and again,
+    for a few tens of MB of garbage, takes a tenth of all compiling.
+    """
 
     def __init__(self) -> None:
         self._is_said = False
+        self._collects = False
         self._stages: list[stage] = []
 
     def on_start(self, event: Any) -> None:
@@ -67,12 +73,17 @@ class _FirstUse(event.Listener):
                 "compiling kernels of dsgd for this machine: these take a few seconds now and are kept on disk; others "
                 "follow when they are first used."
             )
-        # Numba compiles one at a time, and what that calls inside it.
+        # Numba compiles one at a time, and what that calls inside it: only the outermost changes the collector.
+        if not self._stages:
+            self._collects = gc.isenabled()
+            gc.disable()
         self._stages.append(stage("kernels").__enter__())
 
     def on_end(self, event: Any) -> None:
         """Look at a kernel that is compiled, or failed to be."""
         self._stages.pop().__exit__()
+        if not self._stages and self._collects:
+            gc.enable()
         # Not `event.is_failed`: it is true where there are no details, and the end of a compilation always has some, of
         # no exception if there was none.
         if event._exc_details is not None and event._exc_details[0] is not None:

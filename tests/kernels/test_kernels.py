@@ -1,5 +1,6 @@
 """Scalar kernels against calculus and scikit-learn, vector kernels against float64 numpy, and the cache on disk."""
 
+import gc
 import importlib
 import json
 import os
@@ -9,6 +10,8 @@ import sys
 import numba
 import numpy as np
 import pytest
+from numba.core import event
+from numba.core.errors import TypingError
 from scipy.sparse import csr_array
 from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, PinballLoss
 
@@ -24,6 +27,7 @@ from dsgd.kernels import (
     rows,
     truncate,
 )
+from dsgd.kernels.jit import scalar
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
@@ -304,6 +308,43 @@ def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
         )
         said.append(done.stderr.count("compiling kernels of dsgd for this machine"))
     assert said == [1, 0]
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("operand", [2.0, "text"])
+def test_no_garbage_is_collected_while_a_function_is_compiled(collects, operand):
+    """The collector rests until a function and what it calls are compiled, or refused; then it does what it did."""
+
+    @scalar
+    def less(x):
+        return x - 1.0
+
+    @scalar
+    def squared(x):
+        return less(x) * less(x)
+
+    found = []
+
+    class Look(event.Listener):
+        def on_start(self, event):
+            found.append(gc.isenabled())
+
+        on_end = on_start
+
+    (gc.enable if collects else gc.disable)()
+    try:
+        with event.install_listener("numba:compile", Look()):
+            if operand == 2.0:
+                assert squared(operand) == 1.0
+            else:
+                with pytest.raises(TypingError):
+                    squared(operand)
+    finally:
+        gc.enable()
+    *within, last = found
+    assert len(within) >= 3
+    assert not any(within)
+    assert last == collects
 
 
 LOADED = """
