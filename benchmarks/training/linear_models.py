@@ -42,6 +42,17 @@ def dense(n: int, p: int) -> tuple[Any, Any]:
     return X, X @ w / max(1.0, np.linalg.norm(w))
 
 
+def correlated(n: int, p: int) -> tuple[Any, Any]:
+    """Return dense rows whose neighbouring columns correlate by 0.9, and scores of at most fifty columns."""
+    rng = np.random.default_rng(0)
+    X, w = rng.standard_normal((n, p)), np.zeros(p)
+    for j in range(1, p):
+        X[:, j] = 0.9 * X[:, j - 1] + np.sqrt(1 - 0.9**2) * X[:, j]
+    chosen = rng.choice(p, min(50, p // 5), replace=False)
+    w[chosen] = rng.standard_normal(len(chosen))
+    return X, X @ w / max(1.0, np.linalg.norm(w))
+
+
 def sparse(n: int, p: int, per_row: int) -> tuple[Any, Any]:
     """Return sparse rows whose columns are the rarer the higher their number, as those of texts, and scores."""
     rng = np.random.default_rng(0)
@@ -147,6 +158,7 @@ CASES: dict[str, Callable[[int], Any]] = {
             "sparse": lambda k: sparse(20_000 // k, 50_000 // k, 100),
         }.items()
     },
+    "lasso correlated/1000": lambda k: (X := correlated(1_000 // k, 5_000 // k), lasso(*X, 1e-3)),
     "logistic l2 dense": lambda k: (X := dense(100_000 // k, 50), logistic(*X, 0.0, 1.0)),
     "logistic l1 dense": lambda k: (X := dense(100_000 // k, 50), logistic(*X, 1.0, 0.01)),
     "logistic l2 sparse": lambda k: (X := sparse(20_000 // k, 100_000 // k, 100), logistic(*X, 0.0, 1.0)),

@@ -90,8 +90,10 @@ def _loads(n: int) -> Any:
 
     def typed(typing_context: Any, array: Any, place: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array, place = arguments
             kind, vector = signature.args[0], _vector(signature.return_type)
-            return builder.load(_pointer(context, builder, kind, *arguments, vector), align=kind.dtype.bitwidth // 8)
+            pointer = _pointer(context, builder, kind, array, place, vector)
+            return builder.load(pointer, align=kind.dtype.bitwidth // 8)
 
         return _Lanes(array.dtype, n)(array, types.uint64), generate
 

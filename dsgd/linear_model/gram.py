@@ -48,6 +48,14 @@ class Gram:
         #: Copies of dense columns, made when others are added.
         self._blocks: list[FloatMatrix] = []
 
+    def part(self, chosen: IntVector) -> FloatMatrix:
+        """Return the matrix of some of the columns, in their order: `space` of all as they came, a copy of others."""
+        if chosen is self.chosen:
+            return self.space
+        order = np.argsort(self.chosen)
+        places = order[np.searchsorted(self.chosen, chosen, sorter=order)]
+        return self.space[np.ix_(places, places)]
+
     def extend(self, new: IntVector) -> None:
         """Add columns that are not there yet."""
         if not new.shape[0]:

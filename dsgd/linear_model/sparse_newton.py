@@ -46,6 +46,8 @@ _FEW_COLUMNS = 100
 _LEAST_NEW = 50
 #: The widest matrix that is made.
 _MOST_GRAM_COLUMNS = 3000
+#: Columns of the matrix over those of the working set, above which passes go over a copy of their part of it.
+_MOST_UNUSED = 1.2
 #: The model is minimised until the largest violation is this share of that of all columns.
 _INNER_SHARE = {True: 1e-2, False: 0.03}
 _MOST_CYCLES = 60
@@ -161,7 +163,8 @@ def _minimise(
             model = Gram(columns, factors, problem.l2, chosen)
         else:
             model.extend(new)
-        chosen = model.chosen
+        if model.chosen.shape[0] <= _MOST_UNUSED * chosen.shape[0]:
+            chosen = model.chosen
     points, slopes = weights[chosen], problem.l2 * weights[chosen] - found.products[chosen]
     goal = _INNER_SHARE[is_exact] * float(_violations(slopes, points, problem.l1).max(initial=0.0))
     if is_wide or model is None:  # of one process
@@ -173,7 +176,7 @@ def _minimise(
         )
     else:
         if columns.team.leads:
-            _minimise_gram(model.space, slopes, points, problem.l1, goal)
+            _minimise_gram(model.part(chosen), slopes, points, problem.l1, goal)
         points = columns.team.agree(points)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]

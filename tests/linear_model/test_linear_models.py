@@ -218,6 +218,8 @@ def test_a_matrix_that_grows_is_that_of_all_its_columns(rows: Any, costs: FloatV
     np.testing.assert_array_equal(grown.chosen, chosen)
     wanted = centred.T @ (centred * costs[:, None]) + 0.5 * np.eye(24)
     np.testing.assert_allclose(grown.space[:24, :24], wanted, atol=1e-14)
+    part = RNG.permutation(24)[:9]
+    np.testing.assert_allclose(grown.part(chosen[part]), wanted[np.ix_(part, part)], atol=1e-14)
 
 
 def test_extrapolated_passes_need_a_fraction_of_plain_ones() -> None:
