@@ -276,6 +276,13 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
     return elsewhere or bool(_entry(module, name, obj, take_all=False))
 
 
+def _forget_type(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Drop what a constant without a comment would say: the docstring of `int` or of another type of Python's."""
+    del app, name, options
+    if what == "data" and lines and lines[0].strip() == (inspect.getdoc(type(obj)) or "\n").splitlines()[0].strip():
+        lines.clear()
+
+
 def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
     """Resolve what the domain could not: a name without its module, or what is no name of ours."""
     if node.get("refdomain") != "py" or node.get("reftype") != "name":
@@ -317,5 +324,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _write_pages)
     app.connect("missing-reference", _link_name)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-docstring", _forget_type, priority=100)  # before numpydoc changes it
     app.connect("env-check-consistency", _check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -168,7 +168,8 @@ class SourceClaims(SphinxDirective):
             if claim.verdict not in ("holds", "exceeds") and claim.note
         ]
         why = ["", "What is behind those that do not hold:", "", *reasons, ""] if reasons else [""]
-        cite = [".. code-block:: none", "   :class: wrapped", "", *textwrap.indent("\n\n".join(source.bibtex), "   ").splitlines()] if source.bibtex else []
+        entries = textwrap.indent("\n\n".join(source.bibtex), "   ").splitlines()
+        cite = [".. code-block:: none", "   :class: wrapped", "", *entries] if source.bibtex else []
         where = "The figures are those of the run of ``dsgd claims`` that :doc:`/claims` shows."
         return self.parse_text_to_nodes("\n".join([*table, *why, where, "", *cite]))
 

@@ -34,20 +34,21 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
     Parameters
     ----------
     fit_intercept : bool, default True
-        Whether scores have an intercept, which is not penalised.
+        Whether to fit an intercept. It is not penalised.
     warm_start : bool, default False
-        Whether ``fit`` begins at the coefficients of the last one.
+        Whether ``fit`` starts from the coefficients of the previous fit.
 
     Attributes
     ----------
     n_iter_ : int
-        Certificates: one more than the steps of the solver.
+        Number of certificates computed: one more than the steps of the solver.
     dual_gap_ : float
-        The objective less a lower bound of its minimum, computed over all rows in float64: an upper bound of the error.
+        The objective minus a lower bound of its minimum, computed over all rows in float64. The objective exceeds its
+        minimum by at most this.
     n_features_in_ : int
-        Features seen in ``fit``.
+        Number of features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
+        Names of the features, if X had names.
     """
 
     coef_: Any

@@ -107,7 +107,7 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
 
 
 class AbstractRegressor(AbstractClusterRegressor, AbstractClusterModel):
-    """A generalised linear model of one value.
+    """A generalised linear model that predicts one value per row.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class AbstractRegressor(AbstractClusterRegressor, AbstractClusterModel):
 
     @answers_in_kind
     def predict(self, X: Any) -> Any:
-        """Return the predicted values, of a model of logarithms the means.
+        """Return the predicted values; with a log link, the means.
 
         Parameters
         ----------

@@ -24,18 +24,19 @@ class AbstractL1Regressor(AbstractRegressor):
     Parameters
     ----------
     alpha : float, default 1.0
-        Weight of the penalty, positive.
+        Weight of the penalty; positive.
     tol : float, default 1e-4
-        Largest duality gap, as a share of ``|y|^2 / n``, y about its mean if there is an intercept; as in scikit-learn.
+        Stop when the duality gap is at most ``tol`` times ``|y|^2 / n``, with y centred if there is an intercept. The
+        criterion is scikit-learn's.
     max_iter : int, default 1000
-        Most rounds, each of which minimises over a working set.
+        Maximum number of rounds. Each minimises over a working set.
 
     Attributes
     ----------
     sparse_coef_ : CSR matrix, shape (1, n_features)
         The coefficients.
     n_screened_ : int
-        Features that the certificates prove to have coefficient zero at every optimum.
+        Number of features whose coefficient is proven to be zero at every optimum.
     """
 
     alpha: float
@@ -57,7 +58,7 @@ class AbstractL1Regressor(AbstractRegressor):
         y : array-like or dask collection, shape (n_samples,)
             Targets; None where blocks or files hold them.
         sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of rows. Their sum does not matter, as in scikit-learn.
+            Weights of the rows, not negative. Only their ratios matter, as in scikit-learn.
 
         Returns
         -------
@@ -66,7 +67,7 @@ class AbstractL1Regressor(AbstractRegressor):
         Raises
         ------
         InvalidDataError
-            Weights are negative, or all zero.
+            Sample weights are negative, or all zero.
         InvalidParameterError
             A parameter is out of range.
         """
@@ -95,9 +96,11 @@ class Lasso(AbstractL1Regressor):
 
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2 + alpha |w|_1
 
-    with sample weights s: the objective of scikit-learn's class of this name. On a cluster, ranks add up numbers of
-    eight bytes: with p features p in a round, some five messages of up to two, and k (k + 3) / 2 for the matrix of a
-    working set of k features, unless all of them are in the last one; up to 100 features take one matrix in all.
+    with sample weights s. This is the objective of scikit-learn's class of the same name.
+
+    On a cluster, the ranks sum float64 numbers in every round. With p features, these are p for the gradient,
+    k (k + 3) / 2 for the matrix of a working set of k features, and about five messages of one or two. Rounds add only
+    the features that are new to the matrix; up to 100 features take one matrix in all.
 
     See Also
     --------
@@ -132,12 +135,13 @@ class ElasticNet(AbstractL1Regressor):
         1 / (2 sum_i s_i) sum_i s_i (y_i - x_i w - b)^2
             + alpha * l1_ratio * |w|_1 + alpha * (1 - l1_ratio) / 2 * |w|^2
 
-    with sample weights s: the objective of scikit-learn's class of this name. On a cluster as `Lasso`.
+    with sample weights s. This is the objective of scikit-learn's class of the same name. `Lasso` says what ranks of a
+    cluster exchange; here it is the same.
 
     Parameters
     ----------
     l1_ratio : float, default 0.5
-        Share of the L1 penalty, in (0, 1].
+        Share of the L1 norm in the penalty, in (0, 1].
 
     See Also
     --------

@@ -34,36 +34,38 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
         C sum_i s_i log(1 + exp(-y_i (x_i w + b))) + l1_ratio |w|_1 + (1 - l1_ratio) / 2 |w|^2
 
-    with y = -1 or 1 and s_i the weight of the row times that of its class; for more than two classes the cross-entropy
-    of the softmax of one score per class. This is the objective of scikit-learn's class of this name.
+    with y = -1 or 1 and s_i the weight of the row times that of its class. With more than two classes, the loss is the
+    cross-entropy of the softmax of one score per class. This is the objective of scikit-learn's class of the same name.
 
-    On a cluster, ranks add up numbers of eight bytes. With p features and an L1 penalty a round takes p of them,
-    k (k + 3) / 2 for the matrix of a working set of k features, and some ten messages of up to three. With K classes a
-    Newton step takes about 4 K p, and K (p + 1) for each step of conjugate gradients. Else a step takes 2 p, and once
-    or a few times a matrix of (p + 1)^2; beyond 1,500 features, p for each step of conjugate gradients instead.
+    On a cluster, the ranks sum float64 numbers. With p features, a step sends 2 p of them, and once or a few times a
+    matrix of (p + 1)^2; beyond 1,500 features, p for each step of conjugate gradients instead. With K > 2 classes, a
+    Newton step sends about 4 K p, and K (p + 1) for each step of conjugate gradients. With an L1 penalty, a round sends
+    p, k (k + 3) / 2 for the matrix of a working set of k features, and about ten messages of up to three.
 
     Parameters
     ----------
     C : float, default 1.0
-        Weight of the losses against the penalty.
+        Weight of the losses relative to the penalty; positive. A larger C regularises less.
     l1_ratio : float, default 0.0
-        Share of the L1 penalty, in [0, 1]: 0 is L2, 1 is L1. Above zero for two classes only.
+        Share of the L1 norm in the penalty, in [0, 1]: 0 is L2, 1 is L1. Above zero, only two classes are possible.
     class_weight : dict, "balanced" or None, default None
-        Weights of classes, one where a dict names none; "balanced" makes their sums of weights equal.
+        Weights of the classes; those that a dict leaves out have weight one. "balanced" gives all classes the same
+        total weight.
     tol : float, default 1e-4
-        Largest duality gap, as a share of the objective of a model with the intercept alone.
+        Stop when the duality gap is at most ``tol`` times the objective of a model with only an intercept.
     max_iter : int, default 100
-        Most steps.
+        Maximum number of steps.
     n_jobs : int or None, default None
-        Threads of a fit to two classes with L2 on many dense rows, which get the same model from any number of them;
-        other fits have one. None is one, -1 all cores. On a cluster how many workers to use; None is every one.
+        Number of threads: None is one, -1 one per core. Only fits of two classes with an L2 penalty on many dense rows
+        use more than one; the model does not depend on their number. On a cluster, the number of workers; None uses
+        all.
 
     Attributes
     ----------
     classes_ : array, shape (n_classes,)
-        Labels.
+        Labels, sorted.
     coef_ : array of float64, shape (1, n_features) or (n_classes, n_features)
-        Coefficients; of the second one of two classes.
+        Coefficients; with two classes, those of the second.
     intercept_ : array of float64, shape (1,) or (n_classes,)
         Intercepts.
 
@@ -105,7 +107,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         y : array-like or dask collection, shape (n_samples,)
             Labels; None where blocks or files hold them.
         sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of rows.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -114,7 +116,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         Raises
         ------
         InvalidDataError
-            There is one class only, or weights are negative or all zero.
+            There is only one class, or sample weights are negative or all zero.
         InvalidParameterError
             A parameter is out of range, or ``l1_ratio > 0`` with more than two classes.
         """
@@ -167,7 +169,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     @answers_in_kind
     def decision_function(self, X: Any) -> Any:
-        """Return the scores: log odds of the second class, or one score per class.
+        """Return the scores: with two classes the log odds of the second, otherwise one score per class.
 
         Parameters
         ----------
@@ -232,7 +234,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     @answers_in_kind
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithms of the probabilities of the classes, which do not underflow.
+        """Return the logarithms of the probabilities of the classes, computed without underflow.
 
         Parameters
         ----------

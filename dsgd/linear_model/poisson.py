@@ -27,19 +27,19 @@ class PoissonRegressor(AbstractRegressor):
 
         1 / sum_i s_i  sum_i s_i (exp(x_i w + b) - y_i (x_i w + b)) + alpha / 2 |w|^2
 
-    with sample weights s: the objective of scikit-learn's class of this name, but for a constant.
+    with sample weights s. Up to a constant, this is the objective of scikit-learn's class of the same name.
 
     Parameters
     ----------
     alpha : float, default 1.0
-        Weight of the penalty, positive.
+        Weight of the penalty; positive.
     max_iter : int, default 100
-        Most steps.
+        Maximum number of steps.
     tol : float, default 1e-4
-        Largest duality gap, as a share of half the mean deviance of a model with the intercept alone.
+        Stop when the duality gap is at most ``tol`` times half the mean deviance of a model with only an intercept.
     n_jobs : int or None, default None
-        Threads of a fit on many dense rows, which gets the same model from any number of them; other fits have one.
-        None is one, -1 all cores. On a cluster how many workers to use; None is every one.
+        Number of threads: None is one, -1 one per core. Only fits on many dense rows use more than one; the model does
+        not depend on their number. On a cluster, the number of workers; None uses all.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class PoissonRegressor(AbstractRegressor):
         y : array-like or dask collection, shape (n_samples,)
             Targets, not negative; None where blocks or files hold them.
         sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of rows. Their sum does not matter.
+            Weights of the rows, not negative. Only their ratios matter.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class PoissonRegressor(AbstractRegressor):
         Raises
         ------
         InvalidDataError
-            A target is negative, all of them are zero, or weights are negative or all zero.
+            A target is negative, all targets are zero, or sample weights are negative or all zero.
         InvalidParameterError
             A parameter is out of range.
         """

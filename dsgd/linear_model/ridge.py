@@ -26,18 +26,19 @@ class Ridge(AbstractRegressor):
 
         sum_i s_i (y_i - x_i w - b)^2 + alpha |w|^2
 
-    with sample weights s: the objective of scikit-learn's class of this name. Up to 1,500 columns, or dense rows, it is
-    solved by the Cholesky factor of the smaller Gram matrix, and else by conjugate gradients.
+    with sample weights s. This is the objective of scikit-learn's class of the same name. With at most 1,500
+    columns, or at most 1,500 dense rows, the solver factors the smaller Gram matrix (Cholesky). Otherwise it uses
+    conjugate gradients.
 
     Parameters
     ----------
     alpha : float, default 1.0
-        Weight of the penalty, positive.
+        Weight of the penalty; positive.
     max_iter : int, default 100
-        Most solutions of the linear system, of which each improves the last.
+        Maximum number of linear systems solved; each solution refines the previous one.
     tol : float, default 1e-8
-        Largest duality gap, as a share of ``sum_i s_i y_i^2``, y about its mean if there is an intercept. A Cholesky
-        factor gives a gap of rounding size whatever this is.
+        Stop when the duality gap is at most ``tol`` times ``sum_i s_i y_i^2``, with y centred if there is an intercept.
+        A Cholesky factor leaves a gap of the size of rounding errors, whatever ``tol`` is.
 
     Examples
     --------
@@ -65,7 +66,7 @@ class Ridge(AbstractRegressor):
         y : array-like or dask collection, shape (n_samples,)
             Targets; None where blocks or files hold them.
         sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of rows.
+            Weights of the rows, not negative.
 
         Returns
         -------
@@ -74,7 +75,7 @@ class Ridge(AbstractRegressor):
         Raises
         ------
         InvalidDataError
-            Weights are negative, or all zero.
+            Sample weights are negative, or all zero.
         InvalidParameterError
             A parameter is out of range.
         """

@@ -160,26 +160,83 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_if(_has("predict"))
     def predict(self, X: Any) -> Any:
-        """Return what the best estimator predicts."""
+        """Return what the best estimator predicts.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+            Rows, as the best estimator takes them.
+
+        Returns
+        -------
+        array, shape (n,)
+            Labels or values.
+        """
         return self._best().predict(X)
 
     @available_if(_has("decision_function"))
     def decision_function(self, X: Any) -> Any:
-        """Return the signed distances of the best estimator."""
+        """Return the decision values of the best estimator.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+            Rows, as the best estimator takes them.
+
+        Returns
+        -------
+        array, shape (n,) or (n, n_outputs)
+            Decision values, in the shape that the estimator gives them.
+        """
         return self._best().decision_function(X)
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities of the best estimator."""
+        """Return the class probabilities of the best estimator.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+            Rows, as the best estimator takes them.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of `classes_`.
+        """
         return self._best().predict_proba(X)
 
     @available_if(_has("predict_log_proba"))
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithms of the probabilities of the best estimator."""
+        """Return the logarithms of the class probabilities of the best estimator.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+            Rows, as the best estimator takes them.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Logarithms, in the order of `classes_`.
+        """
         return self._best().predict_log_proba(X)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the score of the best estimator by the metric of the search."""
+        """Return the score of the best estimator by the metric of the search.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+        y : array-like, shape (n,)
+            Targets.
+
+        Returns
+        -------
+        float
+            The score; larger is better.
+        """
         best = self._best()
         if self.multimetric_:
             scorer = self.scorer_[self._chooser()] if not callable(self.refit) else best.score
@@ -195,12 +252,12 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
     @property
     def n_features_in_(self) -> int:
-        """Columns that the best estimator has seen."""
+        """Number of features that the best estimator was fitted on."""
         return int(self._best().n_features_in_)
 
     @property
     def feature_names_in_(self) -> AnyArray:
-        """Their names."""
+        """Names of these features, if X had names."""
         names: AnyArray = self._best().feature_names_in_
         return names
 

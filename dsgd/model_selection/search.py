@@ -56,66 +56,68 @@ _OWN_SCORES = {True: "accuracy", False: "r2"}
 class SGDSearchCV(AbstractSearchCV):
     """Search for parameters of `SGDClassifier` or `SGDRegressor` that trains all candidates on all folds in one pass.
 
-    It is used as `sklearn.model_selection.GridSearchCV`, and with ``factor=`` as its successive halving. All models are
-    columns of one weight matrix: an epoch reads the rows once, however many candidates and folds there are. See
-    :doc:`/model-selection`.
+    Use it like `sklearn.model_selection.GridSearchCV` or, with ``factor=``, like scikit-learn's successive halving. All
+    models are columns of one weight matrix: an epoch reads the rows once, however many candidates and folds there are.
+    See :doc:`/model-selection`.
 
-    Every model is trained as ``fit`` of its candidate on one rank, on the rows of its fold: the same steps, rates and
-    stopping rule. Rows come in the order of a fit on *all* rows, those that the fold holds out left away. With
-    ``shuffle=False`` that is the order of a fit on the rows of the fold, so both give the same model but for rounding
-    (sums are taken in another order); with ``shuffle=True`` that fit would draw another order, and scores differ as
-    those of two seeds do.
+    Every model is trained as ``fit`` would train its candidate on one rank, on the training rows of its fold: with the
+    same steps, rates and stopping rule. Rows are visited in the order of a fit on *all* rows, without those that the
+    fold holds out. With ``shuffle=False`` this is also the order of a fit on the rows of the fold, and both give the
+    same model up to rounding. With ``shuffle=True`` that fit would draw another order, and scores differ as those of
+    two seeds do.
 
-    With a `client` of the estimator, or dask collections, the ranks of the cluster train all columns on their own rows
-    and average them in one message where `sync` of the estimator says: every model is that of ``fit`` on as many ranks.
+    If the estimator has a `client`, or X is a dask collection, the ranks of the cluster train all columns on their own
+    rows and average them in one message whenever `sync` of the estimator says so. Every model is that of ``fit`` on as
+    many ranks.
 
     Parameters
     ----------
     estimator : SGDClassifier or SGDRegressor
-        Of dsgd, not fitted. Parameters that candidates do not have are its own, and so are `client` and `sync`; on a
-        cluster `sync`, which candidates may have too, is None, a number of samples, `dsgd.sync.LocalSGD` or
-        `dsgd.sync.EpochAveraging`.
+        An estimator of dsgd, not fitted. It supplies the parameters that candidates leave out, among them `client` and
+        `sync`. On a cluster `sync`, which candidates may set, too, is None, a number of samples, `dsgd.sync.LocalSGD`
+        or `dsgd.sync.EpochAveraging`.
     param_grid : dict, list of dict, or iterable of dict
         A grid as `GridSearchCV` takes it, or the candidates themselves, such as a
-        `sklearn.model_selection.ParameterSampler`. They may differ in alpha, penalty, l1_ratio, loss, epsilon,
+        `sklearn.model_selection.ParameterSampler`. Candidates may differ in alpha, penalty, l1_ratio, loss, epsilon,
         learning_rate, eta0, power_t, class_weight, fit_intercept, max_iter, tol and n_iter_no_change; on a cluster in
         sync, too.
     factor : float or None, default None
-        With a number above 1, only one candidate in `factor` goes on after `min_epochs` epochs, one in its square after
-        `factor` times as many, and so on (successive halving). None trains all candidates to their end.
+        If above 1, only the best ``1 / factor`` of the candidates continue after `min_epochs` epochs, the best
+        ``1 / factor**2`` after ``factor * min_epochs``, and so on (successive halving). None trains all to the end.
     min_epochs : int, default 1
-        Epochs before the first candidates are dropped.
+        Number of epochs before the first candidates are dropped.
     scoring : str, callable, list, dict or None, default None
-        As of `GridSearchCV`, but that a callable returns one number. None is accuracy, or R2 of a regressor. Sample
-        weights count in scores too, as far as scorers take them. On a cluster only None, "accuracy" and "r2".
+        As of `GridSearchCV`, except that a callable must return one number. None is accuracy, or R2 for a regressor.
+        Sample weights count in scores, too, if the scorer takes them. On a cluster only None, "accuracy" and "r2".
     n_jobs : int or None, default None
-        Threads that share the columns (None: 1, -1: one per core). It changes no bit of the results. The last fit has
-        the `n_jobs` of the estimator, which on a cluster is the number of ranks in the search, too.
+        Number of threads that share the columns (None: 1, -1: one per core). Results do not depend on it, to the bit.
+        The final fit has the `n_jobs` of the estimator; on a cluster, this is the number of ranks of the search, too.
     refit : bool, str or callable, default True
         As of `GridSearchCV`: whether the best candidate is fitted on all rows; by which metric, if there are several;
         or a function of `cv_results_` that returns the index of the best.
     cv : int, splitter, iterable or None, default None
-        As of `GridSearchCV`. Splits may overlap; rows in neither part are in neither part.
+        As of `GridSearchCV`. Splits may overlap. Rows that a split has in neither part are not used for it.
     error_score : float or "raise", default nan
-        The score of a model that leaves the range of numbers.
+        Score of a model that leaves the range of numbers.
     return_train_score : bool, default False
-        Whether to score on the training rows too.
+        Whether to compute scores on the training rows as well.
 
     Attributes
     ----------
     cv_results_ : dict
-        As of `GridSearchCV`, with ``mean_n_iter``, the epochs of a candidate, and ``rung``, how often it went on. A
-        model's ``fit_time`` is its share of the seconds of the epochs that it took part in, the same for all columns
-        of an epoch. Candidates of a later rung rank before others. On a cluster with ``mean_rounds``, how often the
-        models of a candidate were averaged, and ``mean_bytes_sent``, what all ranks sent for one of them.
+        As of `GridSearchCV`, and ``mean_n_iter``, the epochs of a candidate. With `factor` also ``rung``, how often it
+        was kept; candidates of a later rung rank before others. A model's ``fit_time`` is its share of the seconds of
+        the epochs that it took part in, the same for all columns of an epoch. On a cluster also ``mean_rounds``, how
+        often the models of a candidate were averaged, and ``mean_bytes_sent``, the bytes that all ranks sent for one
+        of them.
     best_estimator_, best_score_, best_params_, best_index_, scorer_, n_splits_, refit_time_, multimetric_
         As of `GridSearchCV`.
     n_epochs_ : int
-        Epochs of the search: passes over the rows.
+        Number of epochs of the search, which are passes over the rows.
     ledger_ : dsgd.Ledger
-        Seconds and bytes of all ranks; of a search on a cluster. Pickles leave it out.
+        Seconds and bytes of all ranks, after a search on a cluster. It is not pickled.
     classes_ : array
-        Labels of the best estimator, if it classifies.
+        Labels of the best estimator, if it is a classifier.
     n_features_in_, feature_names_in_
         As of the best estimator.
 
@@ -170,9 +172,10 @@ class SGDSearchCV(AbstractSearchCV):
         X : array, sparse matrix, DataFrame, Rows, dask array or list of delayed blocks, shape (n_samples, n_features)
             Rows; `Rows` for a search in this process.
         y : array-like or dask array, shape (n_samples,)
-            Targets; None where `Rows` or blocks hold them. Splits are made here: targets of a cluster are fetched.
+            Targets; None where `Rows` or blocks hold them. Splits are made in this process, so targets on a cluster are
+            fetched.
         groups : array-like or None, shape (n_samples,)
-            For splitters that keep groups together; in this process.
+            Groups, for splitters that keep them together; not on a cluster.
         sample_weight : array-like or None, shape (n_samples,)
             Weights of the rows, in training and in scores.
 
@@ -183,9 +186,9 @@ class SGDSearchCV(AbstractSearchCV):
         Raises
         ------
         InvalidParameterError
-            A parameter, or one of a candidate, has a value that it cannot have.
+            A parameter, or one of a candidate, has an invalid value.
         IncompatiblePartsError
-            Candidates differ in what columns have in common, or the estimator has what columns do without.
+            Candidates differ in a parameter that must be common, or the estimator has an unsupported parameter.
         InvalidDataError
             The rows cannot be trained on, a split has no rows of a class, or a model left the range of numbers and
             ``error_score="raise"``.

@@ -38,45 +38,46 @@ __all__ = ["SVMSearchCV"]
 
 
 class SVMSearchCV(AbstractSearchCV):
-    """Search for parameters of `dsgd.svm.SVC` or `dsgd.svm.SVR` that solves the C of each fold one from another.
+    """Search for parameters of `dsgd.svm.SVC` or `dsgd.svm.SVR` in which each C starts from the solution of the last.
 
-    It is used as `sklearn.model_selection.GridSearchCV`. Every model is that of a fit of its candidate on the training
-    rows of its fold, to ``tol``: what is shared shortens the way and not the proof. Candidates may differ in any
-    parameters; those that differ in C alone share their work. See :ref:`A grid inside a cross-validation <svm-search>`.
+    Use it like `sklearn.model_selection.GridSearchCV`. Every model is that of a fit of its candidate on the training
+    rows of its fold, to ``tol``: shared work makes the solver faster, but the final check of all rows is the same.
+    Candidates may differ in any parameters; those that differ only in C share work. See :ref:`A grid inside a
+    cross-validation <svm-search>`.
 
     Parameters
     ----------
     estimator : SVC or SVR
-        Of dsgd, not fitted. Parameters that candidates do not have are its own. With ``client`` each fold is solved by
-        a gang of its workers, one fold after another.
+        An estimator of dsgd, not fitted. It supplies the parameters that candidates leave out. With ``client``, the
+        workers solve each fold together, one fold after another.
     param_grid : dict, list of dict, or iterable of dict
         A grid as `GridSearchCV` takes it, or the candidates themselves, such as a
         `sklearn.model_selection.ParameterSampler`.
     scoring : str, callable, list, dict or None, default None
-        As of `GridSearchCV`, but that a callable returns one number. None is accuracy, or R2 of a regressor. Sample
-        weights count in scores too, as far as scorers take them.
+        As of `GridSearchCV`, except that a callable must return one number. None is accuracy, or R2 for a regressor.
+        Sample weights count in scores, too, if the scorer takes them.
     n_jobs : int or None, default None
-        Threads that solve chains side by side, each with a cache of its own (None: 1, -1: one per core). Of several,
-        each solves on its own thread; with one, a chain has the `n_jobs` of the estimator, as the last fit always has.
+        Number of threads (None: 1, -1: one per core). With several, each solves a chain of its own, with a cache of its
+        own. With one, a chain has the `n_jobs` of the estimator, as the final fit always has.
     refit : bool, str or callable, default True
         As of `GridSearchCV`: whether the best candidate is fitted on all rows; by which metric, if there are several;
         or a function of `cv_results_` that returns the index of the best.
     cv : int, splitter, iterable or None, default None
         As of `GridSearchCV`.
     error_score : float or "raise", default nan
-        The score of a model that cannot be trained on the rows of its fold.
+        Score of a model that cannot be trained on the rows of its fold.
     return_train_score : bool, default False
-        Whether to score on the training rows too.
+        Whether to compute scores on the training rows as well.
 
     Attributes
     ----------
     cv_results_ : dict
-        As of `GridSearchCV`. A model's ``fit_time`` is what its point added; that of a model that is the same as at a
-        smaller C is zero.
+        As of `GridSearchCV`. A model's ``fit_time`` is the time its C added to the chain; it is zero if the model is
+        the same as at a smaller C.
     best_estimator_, best_score_, best_params_, best_index_, scorer_, n_splits_, refit_time_, multimetric_
         As of `GridSearchCV`.
     classes_ : array
-        Labels of the best estimator, if it classifies.
+        Labels of the best estimator, if it is a classifier.
     n_features_in_, feature_names_in_
         As of the best estimator.
 
@@ -123,7 +124,7 @@ class SVMSearchCV(AbstractSearchCV):
         y : array-like, shape (n_samples,)
             Targets.
         groups : array-like or None, shape (n_samples,)
-            For splitters that keep groups together.
+            Groups, for splitters that keep them together.
         sample_weight : array-like or None, shape (n_samples,)
             Weights of the rows, in training and in scores.
 
@@ -134,7 +135,7 @@ class SVMSearchCV(AbstractSearchCV):
         Raises
         ------
         InvalidParameterError
-            A parameter, or one of a candidate, has a value that it cannot have.
+            A parameter, or one of a candidate, has an invalid value.
         IncompatiblePartsError
             The estimator is to write checkpoints.
         InvalidDataError

@@ -65,7 +65,8 @@ def blocks(language: str, part: str) -> str:
 
 def by_machine(part: str) -> dict[str, str]:
     """Return the command of each machine in one part of the page."""
-    return dict(re.findall(r"^(\w+)\$ (.*)$", blocks("console", part), re.MULTILINE))
+    commands = re.sub(r"\\\n\s*", "", blocks("console", part))  # a command may go on in the next line
+    return dict(re.findall(r"^(\w+)\$ (.*)$", commands, re.MULTILINE))
 
 
 def train_on(names: Sequence[str], programs: Mapping[str, str], client: str, code: str, folder: Path) -> dict[str, Any]:

@@ -27,9 +27,7 @@ def _cells(path: Path, kind: str) -> list[str]:
 
 @notebooks
 def test_nothing_of_a_run_is_kept(path: Path) -> None:
-    """A notebook is of format 4.5, with cells of text and code, no output or count, and no metadata but
-    its kernel and what its pictures show.
-    """
+    """A notebook of format 4.5 has no output or count, and no metadata but its kernel and what its pictures show."""
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     assert sorted(notebook) == ["cells", "metadata", "nbformat", "nbformat_minor"]
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
