@@ -172,7 +172,7 @@ def categories(table: Table, name: Any) -> Coded:
     if table.kind(name) != "date":
         return table.coded(name)
     us, missing = table.microseconds(name)
-    codes = np.full(len(us), -1, np.int32)
+    codes: AnyArray = np.full(len(us), -1, np.int32)
     found, codes[~missing] = np.unique(us[~missing], return_inverse=True)
     return Coded(codes, np.datetime_as_string(found.astype("datetime64[us]"), unit="auto").tolist())
 

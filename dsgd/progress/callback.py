@@ -112,11 +112,11 @@ class Audience:
         error : exception or None
             What the fit raises. It goes before anything that a callback raises now.
         """
-        problem: Exception | None = None
+        problem: BaseException | None = None
         for callback in reversed(self._begun):
             try:
                 callback.on_end(self._estimator, error)
-            except Exception as raised:
+            except BaseException as raised:  # an interrupt too: others have runs to close
                 problem = problem or raised
         self._begun.clear()
         if problem is not None and error is None:

@@ -31,7 +31,9 @@ def kernel_machine_from_sklearn(kind: Any, given: Any) -> Any:
     model = of_peer(kind, getattr(svm, kind.__name__), given)
     copied(model, given, (*_SHARED, "class_weight_", "shape_fit_", "fit_status_", "support_"))
     model._gamma = float(given._gamma)
-    model._n_support = np.array(given.n_support_, dtype=np.int32)
+    # Without classes, theirs of sparse rows counts no vectors: it is whatever was in memory.
+    counts = given.n_support_ if hasattr(given, "classes_") else [len(given.support_)]
+    model._n_support = np.array(counts, dtype=np.int32)
     model.support_vectors_ = _support_vectors(model, given)
     model._is_sparse = sp.issparse(model.support_vectors_)
     if hasattr(model, "classes_"):

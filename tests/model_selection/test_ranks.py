@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from dsgd import Rows, SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.local.order import spans
 from dsgd.model_selection import SGDSearchCV, ranks
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, EpochAveraging, LocalSGD
@@ -74,7 +75,8 @@ def models(monkeypatch):
             (X, SIGNAL, None),
         ),
         (
-            clone(REGRESSOR).set_params(sync=LocalSGD(7, rates="pooled")),
+            # So high that the lengths of the rows limit what pooled rates gain.
+            clone(REGRESSOR).set_params(sync=LocalSGD(7, rates="pooled"), eta0=0.05),
             {"learning_rate": ["constant", "invscaling", "triangular"], "loss": ["squared_error", "huber"]},
             (X.astype(np.float32), SIGNAL, None),
         ),
@@ -130,6 +132,37 @@ def test_of_shuffled_arrays_each_row_keeps_its_part(models):
         for kind, rows in zip(("train", "test"), SPLITS[number % 3], strict=True):
             score = search.cv_results_[f"split{number % 3}_{kind}_score"][number // 3]
             assert score == pytest.approx(known.score(X[rows], y[rows], WEIGHTS[rows]))
+
+
+def test_rounds_of_shuffled_rows_have_the_same_steps(monkeypatch):
+    """In whatever order a rank walks its rows, each round of a split has as many of its training rows, but for one."""
+    steps = []
+
+    class Counted(ranks.SharedTraining):
+        def _places(self, number, rounds):
+            places = super()._places(number, rounds)
+            walk = np.concatenate([np.arange(low, high) for low, high in spans(self._order, 0, self._shard.n_rows)])
+            assert (np.sort(walk) == np.arange(self._shard.n_rows)).all()
+            trained = self._kept[number][walk] != 0
+            steps.append([np.count_nonzero(trained[low:high]) for low, high in pairwise(places)])
+            assert sum(steps[-1]) == np.count_nonzero(trained)
+            return places
+
+    monkeypatch.setattr(ranks, "SharedTraining", Counted)
+    model = SGDClassifier(random_state=1, max_iter=3, tol=None, sync=LocalSGD(9), client=SimulatedCluster(2))
+    SGDSearchCV(model, {"alpha": [1e-2]}, cv=SPLITS, refit=False).fit(X, Y)
+    assert len(steps) == 2 * 3 * len(SPLITS)
+    assert all(len(each) > 5 and max(each) - min(each) <= 1 for each in steps)
+
+
+def test_periods_by_default_are_those_of_a_fit_on_as_sparse_rows():
+    """Of rows with few entries for each weight a round has more: the training rows of all ranks say how many."""
+    rows, y = sp.random(6000, 2000, 1e-3, format="csr", random_state=0), np.arange(6000) % 2
+    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2), max_iter=1, tol=None)
+    search = SGDSearchCV(model, {"alpha": [1e-2]}, cv=[(np.arange(4800), np.arange(4800, 6000))], refit=False)
+    search.fit([(rows[:3000], y[:3000]), (rows[3000:], y[3000:])])
+    fitted = clone(model).fit([(rows[:3000], y[:3000]), (rows[3000:4800], y[3000:4800])])
+    assert search.cv_results_["mean_rounds"].tolist() == [fitted.ledger_.totals()["rounds"]] == [1]
 
 
 def test_halving_and_the_last_fit():

@@ -35,10 +35,11 @@ def links() -> list[str]:
 @pytest.mark.parametrize(
     ("hosts", "workers_per_host", "network", "wire"),
     [
+        (2, 1, [], "tcp"),
         (2, 2, ["--protect", "tls"], "shm+tcp"),
         (2, 1, ["--only-worker-port", "--protect", "hmac"], "rpc"),
     ],
-    ids=["two hosts of two with TLS", "two hosts with codes behind firewalls"],
+    ids=["two hosts", "two hosts of two with TLS", "two hosts with codes behind firewalls"],
 )
 def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, workers_per_host, network, wire):
     """Ranks on several hosts train over 1 Gbit/s, past firewalls, with TLS or codes, to the bits of threads."""

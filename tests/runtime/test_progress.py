@@ -177,6 +177,33 @@ def test_an_error_at_the_end_does_not_hide_another(rows: Any) -> None:
     assert "a callback raised OSError: no room" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("raised", [ValueError("no"), KeyboardInterrupt()])
+def test_every_callback_ends_whatever_another_raises(rows: Any, raised: BaseException) -> None:
+    """An error or an interrupt at the end of one comes out of ``fit`` when those that began before it have ended."""
+    ends = []
+
+    class Ending:
+        def __init__(self, error: BaseException | None) -> None:
+            self.error = error
+
+        def on_begin(self, estimator: Any) -> None:
+            pass
+
+        def on_event(self, estimator: Any, event: Any) -> None:
+            pass
+
+        def on_end(self, estimator: Any, error: BaseException | None) -> None:
+            ends.append(error)
+            if self.error is not None:
+                raise self.error
+
+    model = SGDClassifier(max_iter=1, tol=None).set_callbacks(Ending(None), Ending(raised), Ending(None))
+    with pytest.raises(type(raised)) as caught:
+        model.fit(*rows)
+    assert caught.value is raised
+    assert ends == [None, None, None]
+
+
 def test_clones_share_callbacks_and_pickles_keep_them(rows: Any) -> None:
     """A clone tells the same callback; a line that is pickled can be used; none are left after set_callbacks()."""
     notes = Notes()
