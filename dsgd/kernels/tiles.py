@@ -4,8 +4,8 @@ The problem: a panel visits a block of rows twice, for the predictions ``X w`` a
 compiler makes vectors of load and store a sum for every few products, and took twice as long.
 
 Layout: the weights are (n_features, WIDTH), and `scratch` has the predictions of the rows of a block, their steps from
-`STEPS` on, and the products of its rows with each other from `GRAM` on. ``X w`` takes eight rows and a vector of
-columns (`dsgd.kernels.lanes`) at a time, or four where registers are few, ``X' s`` four.
+`STEPS` on, and the products of its rows with each other from `GRAM` on. ``X w`` and ``X' s`` take eight rows and a pair
+of vectors of columns (`dsgd.kernels.lanes`) at a time, or four rows and one vector where registers are few.
 
 A column has the same bits in any panel and at any place in it: vectors do not mix columns, and sums are taken in the
 order that is written.
@@ -123,9 +123,9 @@ def _predict_four(
 
 
 def _eight_rows(load: Callable[..., Any], zeros: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return what do `_predict_four` and `_add_four` for eight rows at once, on one value or pair of columns.
+    """Return how a block of eight rows is visited where registers are many, one value, or pair, of columns at a time.
 
-    Where there are registers for that. Both take the place of the first row in the block to be zero.
+    The first function writes predictions as `predict_dense` does, the other adds to the weights as `add_dense` does.
     """
 
     @_in_order
