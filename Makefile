@@ -39,9 +39,9 @@ demo: $(STAMPS)/demo ## run two studies on worker processes: tables, and reports
 claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/
 	$(BIN)/dsgd claims --out claims/
 
-# Three processes, for two cores: one runs the tests that start clusters, which mostly wait, and so do many of the rest.
+# Two processes: one runs the tests that start clusters, the other all the rest.
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 # Kernels that another Numba has compiled lie apart: the two would take turns replacing each other's. Old versions warn
 # of what newer ones of their own requirements deprecate.
