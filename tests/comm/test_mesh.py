@@ -20,12 +20,13 @@ from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.comm import AbortFlag
 from dsgd.comm.frames import job_code
 from dsgd.comm.sockets import listener as listener_module
+from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.listener import Listener, split_address
 from dsgd.comm.sockets.mesh import FULL_MESH, first_peers
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
-from gangs import TOKEN, connect_tcp, connect_with, gang, raise_first, run_ranks
+from gangs import TOKEN, _Exchange, connect_tcp, connect_with, gang, raise_first, relayed_gang, run_ranks
 
 SIZES = (1, 2, 3, 5, 8, 9, 12, 16, 33, 64, 100, 1024)
 
@@ -268,3 +269,24 @@ def test_a_crowd_of_strangers_does_not_push_out_peers() -> None:
             listener.look(None, job_code("job"), 0)
         assert listener.refused["crowd"] > 0
         assert [guest.record.rank for guest in listener.look(None, job_code("job"), 0) if guest.record] == [1]
+
+
+def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose first words come too late, past busy workers, connects once more."""
+    tried: list[tuple[int, int]] = []
+    plain = _Exchange.detour
+
+    def detour(exchange: _Exchange, rank: int) -> Detour:
+        def slow_at_first(peer: int) -> socket.socket:
+            sock = plain(exchange, rank).open(peer)
+            tried.append((rank, peer))
+            if len(tried) == 1:
+                time.sleep(listener_module.GUEST_S + 0.4)
+            return sock
+
+        return Detour(slow_at_first, always=True)
+
+    monkeypatch.setattr(_Exchange, "detour", detour)
+    with relayed_gang(3) as (transports, _):
+        assert all(transport.is_complete for transport in transports)
+    assert sorted(tried) == sorted([(1, 0), (2, 0), (2, 1), tried[0]])

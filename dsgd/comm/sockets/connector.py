@@ -137,8 +137,7 @@ class Connector:
                 link = self._direct(peer, address, deadline)
                 if link is not None:
                     return link
-            assert self._detour is not None  # _direct has raised otherwise
-            return self._meet(self._detour.open(peer), peer, f"{address} (through its worker)", deadline, relayed=1)
+            return self._through_worker(peer, f"{address} (through its worker)", deadline)
         except TimeoutError as error:
             raise GangTimeoutError(
                 f"rank {rank} could not join {who} within {deadline.limit_s:g} s: it does not answer."
@@ -178,6 +177,20 @@ class Connector:
             str(problem) or type(problem).__name__,
         )
         return None
+
+    def _through_worker(self, peer: int, address: str, deadline: Deadline) -> Link:
+        """Connect to a peer by the detour and greet it; again if it has lost patience, as records pass busy workers."""
+        assert self._detour is not None  # _direct has raised otherwise
+        attempt = 0
+        while True:
+            try:
+                return self._meet(self._detour.open(peer), peer, address, deadline, relayed=1)
+            except ConnectionError:
+                self._abort.check()
+                attempt += 1
+                if attempt == _N_TRIES:
+                    raise
+                time.sleep(_LOOK_UP_S * attempt)
 
     def _reach(self, address: str, deadline: Deadline) -> socket.socket:
         # In slices, because nothing wakes a thread that is still connecting.
