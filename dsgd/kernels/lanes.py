@@ -85,31 +85,28 @@ def _spread(builder: Any, number: Any, vector: Any) -> Any:
     return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
 
 
-def _loads(n: int) -> Any:
-    """Return how values of a width are read: the typing of an intrinsic."""
+def _load(array: Any, n: int) -> Any:
+    """Return the typing of an intrinsic that reads a value, n times as wide as `LANE_BYTES`, from a flat array."""
 
-    def typed(typing_context: Any, array: Any, place: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array, place = arguments
-            kind, vector = signature.args[0], _vector(signature.return_type)
-            pointer = _pointer(context, builder, kind, array, place, vector)
-            return builder.load(pointer, align=kind.dtype.bitwidth // 8)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place = arguments
+        kind, vector = signature.args[0], _vector(signature.return_type)
+        pointer = _pointer(context, builder, kind, array, place, vector)
+        return builder.load(pointer, align=kind.dtype.bitwidth // 8)
 
-        return _Lanes(array.dtype, n)(array, types.uint64), generate
-
-    return typed
+    return _Lanes(array.dtype, n)(array, types.uint64), generate
 
 
 @intrinsic
 def load(typing_context: Any, array: Any, place: Any) -> Any:
     """Return the numbers of a flat array from a place on."""
-    return _loads(1)(typing_context, array, place)
+    return _load(array, 1)
 
 
 @intrinsic
 def load_pair(typing_context: Any, array: Any, place: Any) -> Any:
     """Do what `load` does for a pair."""
-    return _loads(2)(typing_context, array, place)
+    return _load(array, 2)
 
 
 @intrinsic
@@ -140,28 +137,25 @@ def store(typing_context: Any, array: Any, place: Any, lanes: Any) -> Any:
     return types.void(array, types.uint64, lanes), generate
 
 
-def _zeros(n: int) -> Any:
-    """Return how zeros of a width are made: the typing of an intrinsic."""
+def _zeros(array: Any, n: int) -> Any:
+    """Return the typing of an intrinsic that makes a value of zeros, n times as wide as `LANE_BYTES`."""
 
-    def typed(typing_context: Any, array: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return ir.Constant(_vector(signature.return_type), None)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(_vector(signature.return_type), None)
 
-        return _Lanes(array.dtype, n)(array), generate
-
-    return typed
+    return _Lanes(array.dtype, n)(array), generate
 
 
 @intrinsic
 def zeros(typing_context: Any, array: Any) -> Any:
     """Return zeros of the dtype of an array."""
-    return _zeros(1)(typing_context, array)
+    return _zeros(array, 1)
 
 
 @intrinsic
 def zeros_pair(typing_context: Any, array: Any) -> Any:
     """Do what `zeros` does for a pair."""
-    return _zeros(2)(typing_context, array)
+    return _zeros(array, 2)
 
 
 @intrinsic

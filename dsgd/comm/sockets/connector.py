@@ -185,7 +185,7 @@ class Connector:
         while True:
             try:
                 return self._meet(self._detour.open(peer), peer, address, deadline, relayed=1)
-            except ConnectionError:
+            except (ConnectionError, ssl.SSLEOFError):
                 self._abort.check()
                 attempt += 1
                 if attempt == _N_TRIES:
