@@ -39,6 +39,7 @@ class PublishedShape:
     twin: Twin
 
 
+#: Published sets that can be made: their shapes, and recipes for rows like theirs.
 TWINS: dict[str, PublishedShape] = {
     "ijcnn1": PublishedShape(49_990, 91_701, Twin(22, 13 / 22, 0.097, noise=0.03, separation=0.5)),
     "webspam": PublishedShape(280_000, 70_000, Twin(254, 0.3352, 0.6063, noise=0.04, separation=0.5, unit_norm=True)),

@@ -26,6 +26,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "command_help",
     "diffs",
+    "formulas",
     "llms",
     "offline",
     "public_names",

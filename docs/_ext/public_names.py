@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from types import FunctionType, GenericAlias
+from types import FunctionType, GenericAlias, ModuleType, UnionType
 from typing import Any
 
 from docutils import nodes
@@ -27,6 +27,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyXRefRole
 from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
@@ -41,6 +42,7 @@ _DOCUMENTED_AS_COMMANDS = ("dsgd.cli", "dsgd.__main__")
 _PRIVATE = ("__version__",)
 _METHODS = (FunctionType, property, cached_property, classmethod, staticmethod)
 _GENERATED = "generated"
+_LONGEST_VALUE = 60  # characters; beyond that a value tells nobody anything
 
 logger = logging.getLogger(__name__)
 
@@ -145,23 +147,51 @@ def _link(module: str, name: str) -> str:
 
 def _about(module: str, name: str) -> str:
     item = getattr(importlib.import_module(module), name)
-    if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
-        return f"A type: ``{item}``."
     if isinstance(item, (Source, Statement)):
         return _said(item)
-    if not callable(item):
-        return f"``{item!r}``" if isinstance(item, int | float | str) else _constant(item)
+    if _is_type(item) or not callable(item):
+        return _first_sentence(_comment(module, name) or _value(item))
     return _sentence(item)
 
 
-def _constant(item: Any) -> str:
-    return f"A constant, {len(item)} entries." if isinstance(item, Mapping | tuple | frozenset) else "A constant."
+def _is_type(item: Any) -> bool:
+    """Return whether something is a type that is made of others."""
+    return isinstance(item, GenericAlias | UnionType) or hasattr(item, "__origin__")
+
+
+def _comment(module: str, name: str) -> str:
+    """Return what the comment above a constant says where it is made, if that is not the module that documents it."""
+    key = (name, id(_item(module, name)))
+    places = [origin for origin, public in _homes() if (public, id(_item(origin, public))) == key]
+    comments = (ModuleAnalyzer.for_module(place).find_attr_docs().get(("", name)) for place in places)
+    return " ".join(" ".join(next(filter(None, comments), [])).split())
+
+
+def _item(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _value(item: Any) -> str:
+    """Return what can be said of a constant itself: what it is made of, or its entries if they are names."""
+    if isinstance(item, ModuleType):
+        return _sentence(item)
+    if _is_type(item):
+        return f"A type: ``{item}``."
+    if not isinstance(item, Mapping | tuple | frozenset):
+        return f"``{item!r}``" if isinstance(item, int | float | str) else ""
+    entries = sorted(item) if isinstance(item, frozenset) else list(item)
+    are_names = all(isinstance(entry, int | float | str) for entry in entries)
+    names = ", ".join(f"``{entry!r}``" for entry in entries)
+    return f"{len(entries)} entries: {names}." if are_names else f"{len(entries)} entries."
 
 
 def _sentence(item: Any) -> str:
     """Return the first sentence of a docstring, in one line."""
-    first = (inspect.getdoc(item) or "").partition("\n\n")[0]
-    return re.split(r"(?<=\.)\s", " ".join(first.split()) + " ", maxsplit=1)[0].rstrip() or "\\ "
+    return _first_sentence((inspect.getdoc(item) or "").partition("\n\n")[0])
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", " ".join(text.split()) + " ", maxsplit=1)[0].rstrip() or "\\ "
 
 
 def _page_of(module: str, name: str) -> str:
@@ -240,8 +270,6 @@ def _write_pages(app: Sphinx) -> None:
 
 def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
     """Return the directive for what Sphinx does not see as a member, with `take_all` for anything; else nothing."""
-    if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
-        return [f".. py:data:: {name}", f"   :module: {module}", "", f"   A type: ``{item}``.", ""]
     if isinstance(item, (Source, Statement)):
         return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {_said(item)}", ""]
     defined = getattr(item, "_defn", None)
@@ -249,11 +277,14 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
         arguments = ", ".join(list(inspect.signature(defined).parameters)[1:])
         about = [f"   {line}" for line in (inspect.getdoc(defined) or "").splitlines()]
         return [f".. py:function:: {name}({arguments})", f"   :module: {module}", "", *about, ""]
-    if callable(item):
+    if callable(item) and not _is_type(item):
         kind = "autoclass" if isinstance(item, type) else "autofunction"
         return [f".. {kind}:: {module}.{name}", ""] if take_all else []
-    value = [] if isinstance(item, int | float | str) else ["   :no-value:"]
-    return [f".. autodata:: {module}.{name}", *value, ""]
+    shown = repr(item) if isinstance(item, int | float | str) else ""
+    value = [f"   :value: {shown}"] if 0 < len(shown) <= _LONGEST_VALUE else []
+    told = [_comment(module, name), *([] if value else [_value(item)])]
+    about = [line for text in told if text for line in ("", f"   {text}")]
+    return [f".. py:data:: {name}", f"   :module: {module}", *value, *about, ""]
 
 
 def _said(item: Source | Statement) -> str:
@@ -274,13 +305,6 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
         return None
     elsewhere = _homes()[module, name] != module
     return elsewhere or bool(_entry(module, name, obj, take_all=False))
-
-
-def _forget_type(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Drop what a constant without a comment would say: the docstring of `int` or of another type of Python's."""
-    del app, name, options
-    if what == "data" and lines and lines[0].strip() == (inspect.getdoc(type(obj)) or "\n").splitlines()[0].strip():
-        lines.clear()
 
 
 def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
@@ -314,6 +338,18 @@ def _check(app: Sphinx, env: BuildEnvironment) -> None:
         if f"{home}.{name}" not in documented:
             page = Path(env.srcdir) / "api"
             logger.warning("public name %s.%s is on no page of the reference (%s)", home, name, page)
+    for home, name in _constants(Path(env.srcdir) / "api"):
+        if not _comment(home, name):
+            logger.warning("constant %s.%s has no comment (#: ...) that says what it is", home, name)
+
+
+def _constants(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the constants and types that have pages of their own."""
+    for home in sorted({module for page in folder.glob("*.rst") for module in _named_on(page)}):
+        for name in _owned(home):
+            item = _item(home, name)
+            if _is_type(item) or not (callable(item) or isinstance(item, (ModuleType, Source, Statement))):
+                yield home, name
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -324,6 +360,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _write_pages)
     app.connect("missing-reference", _link_name)
     app.connect("autodoc-skip-member", _skip)
-    app.connect("autodoc-process-docstring", _forget_type, priority=100)  # before numpydoc changes it
     app.connect("env-check-consistency", _check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -216,6 +216,7 @@ class Words:
         yield from self.x if side == "x" else self.y
 
 
+#: What a panel draws.
 Mark: TypeAlias = Line | Bars | Level | Band | Words
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "state_handovers",
 ]
 
+#: What ranks exchange.
 Exchange = Literal["model", "gradient"]
 Talk = Literal["together", "in pairs", "by mailbox"]
 StateT = TypeVar("StateT")

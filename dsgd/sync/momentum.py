@@ -22,6 +22,7 @@ from dsgd.validation import check_choice
 
 __all__ = ["MomentumPolicy", "carry_over", "check_momentum"]
 
+#: What becomes of the momentum of a rank where models are averaged: it is kept, reset or averaged as well.
 MomentumPolicy = Literal["keep", "zero", "average"]
 
 

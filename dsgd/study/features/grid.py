@@ -29,8 +29,9 @@ __all__ = [
 GRAPHS: Final[MappingProxyType[str, AbstractTopology]] = MappingProxyType(
     {"cycle": Ring(), "grid": Grid(), "expander": RandomRegular(4), "complete": Complete()}
 )
-#: Agents that never talk, and one machine that has all rows.
+#: Agents that never talk.
 ALONE: Final = "alone"
+#: One machine that has all rows.
 ONE_MACHINE: Final = "one machine"
 #: The kernel machine without features.
 EXACT: Final = "SVC"

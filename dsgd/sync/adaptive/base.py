@@ -15,6 +15,7 @@ __all__ = ["WHYS", "AbstractRule", "Choice", "Measured", "Why", "comm_floor"]
 
 #: Reasons for a period.
 Why = Literal["start", "communication", "dispersion", "loss", "rate", "budget", "switch", "cap"]
+#: Why a period was chosen.
 WHYS: Final[tuple[Why, ...]] = get_args(Why)
 
 
