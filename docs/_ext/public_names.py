@@ -307,6 +307,15 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
     return elsewhere or bool(_entry(module, name, obj, take_all=False))
 
 
+def _plain_defaults(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Write defaults as in a call: ``numpy.float64``, not how Python shows the class; a factory's is not known."""
+    del app, what, name, obj, options
+    named = re.sub(r"<(?:class '|function )([\w.]+)'?>", r"\1", signature or "")
+    return named.replace("<factory>", "...") if signature else signature, returns
+
+
 def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
     """Resolve what the domain could not: a name without its module, or what is no name of ours."""
     if node.get("refdomain") != "py" or node.get("reftype") != "name":
@@ -360,5 +369,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _write_pages)
     app.connect("missing-reference", _link_name)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _plain_defaults, priority=900)  # after numpydoc
     app.connect("env-check-consistency", _check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
