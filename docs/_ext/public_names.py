@@ -62,14 +62,23 @@ def modules() -> tuple[str, ...]:
 def _homes() -> dict[tuple[str, str], str]:
     """Return for each (module, public name) the module that documents it."""
     found: dict[tuple[str, str], str] = {}
-    shortest: dict[tuple[str, int], str] = {}
+    shortest: dict[tuple[str, int], list[str]] = {}
     for module_name in sorted(modules(), key=lambda name: (name.count("."), name)):
         module = importlib.import_module(module_name)
         for name in module.__all__:
             if name not in _PRIVATE:
-                key = (name, id(getattr(module, name)))
-                found[module_name, name] = shortest.setdefault(key, module_name)
+                item = getattr(module, name)
+                homes = shortest.setdefault((name, id(item)), [])
+                # Equal numbers and texts may be one object: they are the same name only in a package and its modules.
+                same = [home for home in homes if not isinstance(item, int | float | str) or _is_in(module_name, home)]
+                found[module_name, name] = same[0] if same else module_name
+                if not same:
+                    homes.append(module_name)
     return found
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module.startswith(f"{package}.")
 
 
 class PublicModule(SphinxDirective):
@@ -161,8 +170,8 @@ def _is_type(item: Any) -> bool:
 
 def _comment(module: str, name: str) -> str:
     """Return what the comment above a constant says where it is made, if that is not the module that documents it."""
-    key = (name, id(_item(module, name)))
-    places = [origin for origin, public in _homes() if (public, id(_item(origin, public))) == key]
+    home = _homes()[module, name]
+    places = [origin for (origin, public), other in _homes().items() if (public, other) == (name, home)]
     comments = (ModuleAnalyzer.for_module(place).find_attr_docs().get(("", name)) for place in places)
     return " ".join(" ".join(next(filter(None, comments), [])).split())
 

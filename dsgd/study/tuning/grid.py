@@ -27,8 +27,9 @@ from dsgd.sync.adaptive import (
 
 __all__ = ["AUTO", "RULES", "SEQUENTIAL", "TuningRun", "TuningStudy", "demo_tuning_study"]
 
-#: Names of the default of ``sync="auto"`` and of the run of one rank.
+#: The name of the default of ``sync="auto"``.
 AUTO: Final = "auto"
+#: The name of the run of one rank.
 SEQUENTIAL: Final = "sequential"
 #: Every rule by its name in a study.
 RULES: Final[MappingProxyType[str, AbstractRule]] = MappingProxyType(
