@@ -51,29 +51,40 @@ def random_vectors(size: int, n: int, dtype: Any = np.float64) -> list[np.ndarra
 
 def summed(kind: str, vectors: list[np.ndarray], algorithm: str) -> list[tuple[np.ndarray, Cost]]:
     """Return what each rank holds after an all-reduce, and what it sent."""
+    return [found for (found,) in all_summed(kind, [vectors], algorithm)]
 
-    def program(group: Group) -> tuple[np.ndarray, Cost]:
-        mine = vectors[group.rank].copy()
-        group.ledger.begin_round("sync")
-        group.allreduce(mine)
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return mine, Cost(int(totals["bytes_sent"]), int(totals["messages"]))
 
-    return run_gang(kind, len(vectors), program, algorithm)
+def all_summed(kind: str, rounds: list[list[np.ndarray]], algorithm: str) -> list[list[tuple[np.ndarray, Cost]]]:
+    """Return what each rank holds after one all-reduce after the other, and what it sent for each."""
+
+    def program(group: Group) -> list[tuple[np.ndarray, Cost]]:
+        found, before = [], Cost(0, 0)
+        for vectors in rounds:
+            mine = vectors[group.rank].copy()
+            group.ledger.begin_round("sync")
+            group.allreduce(mine)
+            group.ledger.end_round()
+            totals = group.ledger.records().totals
+            after = Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+            found.append((mine, Cost(after.n_bytes - before.n_bytes, after.messages - before.messages)))
+            before = after
+        return found
+
+    return run_gang(kind, len(rounds[0]), program, algorithm)
 
 
 @pytest.mark.parametrize("size", [*range(2, 18), 33])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sums_are_bitwise_those_of_the_plain_twin(size: int, algorithm: str) -> None:
     """Each algorithm adds in its stated order for any world size, also with fewer elements than ranks."""
-    for n in (0, 1, size - 1, 101):
-        vectors = random_vectors(size, n)
+    rounds = [random_vectors(size, n) for n in (0, 1, size - 1, 101)]
+    found = all_summed("inproc", rounds, algorithm)
+    for k, vectors in enumerate(rounds):
         expected = getattr(reference, algorithm)(vectors)
-        for rank, (result, cost) in enumerate(summed("inproc", vectors, algorithm)):
+        for rank, (result, cost) in enumerate(of_rank[k] for of_rank in found):
             assert result.tobytes() == expected[rank].tobytes()
             assert result.tobytes() == expected[0].tobytes()
-            assert cost == allreduce_cost(rank, size, n, 8, algorithm)
+            assert cost == allreduce_cost(rank, size, vectors[0].size, 8, algorithm)
         np.testing.assert_allclose(expected[0], np.sum(vectors, axis=0), rtol=1e-9, atol=1e-9)
 
 

@@ -189,7 +189,7 @@ def test_ledgers_count_what_was_posted(kind: str) -> None:
     assert sent["messages"] == 2
     assert received["bytes_sent"] == received["messages"] == 0
     assert received["wait_s"] > 0.5 * pause_s
-    assert received["wire_s"] < 0.5 * pause_s
+    assert received["wire_s"] < received["wait_s"]
 
 
 @pytest.mark.parametrize(

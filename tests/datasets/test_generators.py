@@ -18,7 +18,7 @@ from dsgd.datasets.generators import TEST_START
 from dsgd.datasets.twin import BLOCK_ROWS
 from dsgd.errors import InvalidParameterError
 
-ROWS = {"epsilon": 5_000}  # 2,000 columns: enough rows to show the claim, few enough to be quick
+ROWS = {"epsilon": 2_500}  # 2,000 columns: enough rows to show the claim, few enough to be quick
 
 
 def equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:

@@ -66,7 +66,7 @@ def line() -> tuple[np.ndarray, np.ndarray]:
 # As wide as the rows of the checks are.
 FEATURED = [
     SGDClassifier(max_iter=5, features=RandomFeatures(50, gamma=0.1)),
-    SGDRegressor(max_iter=100, tol=None, eta0=0.1, features=RandomFeatures(200, gamma=0.02)),
+    SGDRegressor(max_iter=30, tol=None, eta0=0.1, features=RandomFeatures(100, gamma=0.02)),
 ]
 
 

@@ -73,7 +73,7 @@ from dsgd.sync import (
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.resolve import STRATEGIES
 
-SIZES = [2, 5, 16, 32]
+SIZES = [2, 5, 16]
 HEADER, NUMBER = 40, 8
 FEATURES, ROWS, EPOCHS = 5, 16, 3
 M = FEATURES + 1  # the intercept
@@ -81,11 +81,11 @@ M = FEATURES + 1  # the intercept
 PER_EPOCH, ROUNDS = ROWS // 8, EPOCHS * (ROWS // 8)
 #: Messages of all ranks in the all-reduce of a short vector, by recursive doubling; of five ranks one hands its vector
 #: to a neighbour and gets the sum back.
-SUM = {2: 2, 5: 4 * 2 + 2, 16: 16 * 4, 32: 32 * 5}
-RING = {2: 2, 5: 10, 16: 32, 32: 64}
+SUM = {2: 2, 5: 4 * 2 + 2, 16: 16 * 4}
+RING = {2: 2, 5: 10, 16: 32}
 
 #: Vectors that a rank sends in each step of an all-gather of short ones: all it has, up to those that are missing.
-LISTS = {2: [1], 5: [1, 2, 1], 16: [1, 2, 4, 8], 32: [1, 2, 4, 8, 16]}
+LISTS = {2: [1], 5: [1, 2, 1], 16: [1, 2, 4, 8]}
 
 #: Messages of all ranks, and the numbers in each.
 Sent = list[tuple[int, int]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ def fit_once(
     return run(job_of(member.strategy, alpha, rate, epochs, initial=first.copy()), blocks).params[:3]
 
 
+@cache
+def settled(member: Settles, shards: str) -> np.ndarray:
+    """Return where a fit ends that is long enough; tests share it."""
+    blocks = quadratics(SHARDS[shards](member.ranks))
+    return fit_once(member, ALPHAS[shards], member.rate, int(36 / member.speed), blocks)
+
+
 def fit_in_calls(member: Settles, alpha: float, rate: float, epochs: int, blocks: list[Block]) -> np.ndarray:
     """Train in five calls, each of which continues from the state of the one before, as ``partial_fit`` does."""
     found, given = TrainResult(FIRST, None, 0, 0, 0, 1.0, converged=False), None
@@ -75,9 +83,8 @@ def test_every_strategy_says_where_it_settles() -> None:
 def test_training_settles_where_it_is_said_to(member: Settles, shards: str) -> None:
     """The model is within a number times the rate of the pooled minimiser, or of the bias that is documented."""
     blocks, alpha, rate = quadratics(SHARDS[shards](member.ranks)), ALPHAS[shards], member.rate
-    epochs = int(36 / member.speed)
-    found = fit_once(member, alpha, rate, epochs, blocks)
-    assert distance(found, member.at(blocks, alpha, rate=rate, epochs=epochs)) < member.within * rate
+    points = member.at(blocks, alpha, rate=rate, epochs=int(36 / member.speed))
+    assert distance(settled(member, shards), points) < member.within * rate
 
 
 @pytest.mark.parametrize("member", MINIMISERS, ids=repr)
@@ -94,9 +101,8 @@ def test_many_calls_settle_there_too(member: Settles) -> None:
 def test_what_is_left_shrinks_with_the_rate(member: Settles) -> None:
     """With a quarter of the rate two fifths of the distance from the minimum of the whole are left at most, or none."""
     blocks = quadratics(SHARDS["1:3"](member.ranks))
-    goal, epochs = pooled(blocks, 0.0), int(36 / member.speed)
-    far = fit_once(member, 0.0, member.rate, epochs, blocks)
-    near = fit_once(member, 0.0, member.rate / 4, 2 * epochs, blocks, np.append(far, 0.0))
+    goal, far = pooled(blocks, ALPHAS["1:3"]), settled(member, "1:3")
+    near = fit_once(member, ALPHAS["1:3"], member.rate / 4, 2 * int(36 / member.speed), blocks, np.append(far, 0.0))
     assert distance(near, goal) < max(0.4 * distance(far, goal), 0.02)
 
 
