@@ -24,7 +24,7 @@ from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels import cache as cache_module
-from dsgd.svm.kernels import matrix as matrix_module
+from dsgd.svm.kernels import slabs as slabs_module
 from dsgd.svm.kernels import sums, tiles
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.exponential import exponentials
@@ -265,7 +265,7 @@ def test_slabs_that_are_taken_together_have_the_same_bits(monkeypatch, kernel):
     pieces, samples = np.split(np.arange(2200), [3, 800, 800, 1900]), np.arange(2100, 2500)
     found = []
     for n_threads, longest in ((1, 1), (1, 16), (2, 16), (3, 2)):
-        monkeypatch.setattr(matrix_module, "_LONGEST", longest)
+        monkeypatch.setattr(slabs_module, "_LONGEST", longest)
         with open_pool(n_threads) as pool:
             matrix = KernelMatrix(kernel, X, samples=None, dtype=np.float64, cache_bytes=0, pool=pool)
             slabs, total = matrix.values(samples, [matrix.hold(piece, 2200) for piece in pieces], coefs)
