@@ -17,40 +17,7 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.schedules import learning_rate
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "ALPHA",
-    "AVERAGE",
-    "CODES",
-    "CONSTANTS",
-    "COUNTERS",
-    "DECAY",
-    "EPOCH",
-    "EPSILON",
-    "ETA0",
-    "ETA_SCALE",
-    "GUARD",
-    "HALF_CYCLE",
-    "INTERCEPT_RATE",
-    "L1_RATE",
-    "L1_TOTAL",
-    "LOSS",
-    "LOSS_SUM",
-    "N_AVERAGED",
-    "N_FEATURES",
-    "N_OUTPUTS",
-    "N_SEEN",
-    "PEAK",
-    "POWER_T",
-    "RATE_FACTOR",
-    "SCHEDULE",
-    "SHRINK_RATE",
-    "T0",
-    "T",
-    "count_rows",
-    "loss_of_output",
-    "rate_now",
-    "rate_sum",
-]
+__all__ = ["CODES", "CONSTANTS", "COUNTERS", "count_rows", "loss_of_output", "rate_now", "rate_sum"]
 
 # What changes: places in the vector `counters` (float64); behind them stands the sum of the losses of each output.
 T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
