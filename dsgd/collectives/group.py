@@ -10,54 +10,27 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from dsgd.collectives.algorithms.binomial import binomial_plan
 from dsgd.collectives.algorithms.bruck import bruck_allgather
-from dsgd.collectives.algorithms.double_tree import double_tree_plan
+from dsgd.collectives.algorithms.by_name import PLANS
+from dsgd.collectives.algorithms.calls import allreduce_call, barrier_call, fill_call, tally_call
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
-from dsgd.collectives.algorithms.plan import Combine, Operation, Plan, run_plan
-from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
-from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
-from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
-from dsgd.collectives.algorithms.schedule import (
-    barrier_schedule,
-    bruck_schedule,
-    plan_schedule,
-    ring_allgather_schedule,
-    ring_schedule,
-    tally_schedule,
-)
+from dsgd.collectives.algorithms.plan import Combine, Operation, run_plan
+from dsgd.collectives.algorithms.ring import ring_allgather
 from dsgd.collectives.algorithms.tally import blocks_of, gather_sums
-from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
-from dsgd.collectives.algorithms.whole import (
-    Tallied,
-    fill_all,
-    reduce_by_doubling,
-    reduce_by_plans,
-    reduce_round_ring,
-    tally_all,
-)
+from dsgd.collectives.algorithms.whole import Tallied
 from dsgd.collectives.cost import Algorithm, is_hierarchical
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER, check_array
+from dsgd.comm.frames import check_array
 from dsgd.comm.mailbox import AbstractMailbox
-from dsgd.comm.offload import Call, Repeats, Schedule
+from dsgd.comm.offload import Call, Repeats
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["Algorithm", "Group"]
 
-#: What a rank does in an all-reduce of n elements of some bytes, by algorithm: from rank, size, n and bytes.
-PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
-    "recursive_doubling": lambda rank, size, n, itemsize: doubling_plan(rank, size, n),
-    "ring": lambda rank, size, n, itemsize: ring_plan(rank, size, n),
-    "rabenseifner": lambda rank, size, n, itemsize: rabenseifner_plan(rank, size, n),
-    "binomial": lambda rank, size, n, itemsize: binomial_plan(rank, size, n),
-    "double_tree": double_tree_plan,
-    "torus": lambda rank, size, n, itemsize: torus_plan(rank, size, n),
-}
 _MOST_LENGTHS: Final = 1024
 _COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
@@ -325,11 +298,7 @@ class Group:
             return
         doubles = not self._must_go_round and choose_gather(whole.nbytes, self.size, self.link) == "bruck"
         if self.transport.offload is not None:
-            n_bytes = [whole.itemsize * (b - a) for a, b in pairwise(ends)]
-            schedule = partial(bruck_schedule if doubles else ring_allgather_schedule, n_bytes)
-            finish = partial(fill_all, ends=ends)
-            kind = ("fill", whole.dtype, *ends)
-            self.transport.offload(Call(OP_ALLGATHER, kind, whole, whole, schedule, finish))
+            self.transport.offload(fill_call(whole, ends, doubles=doubles))
         elif doubles:
             bruck_allgather(self.transport, whole, ends, self._borrow(whole.dtype, whole.shape[0]))
         else:
@@ -447,37 +416,26 @@ class Group:
         if self._processes is not None:
             self._processes.barrier()
         elif self.transport.offload is not None and self.size > 1:
-            schedule = partial(barrier_schedule, self.size)
-            self.transport.offload(Call(OP_BARRIER, "barrier", self._nothing[0], None, schedule, _do_nothing))
+            self.transport.offload(barrier_call(self.size))
         else:
             dissemination_barrier(self.transport, *self._nothing)
 
     def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: Operation) -> Call:
         """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
-        size, n, itemsize, combine = self.size, flat.shape[0], flat.itemsize, op if callable(op) else _COMBINE[op]
-        plan_of = partial(_plan_of, algorithm, size, n, itemsize)
-        schedule: Callable[[], Schedule] = partial(plan_schedule, plan_of, size, itemsize)
-        reduce: Callable[..., None] = partial(reduce_by_plans, plan_of=plan_of, combine=combine)
-        if algorithm == "recursive_doubling":
-            reduce = partial(reduce_by_doubling, combine=combine)
-        elif algorithm == "ring":
-            schedule, reduce = partial(ring_schedule, size, n, itemsize), reduce_round_ring
-        kind = (op, algorithm, n, flat.dtype)
-        return Call(OP_ALLREDUCE, kind, flat, flat, schedule, partial(self._quietly, reduce))
+        return self._quiet(allreduce_call(flat, self.size, algorithm, op, op if callable(op) else _COMBINE[op]))
 
     def _whole_tally(self, sums: AnyArray, own: AnyArray, n_down: int) -> AnyArray:
         """Return the vectors `own` of all ranks, after their sums have come down in a message of `n_down` bytes."""
         assert self.transport.offload is not None  # asked for before
         brought = Tallied(sums, own)
-        schedule = partial(tally_schedule, self._blocks, sums.nbytes, own.nbytes, n_down, sums.nbytes)
-
-        def finish(every: Sequence[Tallied]) -> None:
-            self._quietly(tally_all, every, self._blocks)
-
-        kind = ("tally", sums.dtype, sums.shape[0], own.shape[0], n_down)
-        self.transport.offload(Call(OP_GATHER, kind, sums, brought, schedule, finish))
+        self.transport.offload(self._quiet(tally_call(self._blocks, brought, n_down)))
         assert brought.table is not None  # all ranks have begun
         return brought.table
+
+    def _quiet(self, call: Call) -> Call:
+        """Return a call whose sums of infinities warn as little as those made here."""
+        finish: Callable[..., None] = call.finish
+        return call._replace(finish=partial(self._quietly, finish))
 
     def _check_root(self, name: str, root: int) -> None:
         if not 0 <= root < self.size:
@@ -488,14 +446,6 @@ class Group:
         if scratch is None or scratch.shape[0] < n:
             scratch = self._scratch[dtype] = np.empty(n, dtype=dtype)
         return scratch[:n]
-
-
-def _plan_of(algorithm: Algorithm, size: int, n: int, itemsize: int, rank: int) -> Plan:
-    return PLANS[algorithm](rank, size, n, itemsize)
-
-
-def _do_nothing(brought: Sequence[Any]) -> None:
-    """Make nothing of what ranks bring to a barrier."""
 
 
 def _flat(vector: AnyArray) -> AnyArray:

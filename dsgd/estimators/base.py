@@ -3,6 +3,9 @@
 Every fit takes the same path: data become row blocks, each block is inspected where it is stored, the blocks of a rank
 are packed into its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads;
 anything else is many blocks and a gang of worker processes.
+
+The steps of that path have a file each: `checks` looks at rows of this process, `job` makes what ranks are sent, and
+`fitted` takes in what they bring home.
 """
 
 from __future__ import annotations
@@ -16,33 +19,31 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
-from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.estimators.growth import grown, present_mean
-from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
+from dsgd.errors import InvalidDataError
+from dsgd.estimators.checks import check_all, rows_here, storage_of
+from dsgd.estimators.fitted import BESIDE, OF_RANKS, take_in
+from dsgd.estimators.job import job_of
+from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
 from dsgd.estimators.parameters import check_parameters
-from dsgd.estimators.start import Start, initial
-from dsgd.estimators.steps import map_bytes, map_of, optimizer_of
+from dsgd.estimators.start import Start
+from dsgd.estimators.steps import map_bytes
 from dsgd.estimators.tables import encoded
-from dsgd.estimators.validation import watched, with_validation
+from dsgd.estimators.validation import with_validation
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import Block, HashedBlock, check_summaries, make_block, nbytes_of
+from dsgd.inputs.blocks import check_summaries, make_block
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.frames import in_memory, validated
-from dsgd.inputs.history import History
-from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
+from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.spool import look
-from dsgd.inputs.validation import given_validation, refuse_idle, take_best
+from dsgd.inputs.validation import given_validation, refuse_idle
 from dsgd.inputs.validation_split import hold_out_as_sklearn
-from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import (
     AbstractReduction,
@@ -51,36 +52,24 @@ from dsgd.local import (
     Importance,
     LearningRate,
     Objective,
-    pack,
-    refuse_sparse,
-    unpack,
 )
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
-from dsgd.runtime.checkpoints.description import describe
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
-from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.partial_fit import goes_on
+from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
-from dsgd.stages import stage
-from dsgd.sync import resolve
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import AnyArray
 
-__all__ = ["BESIDE", "AbstractSGD"]
+__all__ = ["AbstractSGD"]
 
 # Least rows of a thread if the user sets no strategy: with fewer, communication takes longer than the steps it saves.
 _LEAST_ROWS: Final = 1000
 
 # Blocks of each rank if workers may join: a new worker gets whole blocks.
 _ELASTIC_PIECES: Final = 4
-
-#: The last model and the mean of the models, there where they are two; named as in scikit-learn.
-BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
-_OF_RANKS: Final = ("rank_coef_", "rank_intercept_")
 
 
 @inherit_method_docs
@@ -273,7 +262,7 @@ class AbstractSGD(AbstractLinearEstimator):
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *BESIDE, *_OF_RANKS, "_left", "history_")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *BESIDE, *OF_RANKS, "_left", "history_")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
 
@@ -344,18 +333,18 @@ class AbstractSGD(AbstractLinearEstimator):
         (X, y, sample_weight), start = with_validation(self, rows, start)
         train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
         gang, sparse = train_there(X, y, sample_weight, start)
-        self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
+        take_in(self, gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
     def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         if holds_blocks(X):
             return self._train_on_blocks(X, y, sample_weight, start)
         is_read = self.shuffle and not self.out_of_core
-        rows = self._rows_here(X, y, sample_weight, start, is_read=is_read)
+        rows = rows_here(self, X, y, sample_weight, start, is_read=is_read)
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
-        storage = self._storage_of(X)
+        storage = storage_of(self, X)
         if is_read:
             rows.read(n_ranks, type(self).__name__, storage)
         held_out = None
@@ -363,7 +352,7 @@ class AbstractSGD(AbstractLinearEstimator):
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
         summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
-        packer, job, given = self._plan(summaries, start, seed, storage)
+        packer, job, given = job_of(self, summaries, start, seed, storage)
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
         shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read, storage=storage)
@@ -381,18 +370,18 @@ class AbstractSGD(AbstractLinearEstimator):
         summaries = [look(block, expected) for block in blocks]
         check_summaries(summaries)
         self._check_width(summaries, None, first=start.is_first)
-        packer, job, given = self._plan(summaries, start, self._draw_seed(), self.storage)
+        packer, job, given = job_of(self, summaries, start, self._draw_seed(), self.storage)
         shares = [packer([block], rank) for rank, block in enumerate(blocks)]
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 
     def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
-        seed, storage = self._draw_seed(), self._storage_of(X)
+        seed, storage = self._draw_seed(), storage_of(self, X)
         with self._open_blocks(
             X,
             y,
             sample_weight,
-            check=lambda: self._check_all(X, y, sample_weight, start),
+            check=lambda: check_all(self, X, y, sample_weight, start),
             expected=Expected(self._is_classification),
             spread=Spread(
                 n_ranks=ranks_asked(self.n_jobs),
@@ -403,7 +392,7 @@ class AbstractSGD(AbstractLinearEstimator):
             ),
             first=start.is_first,
         ) as blocks:
-            packer, job, given = self._plan(blocks.summaries, start, seed, storage)
+            packer, job, given = job_of(self, blocks.summaries, start, seed, storage)
             beside = map_bytes(self) + getattr(given, "nbytes", 0)
             work = Work(
                 train,
@@ -421,108 +410,6 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return the seed of this training."""
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _plan(
-        self, summaries: Sequence[BlockSummary], start: Start, seed: int, storage: str | None
-    ) -> tuple[Packer, TrainJob, Any]:
-        """Return what packs the rows, what trains on them, and what rank 0 alone is given for it."""
-        check_summaries(summaries)
-        with stage("labels"):
-            self._learn_targets(summaries)
-        objective = self._objective(summaries)
-        start = grown(start, self._classes(), coupled=objective.is_coupled)
-        sparse, d = next(s.sparse for s in summaries if s.rows), self._width
-        if storage is not None and sparse:
-            refuse_sparse(storage)
-        dtype = "float64" if storage is None and any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
-        early = self.early_stopping and not start.is_part
-        packer = Packer(
-            classes=self._classes(),
-            n_features=d,
-            dtype=dtype,
-            sparse=sparse,
-            shuffle=bool(self.shuffle),
-            seed=seed,
-            validation_fraction=float(self.validation_fraction) if early and start.validation is None else 0.0,
-            out_of_core=self.out_of_core,
-            storage=storage,
-        )
-        self._random_map = map_of(self, start, seed)
-        # Features of sparse rows are dense.
-        by_column, width = sparse and not self._random_map, self._random_map.n_components if self._random_map else d
-
-        def flat(coef: Any, intercept: Any) -> FloatVector:
-            return pack(coef, intercept, sparse=by_column, dtype=dtype)
-
-        k, self._absent = objective.n_outputs, start.absent
-        coef = initial(start.coef, (k, width), "coef_init", dtype)
-        intercept = initial(start.intercept, (k,), "intercept_init", dtype)
-        job = TrainJob(
-            optimizer=optimizer_of(self, objective, seed),
-            strategy=resolve(self.sync),
-            initial=flat(coef, intercept),
-            max_iter=1 if start.is_part else self.max_iter,
-            tol=None if start.is_part else self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            early_stopping=early,
-            scoring=self._deviance or ("accuracy" if self._is_classification else "r2"),
-            validates=start.validation is not None,
-            restore_best=bool(self.restore_best),
-            t_start=start.t,
-            average_start=None if start.averaged is None else flat(*start.averaged),
-            n_averaged=start.n_averaged,
-            seed=seed,
-            source={"rows": packer} | ({"features": self._random_map} if self._random_map else {}),
-        )
-        if not start.is_part:
-            resume_from = None if self.resume_from is None else os.fspath(self.resume_from)
-            job = replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
-            return packer, *watched(self, start, job, width=width, n_outputs=k, by_column=by_column)
-        # Under other ones what is remembered would mean something else.
-        configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": by_column})
-        epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
-        job = replace(job, leaves=configuration, epochs_before=epochs_before)
-        return packer, job, start.left if epochs_before else None
-
-    def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
-        """Set the fitted attributes from what the gang brought home."""
-        result: TrainResult = gang.value
-        given = self._random_map
-        d, sparse = (given.n_components, False) if given is not None else (self._width, sparse)
-        k = len(result.params) // (d + 1)
-        coef, intercept = unpack(result.params, d, k, sparse=sparse)
-        self._n_averaged, self._left = result.n_averaged, result.left
-        for name in (*BESIDE, *_OF_RANKS):
-            self.__dict__.pop(name, None)
-        if result.averaged is not None:
-            self._standard_coef, self._standard_intercept = coef, intercept
-            coef, intercept = unpack(result.averaged, d, k, sparse=sparse)
-            self._average_coef, self._average_intercept = coef, intercept
-            coef, intercept = present_mean(coef, intercept, self._absent, result.n_averaged)
-        self.coef_, self.intercept_ = self._shape_model(coef, intercept)
-        if result.of_ranks is not None:
-            models = [self._shape_model(*unpack(one, d, k, sparse=sparse)) for one in result.of_ranks]
-            self.rank_coef_, self.rank_intercept_ = (np.stack(parts) for parts in zip(*models, strict=True))
-        self.n_iter_ = result.n_iter
-        self.t_ = result.t
-        self.loss_curve_ = [record.train_loss for record in result.history]
-        self.sync_history_ = result.periods
-        self.history_ = History.of(result.history, gang.ledger)
-        take_best(self, result.history)
-        self._take_report(
-            gang,
-            strategy=repr(resolve(self.sync)),
-            elapsed_s=elapsed_s,
-            epochs=[dict(vars(record)) for record in result.history],
-            converged=result.converged,
-            stragglers=[
-                {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
-                for slow in result.stragglers
-            ],
-            rows_lost=max((event["rows_lost"] for event in gang.recoveries), default=0),
-        )
-        if result.note:
-            warnings.warn(result.note, RuntimeWarning, stacklevel=4)
-
     def _warn_if_not_converged(self) -> None:
         if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
             warnings.warn(
@@ -536,23 +423,6 @@ class AbstractSGD(AbstractLinearEstimator):
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return coef and intercept in scikit-learn's shapes."""
 
-    def _resume(self) -> Start:
-        """Return the state from which a later ``partial_fit`` continues."""
-        n_averaged = getattr(self, "_n_averaged", 0)
-        return Start(
-            is_first=not hasattr(self, "coef_"),
-            is_part=True,
-            # If steps are averaged, coef_ is the mean, and the steps continue from their last model.
-            coef=getattr(self, "_standard_coef", getattr(self, "coef_", None)),
-            intercept=getattr(self, "_standard_intercept", getattr(self, "intercept_", None)),
-            t=getattr(self, "t_", 1.0),
-            averaged=(self._average_coef, self._average_intercept) if n_averaged else None,
-            n_averaged=n_averaged,
-            absent=getattr(self, "_absent", None) if n_averaged else None,
-            left=getattr(self, "_left", None),
-            classes=self._classes() if hasattr(self, "coef_") else None,
-        )
-
     def _restart(self, coef_init: Any, intercept_init: Any, validation: tuple[Any, ...] = (None, None, None)) -> Start:
         """Return where ``fit`` begins: at zero, at what was passed, or with ``warm_start`` at the fitted model."""
         rows = given_validation(*validation, takes_files=True)
@@ -563,59 +433,6 @@ class AbstractSGD(AbstractLinearEstimator):
             intercept=self.intercept_ if warm and intercept_init is None else intercept_init,
             validation=rows,
         )
-
-    # -- checks --------------------------------------------------------------------------------------------------
-
-    def _rows_here(self, X: Any, y: Any, sample_weight: Any, start: Start, *, is_read: bool) -> LocalRows:
-        """Return rows of this process, checked; what will be read for its hashes need not be read before."""
-        if isinstance(X, Rows):
-            rows = X.local()
-            X.show(self, first=start.is_first)
-            return rows
-        # Those of tables have columns to be named.
-        is_read = is_read and (isinstance(X, np.ndarray) or issparse(X))
-        with stage("check") as it:
-            rows = LocalRows(self._check_rows(X, y, sample_weight, start, finite=not is_read), is_finite=not is_read)
-            it.nbytes = 0 if is_read else nbytes_of(rows.block[0])
-        return rows
-
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: Start, *, finite: bool = True) -> Block:
-        """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
-        options: dict[str, Any] = {
-            "accept_sparse": "csr",
-            "dtype": [np.float64, np.float32],
-            "order": "C",
-            "y_numeric": not self._is_classification,
-        }
-        if self.encoder_ is not None:  # it has seen the columns, and has no numbers that are not finite
-            X, y = check_X_y(X, y, ensure_all_finite=False, **options)
-        else:
-            X, y = validated(self, X, y, ensure_all_finite=finite, reset=start.is_first, **options)
-        return X, y, check_sample_weight(in_memory(sample_weight), X)
-
-    def _check_all(self, X: Any, y: Any, sample_weight: Any, start: Start) -> Block:
-        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight), hashed if they can be.
-
-        What is shuffled is dealt by its hashes, and the pass that makes them finds values that are not finite, too.
-        """
-        rows = self._rows_here(X, y, sample_weight, start, is_read=self.shuffle)
-        check_any_weight(rows.block[2])
-        if not self.shuffle:
-            return rows.block
-        storage = self._storage_of(X)
-        rows.read(count_cores(), type(self).__name__, storage)
-        known = rows.known(storage)
-        return rows.block if known is None else HashedBlock(rows.block, known.prints)
-
-    def _storage_of(self, X: Any) -> str | None:
-        """Return the format in which rows are kept: that of this estimator or else of `Rows`."""
-        of_rows = X.storage if isinstance(X, Rows) else None
-        if self.storage is not None and of_rows not in (None, self.storage):
-            raise IncompatiblePartsError(
-                f"{type(self).__name__}(storage={self.storage!r}) is given Rows(storage={of_rows!r}). Leave storage of "
-                "the estimator at None: it is then that of the rows."
-            )
-        return self.storage or of_rows
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)

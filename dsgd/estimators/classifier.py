@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.fitted import resumed
 from dsgd.estimators.growth import GROW, joined
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import from_plain, to_plain
@@ -181,7 +182,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             )
         check_whole_fit(self)
         before = {name: value for name, value in self.__dict__.items() if name in _OF_LABELS}
-        start = self._resume()
+        start = resumed(self)
         try:
             self._take_classes(classes)
             self._train(X, y, sample_weight, start)

@@ -24,7 +24,7 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.start import Start
-from dsgd.kernels.sgd import COUNTERS
+from dsgd.kernels.state import COUNTERS
 from dsgd.local import pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.types import AnyArray, IntVector

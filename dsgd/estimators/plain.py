@@ -9,7 +9,8 @@ from scipy.sparse import issparse
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 
-from dsgd.estimators.base import BESIDE, AbstractSGD
+from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.fitted import BESIDE
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local import CustomLoss, RandomMap, cycle_of
 

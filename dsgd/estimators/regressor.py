@@ -9,6 +9,7 @@ from typing import Any, Self
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.fitted import resumed
 from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_for
 from dsgd.estimators.plain import from_plain, peer_of, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
@@ -129,7 +130,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         self
         """
         check_whole_fit(self)
-        self._train(X, y, sample_weight, self._resume())
+        self._train(X, y, sample_weight, resumed(self))
         return self
 
     def to_sklearn(self) -> Any:

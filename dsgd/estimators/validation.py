@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dsgd.errors import InvalidDataError
+from dsgd.estimators.checks import check_rows
 from dsgd.estimators.start import Start
 from dsgd.estimators.tables import encoded
 from dsgd.inputs.table_files import are_table_files
@@ -103,7 +104,7 @@ def watched(
     given = start.validation
     if given is None:
         return job, None
-    block = checked_block(lambda: estimator._check_rows(*given, Start(is_first=False)))
+    block = checked_block(lambda: check_rows(estimator, *given, Start(is_first=False)))
     if estimator._is_classification:
         refuse_unknown_labels(block[1], estimator.classes_)
     if (deviance := estimator._deviance) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsgd.kernels.evaluate import evaluate_rows
+from dsgd.kernels.gradients import gradient_rows, step_all
 from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
 from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
 from dsgd.kernels.rng import draw, draw_each, mix64, mix64_each
@@ -16,8 +17,8 @@ from dsgd.kernels.rows import (
     place_wide,
 )
 from dsgd.kernels.schedules import SCHEDULES, Schedule, learning_rate, optimal_t0
-from dsgd.kernels.sgd import all_finite, gradient_rows, run_rows, step_all
-from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.kernels.sgd import run_rows
+from dsgd.kernels.vector import add_columns, add_row, all_finite, row_dot, score_columns
 
 __all__ = [
     "LOSSES",

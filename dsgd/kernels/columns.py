@@ -38,9 +38,10 @@ from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import inlined, leaf_kernel, scalar
 from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.penalties import truncate
+from dsgd.kernels.scaled import MIN_SCALE, MIN_SHRINK
 from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
-from dsgd.kernels.sgd import MIN_SCALE, MIN_SHRINK, row_bounds
 from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
+from dsgd.kernels.vector import row_bounds
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["CLOCK", "PANEL_CODES", "ROWS", "SCRATCH", "TABLE", "WIDTH", "run_panel"]
@@ -312,7 +313,7 @@ def run_panel(
     clock : array of float64, shape (CLOCK,)
         What they share; updated in place.
     codes : array of int64, shape (PANEL_CODES,)
-        Codes and sizes, as in `dsgd.kernels.sgd`, and whether there is an L1 penalty.
+        Codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1 penalty.
     losses : array of int64, shape (3 * n_losses,)
         Of every loss its code, its first column, and the one behind its last, in the order of the columns.
     """

@@ -18,7 +18,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.penalties import truncate
-from dsgd.kernels.sgd import L1_TOTAL
+from dsgd.kernels.state import L1_TOTAL
 from dsgd.types import FloatVector
 
 __all__ = ["to_dual", "to_primal"]

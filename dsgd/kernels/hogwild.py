@@ -14,7 +14,8 @@ import numpy as np
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.sgd import (
+from dsgd.kernels.softmax import loss_and_slopes
+from dsgd.kernels.state import (
     COUNTERS,
     INTERCEPT_RATE,
     L1_RATE,
@@ -26,7 +27,6 @@ from dsgd.kernels.sgd import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.softmax import loss_and_slopes
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows", "run_shared_softmax_rows"]

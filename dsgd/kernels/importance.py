@@ -32,33 +32,34 @@ from dsgd.kernels.halves import entries_of, open_row, words_of
 from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import draw, mix64
-from dsgd.kernels.sgd import (
+from dsgd.kernels.scaled import (
+    MIN_SCALE,
+    MIN_SCALE_AVERAGING,
+    MIN_SHRINK,
+    add_step,
+    add_steps,
+    clear,
+    fold,
+    join_average,
+    owe,
+)
+from dsgd.kernels.state import (
     AVERAGE,
     COUNTERS,
     EPOCH,
     INTERCEPT_RATE,
     L1_TOTAL,
-    MIN_SCALE,
-    MIN_SCALE_AVERAGING,
-    MIN_SHRINK,
     N_AVERAGED,
     N_FEATURES,
     N_OUTPUTS,
     SHRINK_RATE,
     T,
-    add_step,
-    add_steps,
-    clear,
     count_rows,
-    fold,
-    join_average,
     loss_of_output,
-    owe,
     rate_now,
-    row_bounds,
 )
 from dsgd.kernels.sum_tree import find_all, total, update_all
-from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
+from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 __all__ = ["AHEAD", "choose_rows", "gradient_drawn", "run_drawn"]
@@ -368,7 +369,7 @@ def gradient_drawn(
     Parameters
     ----------
     values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
-        As in `dsgd.kernels.sgd.gradient_rows`.
+        As in `dsgd.kernels.gradients.gradient_rows`.
     tree, levels, filled, which, rows, scales, key, uniform
         As in `run_drawn`.
     out : array, shape (n_params,)

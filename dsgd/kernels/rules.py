@@ -24,17 +24,10 @@ import math
 
 import numpy as np
 
+from dsgd.kernels.gradients import gradient_rows, step_all
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.sgd import (
-    INTERCEPT_RATE,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    gradient_rows,
-    rate_now,
-    step_all,
-)
-from dsgd.kernels.sgd import T as STEP
+from dsgd.kernels.state import INTERCEPT_RATE, N_FEATURES, N_OUTPUTS, SHRINK_RATE, rate_now
+from dsgd.kernels.state import T as STEP
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_batches", "step_rule"]
@@ -128,7 +121,7 @@ def step_rule(
     gradient : array, shape (n_params,)
         Mean gradient of the loss; overwritten by the direction.
     average, received, counters, constants, codes
-        As in `dsgd.kernels.sgd.step_all`.
+        As in `dsgd.kernels.gradients.step_all`.
     velocity : array, shape (n_params,) or (0,)
         u of the rule, updated in place.
     second : array, shape (n_params,) or (0,)

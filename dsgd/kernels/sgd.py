@@ -1,13 +1,12 @@
-"""Sequential SGD over rows, minibatch gradients and steps, for dense and sparse rows and any number of outputs.
+"""Sequential SGD: a step on one row after another, for dense and sparse rows and any number of outputs.
 
 The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
 One step on row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then
 the cumulative L1 truncation of `dsgd.kernels.penalties`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
 
-Weights are stored as ``scale * stored``, so that shrinking all of them is one multiplication; every call folds the
-scale back, so between calls the parameters are the true model. Averaged SGD keeps ``(sum_aux + a * stored) / b``
-(Bottou, Stochastic Gradient Tricks, section 5.4): a step costs one more pass over the entries of the row only.
-scikit-learn truncates after it has averaged and loses the correction; here the average is that of the iterates.
+A step costs the entries of its row, although the penalties change every weight: `dsgd.kernels.scaled` says how. What is
+kept from call to call is in three vectors (`dsgd.kernels.state`); steps along the gradient of many rows are in
+`dsgd.kernels.gradients`.
 
 Layout of the parameters: weights, then one intercept per output. Weights are (n_outputs, n_features) for dense rows, so
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
@@ -20,42 +19,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.halves import entries_of, open_row
-from dsgd.kernels.jit import kernel, leaf_kernel, scalar
-from dsgd.kernels.losses import loss_and_slope
-from dsgd.kernels.penalties import truncate
-from dsgd.kernels.schedules import learning_rate
-from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.kernels.jit import leaf_kernel
+from dsgd.kernels.scaled import (
+    MIN_SCALE,
+    MIN_SCALE_AVERAGING,
+    MIN_SHRINK,
+    add_step,
+    add_steps,
+    clear,
+    fold,
+    join_average,
+    owe,
+    wipe,
+)
+from dsgd.kernels.state import (
+    AVERAGE,
+    COUNTERS,
+    INTERCEPT_RATE,
+    L1_TOTAL,
+    N_AVERAGED,
+    N_FEATURES,
+    N_OUTPUTS,
+    SHRINK_RATE,
+    T,
+    count_rows,
+    loss_of_output,
+    rate_now,
+)
+from dsgd.kernels.vector import row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = [
-    "CODES",
-    "CONSTANTS",
-    "COUNTERS",
-    "all_finite",
-    "gradient_rows",
-    "rate_sum",
-    "run_rows",
-    "step_all",
-]
-
-# What changes: places in the vector `counters` (float64); behind them stands the sum of the losses of each output.
-T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
-COUNTERS = 9
-# What does not: places in the vectors `constants` (float64) and `codes` (int64).
-ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE, PEAK, HALF_CYCLE, DECAY = range(11)
-CONSTANTS = 11
-LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
-CODES = 5
-
-#: Below this the scale is folded into the weights: far from underflow, and 1 / scale is far from overflow in float32.
-MIN_SCALE = 1e-9
-#: With averaging, earlier: ``auxiliary`` and ``a * stored`` nearly cancel when the scale has fallen since a was set.
-MIN_SCALE_AVERAGING = 0.25
-#: A factor below this is taken for zero: it is what rounding leaves of ``1 - alpha * (1 / alpha)``.
-MIN_SHRINK = 1e-12
+__all__ = ["run_rows"]
 
 #: Dense rows up to this long are always added.
 SHORT_ROW = np.uint64(64)
@@ -63,231 +59,6 @@ SHORT_ROW = np.uint64(64)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _NO_ROW = np.uint64(2**63)
-
-
-@scalar
-def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return where a row starts and ends in the entries of all rows."""
-    if indptr is None:
-        return row * n_features, (row + _ONE) * n_features
-    return indptr[row], indptr[row + _ONE]
-
-
-@scalar
-def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
-    """Return the learning rate of step `t`."""
-    if codes[SCHEDULE] >= FIRST_CYCLE:
-        factor: float = cycle_factor(codes[SCHEDULE], t, constants[PEAK], constants[HALF_CYCLE], constants[DECAY])
-        factor *= constants[ETA0] * counters[ETA_SCALE] * counters[RATE_FACTOR]
-        return factor
-    rate: float = learning_rate(
-        codes[SCHEDULE],
-        t,
-        counters[EPOCH],
-        constants[ALPHA],
-        constants[ETA0] * counters[ETA_SCALE],
-        constants[POWER_T],
-        constants[T0],
-    )
-    rate *= counters[RATE_FACTOR]
-    return rate
-
-
-@scalar
-def fold(weights: FloatVector, auxiliary: FloatVector, scale: float, a: float, b: float, n_weights: np.uint64) -> None:
-    """Make stored weights and their average true: ``auxiliary = (auxiliary + a stored) / b``, ``stored *= scale``."""
-    dtype = weights.dtype.type
-    if b != 1.0 or a != 0.0:
-        for j in range(n_weights):
-            auxiliary[j] = dtype((auxiliary[j] + a * weights[j]) / b)
-    if scale != 1.0:
-        factor = dtype(scale)
-        for j in range(n_weights):
-            weights[j] *= factor
-
-
-@scalar
-def clear(
-    weights: FloatVector,
-    auxiliary: FloatVector,
-    a: float,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    n_outputs: np.uint64,
-) -> None:
-    """Set the weights of a sparse row's columns, or all weights where `indices` is None, to zero."""
-    dtype = weights.dtype.type
-    if indices is None:
-        for j in range(first, last):
-            if a != 0.0:
-                auxiliary[j] += dtype(a * weights[j])
-            weights[j] = dtype(0)
-    else:
-        for j in range(first, last):
-            base = np.uint64(indices[j]) * n_outputs
-            for k in range(n_outputs):
-                if a != 0.0:
-                    auxiliary[base + k] += dtype(a * weights[base + k])
-                weights[base + k] = dtype(0)
-
-
-@scalar
-def wipe(
-    weights: FloatVector,
-    auxiliary: FloatVector,
-    a: float,
-    indices: IndexVector,
-    indptr: PointerVector,
-    row: np.uint64,
-    wiped_at: np.uint64,
-    n_outputs: np.uint64,
-    n_weights: np.uint64,
-) -> None:
-    """Set all weights to zero, before the step on a sparse row.
-
-    The schedule of the frequency study shrinks by zero on *every* row of its first epoch. After a wipe on the row
-    before, only that row's columns differ from zero, so the cost stays that of a row and not that of the model.
-    """
-    if wiped_at + _ONE == row:
-        clear(weights, auxiliary, a, indices, indptr[wiped_at], indptr[row], n_outputs)
-    else:
-        clear(weights, auxiliary, a, None, _ZERO, n_weights, n_outputs)
-
-
-@scalar
-def truncate_row(
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    received: FloatVector,
-    auxiliary: FloatVector,
-    owed_total: float,
-    scale: float,
-    a: float,
-    n_outputs: np.uint64,
-) -> None:
-    """Apply the L1 penalty still owed to the weights of the columns of a row, for every output."""
-    dtype = weights.dtype.type
-    width = last - first
-    for k in range(n_outputs):
-        for j in range(width):
-            if indices is None:
-                place = k * width + j
-            else:
-                place = np.uint64(indices[first + j]) * n_outputs + k
-            stored = weights[place]
-            before = scale * stored
-            after = truncate(before, owed_total, received[place])
-            if after != before:
-                received[place] += dtype(after - before)
-                weights[place] = dtype(after / scale)
-                if a != 0.0:
-                    auxiliary[place] -= dtype(a * (weights[place] - stored))
-
-
-@scalar
-def loss_of_output(
-    targets: FloatVector,
-    class_weights: FloatMatrix,
-    constants: FloatVector,
-    codes: IntVector,
-    row: np.uint64,
-    k: np.uint64,
-    p: float,
-) -> tuple[float, float, float]:
-    """Return loss and slope of an output that predicts p for a row, and the weight of the row's class in it."""
-    y = float(targets[row])
-    if codes[N_OUTPUTS] > 1:
-        y = 1.0 if y == k else -1.0
-    loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-    return loss, slope, class_weights[0 if y > 0.0 else 1, k]
-
-
-@scalar
-def add_step(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    auxiliary: FloatVector,
-    base: np.uint64,
-    step: float,
-    a: float,
-) -> None:
-    """Add `step` times a row to the stored weights of an output, so that the average of the iterates stays true."""
-    add_row(values, indices, first, last, params, base, step)
-    if a != 0.0:
-        add_row(values, indices, first, last, auxiliary, base, -a * step)
-
-
-@scalar
-def add_steps(
-    values: FloatVector,
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    auxiliary: FloatVector,
-    steps: FloatVector,
-    a: float,
-) -> None:
-    """Do what `add_step` does for all outputs of a sparse row."""
-    add_columns(values, indices, first, last, params, steps, 1.0)
-    if a != 0.0:
-        add_columns(values, indices, first, last, auxiliary, steps, -a)
-
-
-@scalar
-def owe(
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    received: FloatVector,
-    auxiliary: FloatVector,
-    constants: FloatVector,
-    owed_total: float,
-    eta: float,
-    scale: float,
-    a: float,
-    n_outputs: np.uint64,
-) -> float:
-    """Return the L1 penalty that each weight owes after a step, and apply it to those of a row."""
-    if constants[L1_RATE] > 0.0:
-        owed_total += constants[L1_RATE] * eta
-        truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
-    return owed_total
-
-
-@scalar
-def join_average(
-    params: FloatVector,
-    auxiliary: FloatVector,
-    n_weights: np.uint64,
-    n_averaged: float,
-    scale: float,
-    a: float,
-    b: float,
-) -> tuple[float, float, float]:
-    """Add the present model to the average; return the models in it, and a and b."""
-    n_averaged += 1.0
-    if n_averaged > 1.0:
-        b *= n_averaged / (n_averaged - 1.0)
-    a += b * scale / n_averaged
-    for k in range(n_weights, np.uint64(params.shape[0])):
-        auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
-    return n_averaged, a, b
-
-
-@scalar
-def count_rows(counters: FloatVector, n_rows: int, loss_sum: float, guard: float) -> None:
-    """Count rows that were seen, and what was found on them."""
-    counters[LOSS_SUM] += loss_sum
-    counters[GUARD] += guard
-    counters[N_SEEN] += n_rows
 
 
 @leaf_kernel
@@ -332,7 +103,7 @@ def run_rows(
     factors : array, shape (n_outputs,)
         Scratch.
     counters, constants, codes : array
-        See `COUNTERS`, `CONSTANTS` and `CODES`; counters are updated in place.
+        See `dsgd.kernels.state`; counters are updated in place.
     order : array of int64, shape (2, n_blocks + 1)
         See `dsgd.kernels.epoch_order`.
     start, stop : int
@@ -430,133 +201,3 @@ def run_rows(
     if n_outputs == _ONE:
         counters[COUNTERS] += loss_sum
     count_rows(counters, stop - start, loss_sum, guard)
-
-
-@leaf_kernel
-def gradient_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
-    params: FloatVector,
-    out: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    start: int,
-    stop: int,
-) -> None:
-    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
-
-    Parameters
-    ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
-        As in `run_rows`; params are read only, of the counters the sums of losses and the rows seen are updated.
-    out : array, shape (n_params,)
-        The sum, overwritten.
-    start, stop : int
-        Places of the walk.
-    """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
-    n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    for j in range(np.uint64(out.shape[0])):
-        out[j] = 0.0
-    loss_sum = 0.0
-    guard = 0.0
-    is_wide = indices is not None and n_outputs > _ONE
-    at, block = start, block_at(order, start)
-    while at < stop:
-        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
-        for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
-            if indices is not None and is_wide:
-                score_columns(entries, indices, first, last, params, factors)
-            for k in range(n_outputs):
-                base = k * n_features
-                dot = factors[k] if is_wide else row_dot(entries, indices, first, last, params, base)
-                p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
-                loss_sum += loss
-                counters[np.uint64(COUNTERS) + k] += loss
-                guard += p * 0.0
-                slope *= class_weight * row_weights[i]
-                if constants[INTERCEPT_RATE] > 0.0:
-                    out[n_weights + k] += out.dtype.type(slope)
-                if is_wide:
-                    factors[k] = slope
-                elif slope != 0.0:
-                    add_row(entries, indices, first, last, out, base, slope)
-            if indices is not None and is_wide:
-                add_columns(entries, indices, first, last, out, factors, 1.0)
-    count_rows(counters, stop - start, loss_sum, guard)
-
-
-@leaf_kernel
-def step_all(
-    params: FloatVector,
-    gradient: FloatVector,
-    average: FloatVector,
-    received: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-) -> None:
-    """Take one step along a mean gradient, penalty included, and advance t by one.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, updated in place.
-    gradient : array, shape (n_params,)
-        Mean gradient of the loss.
-    average : array, shape (n_params,) or (0,)
-        The averaged model, updated in place; unused unless averaging is on.
-    received, counters, constants, codes
-        As in `run_rows`.
-    """
-    n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
-    n_params = np.uint64(params.shape[0])
-    t = counters[T]
-    eta = rate_now(counters, constants, codes, t)
-    shrink = max(0.0, 1.0 - constants[SHRINK_RATE] * eta)
-    if constants[L1_RATE] > 0.0:
-        counters[L1_TOTAL] += constants[L1_RATE] * eta
-    for j in range(n_weights):
-        before = shrink * params[j] - eta * gradient[j]
-        if constants[L1_RATE] > 0.0:
-            after = truncate(before, counters[L1_TOTAL], received[j])
-            received[j] += received.dtype.type(after - before)
-            before = after
-        params[j] = params.dtype.type(before)
-    for j in range(n_weights, n_params):
-        params[j] -= params.dtype.type(constants[INTERCEPT_RATE] * eta * gradient[j])
-    if 0 < codes[AVERAGE] <= t:
-        counters[N_AVERAGED] += 1.0
-        for j in range(n_params):
-            average[j] += params.dtype.type((params[j] - average[j]) / counters[N_AVERAGED])
-    counters[T] = t + 1.0
-
-
-@kernel
-def rate_sum(counters: FloatVector, constants: FloatVector, codes: IntVector, t_start: float) -> float:
-    """Return the sum of the rates of the steps from `t_start` up to that which comes next."""
-    total, t = 0.0, t_start
-    while t < counters[T]:
-        total += rate_now(counters, constants, codes, t)
-        t += 1.0
-    return total
-
-
-@kernel
-def all_finite(vector: FloatVector) -> bool:
-    """Return whether every entry of `vector`, shape (n,), is finite."""
-    guard = 0.0
-    for j in range(np.uint64(vector.shape[0])):
-        guard += vector[j] * 0.0
-    return guard == 0.0

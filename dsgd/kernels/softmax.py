@@ -24,28 +24,30 @@ import numpy as np
 from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
-from dsgd.kernels.sgd import (
+from dsgd.kernels.scaled import (
+    MIN_SCALE,
+    MIN_SCALE_AVERAGING,
+    MIN_SHRINK,
+    add_step,
+    add_steps,
+    clear,
+    fold,
+    join_average,
+    owe,
+    wipe,
+)
+from dsgd.kernels.state import (
     AVERAGE,
     COUNTERS,
     INTERCEPT_RATE,
     L1_TOTAL,
-    MIN_SCALE,
-    MIN_SCALE_AVERAGING,
-    MIN_SHRINK,
     N_AVERAGED,
     N_FEATURES,
     N_OUTPUTS,
     SHRINK_RATE,
     T,
-    add_step,
-    add_steps,
-    clear,
     count_rows,
-    fold,
-    join_average,
-    owe,
     rate_now,
-    wipe,
 )
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector

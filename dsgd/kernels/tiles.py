@@ -7,6 +7,10 @@ Layout: the weights are (n_features, WIDTH), and `scratch` has the predictions o
 `STEPS` on, and the products of its rows with each other from `GRAM` on. ``X w`` and ``X' s`` take eight rows and a pair
 of vectors of columns (`dsgd.kernels.lanes`) at a time, or four rows and one vector where registers are few.
 
+Arguments are the same everywhere: `values` are the entries of all rows, and `rows` the numbers of the `n` rows of a
+block, of `d` features each; `weights` and `scratch` are as above, and `width` columns of them are in use. A single row
+may be sparse: it has the entries `first` to `last`, of the features `indices`, and is dense where these are None.
+
 A column has the same bits in any panel and at any place in it: vectors do not mix columns, and sums are taken in the
 order that is written.
 """

@@ -20,7 +20,7 @@ gradients a row that is drawn twice counts once.
 
 For linear models a gradient is its slope times the row: memory is one number per row and output, and one model. Sparse
 rows cost what they have entries: the part of m in columns that a row has not is subtracted when a row that has them
-comes, ``m_j`` times the sum of the steps since. Weights are ``scale`` times what is stored, as in `dsgd.kernels.sgd`.
+comes, ``m_j`` times the sum of the steps since. Weights are ``scale`` times what is stored (`dsgd.kernels.scaled`).
 
 Source: Defazio, Bach and Lacoste-Julien 2014 (SAGA; section 4 on lazy updates); Johnson and Zhang 2013 (SVRG).
 """
@@ -33,11 +33,11 @@ from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.rng import draw, mix64
-from dsgd.kernels.sgd import (
+from dsgd.kernels.scaled import MIN_SCALE
+from dsgd.kernels.state import (
     COUNTERS,
     EPOCH,
     INTERCEPT_RATE,
-    MIN_SCALE,
     N_FEATURES,
     N_OUTPUTS,
     SHRINK_RATE,
@@ -276,7 +276,7 @@ def gradient_reduced(
     Parameters
     ----------
     values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
-        As in `dsgd.kernels.sgd.gradient_rows`.
+        As in `dsgd.kernels.gradients.gradient_rows`.
     slopes, rows, key, refresh
         As in `run_reduced`.
     out : array, shape (n_params,)

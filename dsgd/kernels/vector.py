@@ -18,12 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.kernels.jit import inlined
-from dsgd.types import FloatVector, IndexVector
+from dsgd.kernels.jit import inlined, kernel, scalar
+from dsgd.types import FloatVector, IndexVector, PointerVector
 
-__all__ = ["add_columns", "add_row", "row_dot", "row_square", "score_columns"]
+__all__ = ["add_columns", "add_row", "all_finite", "row_bounds", "row_dot", "row_square", "score_columns"]
+
+_ONE = np.uint64(1)
 
 _any_order = inlined({"reassoc", "contract"})
+
+
+@scalar
+def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Return where a row starts and ends in the entries of all rows."""
+    if indptr is None:
+        return row * n_features, (row + _ONE) * n_features
+    return indptr[row], indptr[row + _ONE]
 
 
 @_any_order
@@ -130,3 +140,12 @@ def row_square(values: FloatVector, first: np.uint64, last: np.uint64) -> np.flo
     for j in range(last - first):
         total += values[first + j] * values[first + j]
     return total
+
+
+@kernel
+def all_finite(vector: FloatVector) -> bool:
+    """Return whether every entry of `vector`, shape (n,), is finite."""
+    guard = 0.0
+    for j in range(np.uint64(vector.shape[0])):
+        guard += vector[j] * 0.0
+    return guard == 0.0

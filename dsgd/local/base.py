@@ -15,7 +15,7 @@ from typing import Final, Generic, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dsgd.kernels import sgd as kernels
+from dsgd.kernels import state as places
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["OF_ROWS", "AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Evaluation", "Steps", "new_counters"]
@@ -89,13 +89,11 @@ class AbstractState(ABC):
     counters: FloatVector
     on_gradient: Callable[[int], None] | None = None
 
-    t = _Counter(kernels.T, "Step that comes next, from 1.")
-    eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
-    loss_sum = _Counter(
-        kernels.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty."
-    )
-    rate_factor = _Counter(kernels.RATE_FACTOR, "Factor of the rate of every schedule, 1 at first.")
-    n_averaged = _Counter(kernels.N_AVERAGED, "Models in the average.")
+    t = _Counter(places.T, "Step that comes next, from 1.")
+    eta_scale = _Counter(places.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
+    loss_sum = _Counter(places.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty.")
+    rate_factor = _Counter(places.RATE_FACTOR, "Factor of the rate of every schedule, 1 at first.")
+    n_averaged = _Counter(places.N_AVERAGED, "Models in the average.")
 
     @property
     @abstractmethod
@@ -120,34 +118,34 @@ class AbstractState(ABC):
     @property
     def epoch(self) -> int:
         """Epoch, 1 for the first; 0 before `start_epoch`."""
-        return int(self.counters[kernels.EPOCH])
+        return int(self.counters[places.EPOCH])
 
     @epoch.setter
     def epoch(self, value: int) -> None:
-        self.counters[kernels.EPOCH] = value
+        self.counters[places.EPOCH] = value
 
     @property
     def n_seen(self) -> int:
         """Rows seen in this epoch."""
-        return int(self.counters[kernels.N_SEEN])
+        return int(self.counters[places.N_SEEN])
 
     @property
     def output_losses(self) -> FloatVector:
         """The parts of `loss_sum`, one for each output that has a loss of its own, shape (n_losses,)."""
-        return self.counters[kernels.COUNTERS :]
+        return self.counters[places.COUNTERS :]
 
     def start_epoch(self) -> None:
         """Begin the next epoch: the sums start from zero."""
-        self.counters[kernels.EPOCH] += 1.0
+        self.counters[places.EPOCH] += 1.0
         self.output_losses.fill(0.0)
-        self.counters[kernels.LOSS_SUM] = 0.0
-        self.counters[kernels.N_SEEN] = 0.0
+        self.counters[places.LOSS_SUM] = 0.0
+        self.counters[places.N_SEEN] = 0.0
 
 
 def new_counters(n_losses: int) -> FloatVector:
     """Return the counters of a state before the first step, for so many losses of a row."""
-    counters = np.zeros(kernels.COUNTERS + n_losses)
-    counters[kernels.T] = counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
+    counters = np.zeros(places.COUNTERS + n_losses)
+    counters[places.T] = counters[places.ETA_SCALE] = counters[places.RATE_FACTOR] = 1.0
     return counters
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from dsgd.kernels import columns as kernels
-from dsgd.kernels import sgd as sgd_kernels
+from dsgd.kernels import state as places
 from dsgd.kernels.columns import WIDTH
 from dsgd.kernels.lanes import LANE_BYTES
 from dsgd.kernels.penalties import add_penalties
@@ -33,20 +33,20 @@ _Item = TypeVar("_Item")
 
 # Rows of the table of the kernel, and the constants of SGD that they are.
 _GIVEN: Final = {
-    kernels.ALPHA: sgd_kernels.ALPHA,
-    kernels.SHRINK_RATE: sgd_kernels.SHRINK_RATE,
-    kernels.L1_RATE: sgd_kernels.L1_RATE,
-    kernels.EPSILON: sgd_kernels.EPSILON,
-    kernels.ETA0: sgd_kernels.ETA0,
-    kernels.T0: sgd_kernels.T0,
-    kernels.INTERCEPT_RATE: sgd_kernels.INTERCEPT_RATE,
+    kernels.ALPHA: places.ALPHA,
+    kernels.SHRINK_RATE: places.SHRINK_RATE,
+    kernels.L1_RATE: places.L1_RATE,
+    kernels.EPSILON: places.EPSILON,
+    kernels.ETA0: places.ETA0,
+    kernels.T0: places.T0,
+    kernels.INTERCEPT_RATE: places.INTERCEPT_RATE,
 }
 # The same of the places of the clock.
 _SHARED: Final = {
-    kernels.POWER_T: sgd_kernels.POWER_T,
-    kernels.PEAK: sgd_kernels.PEAK,
-    kernels.HALF_CYCLE: sgd_kernels.HALF_CYCLE,
-    kernels.DECAY: sgd_kernels.DECAY,
+    kernels.POWER_T: places.POWER_T,
+    kernels.PEAK: places.PEAK,
+    kernels.HALF_CYCLE: places.HALF_CYCLE,
+    kernels.DECAY: places.DECAY,
 }
 # What a panel takes for a row beside its vectors of columns, in units of one of these: rows are multiplied with others.
 _FIXED_COST: Final = 0.7

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from dsgd.kernels import rules as kernels
-from dsgd.kernels import sgd as sgd_kernels
+from dsgd.kernels import state as places
 from dsgd.local.base import Steps
 from dsgd.local.variance import AbstractReduction
 from dsgd.types import FloatVector
@@ -101,7 +101,7 @@ class AbstractRule(ABC):
         params : array, shape (n_params,)
             A model, for its length and dtype.
         constants : array of float64
-            Those of the optimiser, see `dsgd.kernels.sgd`.
+            Those of the optimiser, see `dsgd.kernels.state`.
         sparse : bool
             Whether weights are laid out for sparse rows, see `dsgd.local.pack`.
         batch : int
@@ -114,9 +114,9 @@ class AbstractRule(ABC):
         rule[kernels.IS_COLUMN_MAJOR] = sparse
         rule[kernels.BATCH] = batch
         step_constants = constants.copy()
-        step_constants[sgd_kernels.INTERCEPT_RATE] = float(constants[sgd_kernels.INTERCEPT_RATE] > 0.0)
+        step_constants[places.INTERCEPT_RATE] = float(constants[places.INTERCEPT_RATE] > 0.0)
         if not self.is_decoupled:
-            step_constants[sgd_kernels.SHRINK_RATE] = 0.0
+            step_constants[places.SHRINK_RATE] = 0.0
         nothing = params[:0]
         return RuleState(
             velocity=np.zeros_like(params if self.keeps_velocity else nothing),

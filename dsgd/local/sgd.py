@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.kernels import gradients
 from dsgd.kernels import importance as importance_kernels
 from dsgd.kernels import rules as rule_kernels
-from dsgd.kernels import sgd as kernels
+from dsgd.kernels import sgd as sgd_kernels
 from dsgd.kernels import softmax as softmax_kernels
+from dsgd.kernels import state as places
 from dsgd.kernels import variance as variance_kernels
 from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
+from dsgd.kernels.vector import all_finite
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
 from dsgd.local.cycles import LearningRate, cycle_of, schedule_of
 from dsgd.local.evaluate import evaluate
@@ -155,12 +158,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         is_sparse = shard.is_sparse and self.features is None
         share, strength = objective.l1_share, objective.strength
         constants = self.constants(sparse=is_sparse)
-        codes = np.zeros(kernels.CODES, np.int64)
-        codes[kernels.LOSS] = objective.row.code
-        codes[kernels.SCHEDULE] = schedule_of(self.schedule).code
-        codes[kernels.N_OUTPUTS] = k
-        codes[kernels.N_FEATURES] = d
-        codes[kernels.AVERAGE] = self.average
+        codes = np.zeros(places.CODES, np.int64)
+        codes[places.LOSS] = objective.row.code
+        codes[places.SCHEDULE] = schedule_of(self.schedule).code
+        codes[places.N_OUTPUTS] = k
+        codes[places.N_FEATURES] = d
+        codes[places.AVERAGE] = self.average
         rule = None
         if self.rule is not None:
             model = np.zeros(n_params(d, k), shard.dtype)
@@ -186,21 +189,20 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def constants(self, *, sparse: bool) -> FloatVector:
         """Return the parameters as kernels read them, shape (CONSTANTS,), for sparse rows or dense ones."""
-        objective, constants = self.objective, np.zeros(kernels.CONSTANTS)
+        objective, constants = self.objective, np.zeros(places.CONSTANTS)
         share, strength = objective.l1_share, objective.strength
         # The length of a step of a reduction has the intercept in it.
         intercept_rate = SPARSE_INTERCEPT_DECAY if sparse and self.reduction is None else 1.0
-        constants[kernels.ALPHA] = objective.alpha
-        constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
-        constants[kernels.L1_RATE] = share * strength
-        constants[kernels.EPSILON] = objective.epsilon
-        constants[kernels.ETA0] = self.eta0
-        constants[kernels.POWER_T] = self.power_t
-        constants[kernels.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
+        constants[places.ALPHA] = objective.alpha
+        constants[places.SHRINK_RATE] = (1.0 - share) * strength
+        constants[places.L1_RATE] = share * strength
+        constants[places.EPSILON] = objective.epsilon
+        constants[places.ETA0] = self.eta0
+        constants[places.POWER_T] = self.power_t
+        constants[places.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
         if (cycle := cycle_of(self.schedule)) is not None:
-            places = [kernels.PEAK, kernels.HALF_CYCLE, kernels.DECAY]
-            constants[places] = cycle.peak, cycle.half_cycle, cycle.third
-        constants[kernels.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
+            constants[[places.PEAK, places.HALF_CYCLE, places.DECAY]] = cycle.peak, cycle.half_cycle, cycle.third
+        constants[places.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
         return constants
 
     def width(self, shard: Shard) -> int:
@@ -267,12 +269,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def _run_rows(self) -> Callable[..., None]:
         """The kernel that takes plain steps."""
-        return softmax_kernels.run_softmax_rows if self.objective.is_coupled else kernels.run_rows  # type: ignore[no-any-return]
+        return softmax_kernels.run_softmax_rows if self.objective.is_coupled else sgd_kernels.run_rows  # type: ignore[no-any-return]
 
     @property
     def _gradient_rows(self) -> Callable[..., None]:
         """The kernel that adds gradients up."""
-        return softmax_kernels.gradient_softmax_rows if self.objective.is_coupled else kernels.gradient_rows  # type: ignore[no-any-return]
+        return softmax_kernels.gradient_softmax_rows if self.objective.is_coupled else gradients.gradient_rows  # type: ignore[no-any-return]
 
     def _run_features(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
         """Take a step on the features of each row, block by block; none where there are no rows."""
@@ -315,7 +317,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def rate_sum(self, t_start: float, state: SGDState) -> float:
         """Return the sum of the rates of steps t_start..t, the last left out."""
-        return float(kernels.rate_sum(state.counters, state.constants, state.codes, t_start))
+        return float(places.rate_sum(state.counters, state.constants, state.codes, t_start))
 
     def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
         """Return sums of rates up to a common factor; see `AbstractLocalOptimizer.planned_rates`."""
@@ -409,7 +411,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
                 state.rule.rule,
             )
         elif n_rows > 0:
-            kernels.step_all(
+            gradients.step_all(
                 params,
                 mean_gradient,
                 state.auxiliary,
@@ -492,4 +494,4 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
 def is_finite(params: FloatVector) -> bool:
     """Return whether every parameter of a model is finite; one pass over it."""
-    return bool(kernels.all_finite(params))
+    return bool(all_finite(params))

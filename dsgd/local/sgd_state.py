@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dsgd.kernels import sgd as kernels
+from dsgd.kernels import state as places
 from dsgd.local.base import AbstractState
 from dsgd.local.features import FeatureBlocks
 from dsgd.local.rules import RuleState
@@ -76,7 +76,7 @@ class SGDState(AbstractState):
     @property
     def is_finite(self) -> bool:
         """Whether every prediction so far was finite; see `is_finite` for the model itself."""
-        return bool(self.counters[kernels.GUARD] == 0.0)
+        return bool(self.counters[places.GUARD] == 0.0)
 
     def memory(self) -> dict[str, FloatVector]:
         """Return what the rule remembers; see `AbstractState.memory`."""

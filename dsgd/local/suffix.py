@@ -26,7 +26,7 @@ import math
 import numpy as np
 
 from dsgd.kernels.dual import to_primal
-from dsgd.kernels.sgd import L1_TOTAL
+from dsgd.kernels.state import L1_TOTAL
 from dsgd.local.sgd_state import SGDState
 from dsgd.types import FloatVector
 

@@ -27,6 +27,8 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.checks import check_all, rows_here
+from dsgd.estimators.job import job_of
 from dsgd.inputs import count_threads, is_distributed
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
@@ -263,12 +265,12 @@ class SGDSearchCV(AbstractSearchCV):
         """Train and score on arrays of this process."""
         begin_at = probe._restart(None, None)
         is_read = bool(probe.shuffle) and not probe.out_of_core
-        rows = probe._rows_here(*given, begin_at, is_read=is_read)
+        rows = rows_here(probe, *given, begin_at, is_read=is_read)
         n_threads = count_threads(self.n_jobs)
         if is_read:
             rows.read(n_threads, type(probe).__name__)
         summary = rows.summary(classification=probe._is_classification)
-        packer, *_ = probe._plan([summary], begin_at, probe._draw_seed(), None)
+        packer, *_ = job_of(probe, [summary], begin_at, probe._draw_seed(), None)
         packed = pack_rows(probe, rows, packer, splits)
         if probe._is_classification:
             for each in candidates:
@@ -300,7 +302,7 @@ class SGDSearchCV(AbstractSearchCV):
             X,
             y,
             sample_weight,
-            check=lambda: probe._check_all(X, y, sample_weight, begin_at),
+            check=lambda: check_all(probe, X, y, sample_weight, begin_at),
             expected=Expected(probe._is_classification),
             spread=Spread(n_ranks=ranks_asked(probe.n_jobs), seed=seed if probe.shuffle else None),
         ) as blocks:
@@ -308,7 +310,7 @@ class SGDSearchCV(AbstractSearchCV):
             targets = np.asarray(y) if is_here else blocks.targets()
             if not is_here:
                 splits = self._splits(np.zeros((len(targets), 0)), targets, groups)
-            packer, *_ = probe._plan(summaries, begin_at, seed, None)
+            packer, *_ = job_of(probe, summaries, begin_at, seed, None)
             classes = packer.classes
             for each in candidates if classes is not None else ():
                 each.classes_ = classes

@@ -63,7 +63,7 @@ class Line:
     names : sequence of str, optional
         What each point is, said when one hovers over it.
     written : mapping of str to str, optional
-        Names whose points have a text left of and below them, and the text (`texts_at`).
+        Names whose points have a text beside them, and the text (`texts_at`).
     hollow, steps, pale : bool, default False
         Markers are rings; the line goes in steps; a line that is there for comparison only, thin and without hover.
     """

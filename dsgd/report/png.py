@@ -15,6 +15,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +28,19 @@ from PIL import Image  # comes with matplotlib
 
 from dsgd.errors import DsgdError
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
+from dsgd.report.labels import boxes_along, boxes_at, place_labels
 from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 
 __all__ = ["canvas", "draw", "drawn_beside", "log_scale", "picture", "settings", "spread"]
 
 _DPI: Final = 120
 _CROWDED: Final = 7
+_NAMES_PT: Final = 8.5
 #: Characters that fit beside a panel of the usual size, along its upper edge and along its left one.
 _TITLE: Final = 36
 _LEFT_LABEL: Final = 28
+#: Characters of the size of ticks that fit along its lower edge.
+_LOWER_EDGE: Final = 50
 _MARKERS: Final = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "inverted_triangle": "v", "x": "X", "plus": "P",
     "dash": "|", "hex": "h",
@@ -75,6 +80,7 @@ def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
             _side(axis.xaxis, axis.set_xlim, panel.x, x_limits)
             _side(axis.yaxis, axis.set_ylim, panel.y, y_limits)
         _legend(drawn, axes)
+        _write_names(drawn, axes, figure.panels)
         return drawn
 
 
@@ -271,11 +277,48 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
         label=mark.label or None,
         zorder=1.5 if mark.pale else 2,
     )
-    named = zip(mark.x, mark.y, mark.names, strict=True) if mark.written else ()
-    for x, y, name in named:
-        if name in mark.written:
-            style = {"textcoords": "offset points", "fontsize": 8.5, "ha": "right", "va": "top"}
-            axis.annotate(mark.written[name], (x, y), xytext=(-5, -2), **style)
+
+
+def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[Panel]) -> None:
+    """Write the texts of points beside them, where they cover least (`dsgd.report.labels`)."""
+    named = [(axis, panel) for axis, panel in zip(axes, panels, strict=False) if _texts(panel)]
+    if not named:
+        return
+    FigureCanvasAgg(canvas)
+    canvas.draw_without_rendering()  # until then nobody knows where the panels are
+    for axis, panel in named:
+        to_pixels, pixels = axis.transData.transform, canvas.dpi / 72
+        taken = [np.empty((0, 4))]
+        for mark in (mark for mark in panel.marks if isinstance(mark, Line)):
+            points = to_pixels(np.column_stack([mark.x, mark.y]))
+            if mark.marker:
+                taken.append(boxes_at(points, 0.75 * mark.size * pixels))
+            if mark.width:
+                taken.append(boxes_along(_corners(points) if mark.steps else points, 2.0))
+        style = {"textcoords": "offset pixels", "fontsize": _NAMES_PT, "ha": "left", "va": "bottom"}
+        texts = [axis.annotate(text, at, xytext=(0, 0), **style) for text, at in _texts(panel)]
+        sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
+        points = [tuple(to_pixels(text.xy)) for text in texts]
+        corners = place_labels(points, sizes, 5.0 * pixels, np.concatenate(taken), axis.get_window_extent().extents)
+        for text, point, corner in zip(texts, points, corners, strict=True):
+            text.set_position((corner[0] - point[0], corner[1] - point[1]))
+            text.set_in_layout(False)
+
+
+def _texts(panel: Panel) -> list[tuple[str, tuple[float, float]]]:
+    """Return what is written at which points of a panel."""
+    lines = [mark for mark in panel.marks if isinstance(mark, Line) and mark.written]
+    named = [
+        (mark.written.get(name), at) for mark in lines for name, *at in zip(mark.names, mark.x, mark.y, strict=True)
+    ]
+    return [(text, (x, y)) for text, (x, y) in named if text is not None]
+
+
+def _corners(points: Any) -> Any:
+    """Return the corners of a line that goes in steps, as matplotlib draws ``steps-post``."""
+    corners = np.repeat(points, 2, axis=0)[: 2 * len(points) - 1]
+    corners[1::2, 0] = points[1:, 0]
+    return corners
 
 
 def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:
@@ -288,11 +331,21 @@ def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float])
     else:
         low, high = limits
         seen = [tick for tick in wanted.log_ticks(low, high) if low <= tick <= high] if wanted.scale == "log" else []
+        if axis.axis_name == "x" and _touch(wanted, seen, math.log(high / low) if seen else 1.0):
+            seen = seen[::2]
         axis.set_major_locator(FixedLocator(seen) if wanted.scale == "log" else MaxNLocator(6))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(wanted, value)))
     axis.set_minor_locator(NullLocator())  # matplotlib lays minor ticks out even where they have no length
     if not wanted.grid:
         axis.grid(visible=False)
+
+
+def _touch(wanted: Axis, ticks: Sequence[float], span: float) -> bool:
+    """Return whether texts of neighbouring ticks would touch along a logarithmic axis of so many powers of e."""
+    return any(
+        math.log(after / before) / span * _LOWER_EDGE < (len(_tick(wanted, before)) + len(_tick(wanted, after))) / 2 + 1
+        for before, after in pairwise(ticks)
+    )
 
 
 def _tick(axis: Axis, value: float) -> str:

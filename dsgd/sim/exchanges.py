@@ -21,11 +21,11 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives import allreduce_cost, compressed_cost
+from dsgd.collectives.algorithms.by_name import PLANS
 from dsgd.collectives.algorithms.schedule import plan_schedule, tally_schedule
 from dsgd.collectives.algorithms.tally import blocks_of
 from dsgd.collectives.compressed.cost import outweighs, whole_bytes
 from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.group import PLANS
 from dsgd.collectives.model import (
     FlatAlgorithm,
     LinkCost,

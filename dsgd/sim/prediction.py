@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd.collectives.algorithms.by_name import PLANS
 from dsgd.collectives.cost import Algorithm
-from dsgd.collectives.group import PLANS
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import AbstractStragglers, Exponential, HeavyTail, NoStragglers, SlowRank, stragglers_for

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dsgd.kernels import sgd as places
+from dsgd.kernels import state as places
 from dsgd.ledger import RankLedger
 from dsgd.local import AbstractState, Steps, new_counters
 from dsgd.torch.memory import OptimizerMemory

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from dsgd.errors import InvalidDataError
-from dsgd.kernels import sgd as places
+from dsgd.kernels import state as places
 from dsgd.local import AbstractLocalOptimizer, Evaluation, Steps, is_finite, new_counters, split
 from dsgd.torch.fingerprint import check_same, fingerprint
 from dsgd.torch.flat import FlatModule

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dsgd.svm.kernels.cached_rows import add_rows_of_slabs
-from dsgd.svm.kernels.matrix import KernelMatrix, Slabs
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.slabs import Slabs
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["ExactSums"]

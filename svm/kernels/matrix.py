@@ -5,11 +5,10 @@ On a gang every rank has the columns of its own samples; features of the others'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +20,16 @@ from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.products import Products
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
+from dsgd.svm.kernels.slabs import Held, Slabs, values_by_slabs
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.tiles import add_tile, is_single, sum_tiles
+from dsgd.svm.kernels.tiles import add_tile, is_single
 from dsgd.svm.kernels.values import Left, block_values, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Held", "KernelMatrix", "Picked", "Slabs"]
+__all__ = ["KernelMatrix", "Picked"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _COLUMNS = 1024  # the same, of rows that are only read
-#: Slabs that a thread is given at once, at most, and of how many columns: of long rows one takes long enough.
-_LONGEST, _LONG_ENTRIES = 16, 512
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
@@ -59,24 +57,6 @@ class Picked:
     def take(self, which: IntVector) -> Rows:
         """Return the rows of some of the samples, by number."""
         return take_rows(self.rows, self.index[which])
-
-
-class Held(NamedTuple):
-    """Samples, and what returns their rows in float64 from one number to another."""
-
-    ids: IntVector
-    rows: Callable[[int, int], Rows]
-
-
-class Slabs(NamedTuple):
-    """A matrix of m rows by slabs of columns, each of them a matrix and one after another in `flat`.
-
-    Slab t has the columns from ``bounds[t]`` to ``bounds[t + 1]``.
-    """
-
-    flat: AnyArray
-    m: int
-    bounds: IntVector
 
 
 class KernelMatrix:
@@ -448,54 +428,13 @@ class KernelMatrix:
         The first is overwritten by the next call or block. The samples may be on any rank; each rank has its own
         columns, and the sums are over those of all ranks.
         """
-        edges = np.cumsum([0, *(len(held.ids) for held in columns)])
-        m, n, k = len(samples), int(edges[-1]), len(coefs)
-        bounds = np.array([*(at for a, b in pairwise(edges) for at in range(a, b, _SLAB)), n])
-        sums, memory = np.zeros((len(bounds) - 1, k, m)), self.lend(m * n, np.float64)
-        self.n_evaluations += m * n
-        rows = self._rows_of(samples, np.float64)
-        add = self._tiles_of(rows, coefs, Slabs(memory, m, bounds), sums)
-
-        def work(first: int, stop: int) -> None:
-            while first < stop:
-                number = int(np.searchsorted(edges, bounds[first], "right")) - 1
-                last = min(stop, int(np.searchsorted(bounds, edges[number + 1])))
-                begin, end = bounds[[first, last]] - edges[number]
-                add(columns[number].rows(begin, end), first, last)
-                first = last
-
-        self.pool.slabs(work, len(bounds) - 1, 1, max(1, min(_LONGEST, _LONG_ENTRIES // self._features.n_columns)))
-        total = sums.sum(axis=0)
-        self.peers.add_up(total.reshape(-1))
-        return Slabs(memory, m, bounds), total
-
-    def _tiles_of(
-        self, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
-    ) -> Callable[[Rows, int, int], None]:
-        """Return what computes slabs of `values`, given their right rows, the number of the first and of the next."""
-        whole = left_form(self.kernel, rows)[0][2] if rows.dense is not None else None
-
-        @cache
-        def parts() -> list[tuple[int, int, Left]]:
-            # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
-            starts = range(0, slabs.m, _CHUNK)
-            some = [(begin, span(rows, begin, min(slabs.m, begin + _CHUNK))) for begin in starts]
-            return [(begin + a, begin + b, part) for begin, few in some for a, b, part in left_form(self.kernel, few)]
-
-        def add(right: Rows, number: int, stop: int) -> None:
-            tiled = None if whole is None else tile_rows(self.kernel, whole, right, slabs.flat)
-            if tiled is not None:
-                sum_tiles(*tiled, coefs, slabs.flat, slabs.bounds, number, sums, _CHUNK, self.kernel.name == "rbf")
-                return
-            origin = slabs.bounds[number]
-            for t, (first, last) in enumerate(pairwise(slabs.bounds[number : stop + 1]), number):
-                tile = slabs.flat[slabs.m * first : slabs.m * last].reshape(slabs.m, -1)
-                some = np.ascontiguousarray(coefs[:, first:last])
-                for begin, end, part in parts():
-                    row_values(self.kernel, part, span(right, first - origin, last - origin), tile[begin:end])
-                    np.matmul(some, tile[begin:end].T, out=sums[t, :, begin:end])
-
-        return add
+        size = len(samples) * sum(len(held.ids) for held in columns)
+        self.n_evaluations += size
+        memory, rows = self.lend(size, np.float64), self._rows_of(samples, np.float64)
+        n_features = self._features.n_columns
+        slabs, sums = values_by_slabs(self.kernel, self.pool, rows, columns, coefs, memory, n_features=n_features)
+        self.peers.add_up(sums.reshape(-1))
+        return slabs, sums
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).

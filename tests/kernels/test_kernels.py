@@ -179,7 +179,7 @@ import importlib
 import json
 import os
 import numpy as np, scipy.sparse as sp
-from dsgd.kernels import LOSSES, SCHEDULES, evaluate, rows, sgd
+from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, rows, sgd, vector
 from dsgd.local import SGD, Objective, evaluate as evaluate_model, is_finite, make_shard, n_params
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False
@@ -200,7 +200,7 @@ for data in (X, sp.csr_array(X)):
                     optimizer.step(params, out, 3, state)
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
-kernels = [sgd.run_rows, sgd.gradient_rows, sgd.step_all, sgd.all_finite, evaluate.evaluate_rows,
+kernels = [sgd.run_rows, gradients.gradient_rows, gradients.step_all, vector.all_finite, evaluate.evaluate_rows,
            rows.fingerprint_dense, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))
@@ -288,7 +288,7 @@ import numba
 
 numba.njit(lambda x: x + 1)(1)  # another library's function is none of ours
 from dsgd.kernels.dual import to_dual
-from dsgd.kernels.sgd import COUNTERS
+from dsgd.kernels.state import COUNTERS
 
 for dtype in (np.float64, np.float32):
     to_dual(np.ones(3, dtype), np.zeros(2, dtype), np.zeros(COUNTERS))
@@ -351,7 +351,7 @@ LOADED = """
 import sys
 import numpy as np
 from dsgd.kernels.dual import to_dual
-from dsgd.kernels.sgd import COUNTERS
+from dsgd.kernels.state import COUNTERS
 
 out = np.arange(3.0)
 to_dual(out, np.ones(2), np.zeros(COUNTERS))

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.kernels.sgd import INTERCEPT_RATE
+from dsgd.kernels.state import INTERCEPT_RATE
 from dsgd.local import SAGA, SGD, SVRG, Importance, Momentum, Objective, make_shard, n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD

@@ -209,7 +209,7 @@ def test_an_exchange_takes_the_way_of_the_page(stacks: Stacks) -> None:
     SGDClassifier(max_iter=1, tol=None, n_jobs=2, sync=LocalSGD(every=64)).fit(*rows())
     stack = stacks.through("count", "Rounds._exchange_models")
     begin = [function for _, function in stack].index("Rounds._exchange_models")
-    assert [*stack[begin:], ("dsgd/ledger.py", "RankLedger.count")] == hops("exchange")
+    assert [*stack[begin:], ("dsgd/ledger/rank.py", "RankLedger.count")] == hops("exchange")
 
 
 def test_an_svm_passes_the_stations_of_the_page(stacks: Stacks) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.errors import CheckpointError, PausedError
-from dsgd.kernels import sgd as kernels
+from dsgd.kernels import state as places
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
     SavedState,
@@ -207,7 +207,7 @@ class SnapshotSchedule:
                 vector *= share
         if "received" in names:
             # With what weights have received goes what has been due.
-            weighted_mean(self._rank.group, at.optimizer.counters[kernels.L1_TOTAL :][:1], n_rows / copies[1])
+            weighted_mean(self._rank.group, at.optimizer.counters[places.L1_TOTAL :][:1], n_rows / copies[1])
         if isinstance(at.strategy, AbstractRejoining):
             at.strategy.rejoin(at.params)
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import Handover
-from dsgd.kernels import sgd as kernels
+from dsgd.kernels import state as places
 from dsgd.local import OF_ROWS, AbstractState, Dual
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.runtime.train.stop_rule import StopRule
@@ -298,7 +298,7 @@ class TrainState:
         received = self.optimizer.vectors().get("received")
         if received is not None and "received" not in saved:
             received.fill(0.0)
-            self.optimizer.counters[kernels.L1_TOTAL] = 0.0
+            self.optimizer.counters[places.L1_TOTAL] = 0.0
 
 
 def stacked(vectors: Sequence[AnyArray]) -> AnyArray:
@@ -362,11 +362,11 @@ def _weights(saved: Mapping[str, AnyArray]) -> AnyArray:
 
 def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
     merged = weights @ counters
-    merged[kernels.GUARD] = counters[:, kernels.GUARD].max()
+    merged[places.GUARD] = counters[:, places.GUARD].max()
     # Equal on all ranks: a mean would differ from them by the rounding of the weights.
-    for place in (kernels.EPOCH, kernels.ETA_SCALE, kernels.RATE_FACTOR):
+    for place in (places.EPOCH, places.ETA_SCALE, places.RATE_FACTOR):
         merged[place] = counters[0, place]
-    for place in (kernels.LOSS_SUM, kernels.N_SEEN, *range(kernels.COUNTERS, merged.size)):
+    for place in (places.LOSS_SUM, places.N_SEEN, *range(places.COUNTERS, merged.size)):
         merged[place] = counters[:, place].sum() if rank == 0 else 0.0
-    merged[kernels.N_AVERAGED] = np.rint(merged[kernels.N_AVERAGED])
+    merged[places.N_AVERAGED] = np.rint(merged[places.N_AVERAGED])
     return merged

@@ -1,19 +1,12 @@
-"""The ledger: where the time and the bytes of a training run went.
+"""The ledger of one rank, while it trains: what is charged and counted in every round.
 
-Each rank keeps a `RankLedger`: seconds of compute (local steps), encode (weighting, packing), wire (bytes moving), wait
-(a peer not there yet) and control (see below), with bytes and messages, for every round. A round is the span from one
-exchange to the next. When a job ends, the rank ledgers are combined into a `Ledger`, the ``ledger_`` of a fitted
-estimator.
+Problem: a round may take a microsecond, and a clock that is read ten times costs as much; a run may have millions of
+rounds, whose records would fill the memory.
 
-Everything sent belongs either to the algorithm or to control. Control is what ranks send to set up, to agree, to
-evaluate the model or to save their state, in rounds of their own (`CONTROL_OPS`) or within a round of the algorithm.
-Bytes, messages and seconds of control are counted apart, so everything else is the cost of the method, without what
-this library adds.
-
-Bytes and messages are always exact. Seconds are exact while rounds are long; when a round is so short that reading
-the clock would cost more than one per cent of it, one round in a few is timed and stands for those up to the next
-timed one. Records are kept in a fixed number of slots: when they are full every second one is dropped, so memory is
-bounded however long the run is, and totals stay exact.
+Method: bytes and messages are always exact. Seconds are exact while rounds are long; when a round is so short that
+reading the clock would cost more than one per cent of it, one round in a few is timed and stands for those up to the
+next timed one. Records are kept in a fixed number of slots: when they are full every second one is dropped, so memory
+is bounded however long the run is, and totals stay exact.
 
 The model is the context meter of `distributed.metrics`, smaller.
 """
@@ -21,21 +14,16 @@ The model is the context meter of `distributed.metrics`, smaller.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsgd.errors import MissingPackageError
-from dsgd.stages import Stage
 from dsgd.types import FloatMatrix, IntVector
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "COMPUTE",
@@ -43,9 +31,10 @@ __all__ = [
     "CONTROL_OPS",
     "ENCODE",
     "PHASES",
+    "RECORD_DTYPE",
+    "SENT",
     "WAIT",
     "WIRE",
-    "Ledger",
     "RankLedger",
     "RankRecords",
 ]
@@ -70,6 +59,7 @@ _N_RECENT: Final = 64
 # Of rounds that were done in one go, those that say where their time went.
 _USUAL: Final = 0.99
 
+#: A record of a round.
 RECORD_DTYPE: Final = np.dtype(
     [
         ("round", np.int64),
@@ -85,8 +75,8 @@ RECORD_DTYPE: Final = np.dtype(
         ("control_messages", np.int64),
     ]
 )
-# What is counted: of the algorithm, and of control.
-_SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
+#: What is counted: of the algorithm, and of control.
+SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
 
 
 @dataclass(frozen=True)
@@ -167,7 +157,7 @@ class RankLedger:
         # Numbers, not lists: a round may take a microsecond, and control is in few of them.
         self._bytes = self._messages = self._control_bytes = self._control_messages = 0
         self._total_seconds = [0.0] * len(PHASES)
-        self._total_sent = [0] * len(_SENT)
+        self._total_sent = [0] * len(SENT)
         self._at_epochs: list[tuple[float, float]] = []  # what was sent, and taken by it, until the end of each
         self._records = np.zeros(256, dtype=RECORD_DTYPE)
         self._n_records = 0
@@ -336,7 +326,7 @@ class RankLedger:
         for name, column in zip(PHASES[:_N_TIMED], seconds[kept].T, strict=True):
             records[f"{name}_s"] = column
         records["control_s"] = 0.0
-        for name, sent in zip(_SENT, (n_bytes, messages, 0, 0), strict=True):
+        for name, sent in zip(SENT, (n_bytes, messages, 0, 0), strict=True):
             records[name] = sent
         self._n_records += len(numbers)
         self.recent.extend((*line, sum(line)) for line in lines[-_N_RECENT:])
@@ -365,7 +355,7 @@ class RankLedger:
         Another thread may ask, too: what it gets may be a round old.
         """
         totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
-        return totals | {**dict(zip(_SENT, self._total_sent, strict=True)), "rounds": self.rounds}
+        return totals | {**dict(zip(SENT, self._total_sent, strict=True)), "rounds": self.rounds}
 
     def records(self) -> RankRecords:
         """Return the account so far."""
@@ -396,136 +386,3 @@ class RankLedger:
             self._n_records = len(half)
             self._records[: self._n_records] = half
             self._keep_every *= 2
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """The ledger of a job: the seconds and bytes of every rank.
-
-    Parameters
-    ----------
-    ranks : sequence of RankRecords
-        One entry per rank, in rank order.
-    elapsed_s : float
-        Wall-clock seconds of the job as the client saw it, including data placement; on a simulated cluster, the
-        virtual seconds until the last rank had ended.
-    workers : sequence of str
-        The worker of each rank if ranks run on workers; each of several threads of a worker is a rank.
-    stages : sequence of Stage
-        The time and bytes of the whole fit, in the caller's process and on the workers; see `dsgd.stages`.
-
-    Examples
-    --------
-    >>> ledger = Ledger([RankLedger(0).records()], elapsed_s=0.5)
-    >>> ledger.totals()["rounds"]
-    0
-    """
-
-    ranks: Sequence[RankRecords]
-    elapsed_s: float = field(default=0.0)
-    workers: Sequence[str] = ()
-    stages: Sequence[Stage] = ()
-
-    def totals(self) -> dict[str, float]:
-        """Return the sums over ranks.
-
-        Returns
-        -------
-        dict
-            ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent`` and ``messages`` of the algorithm,
-            ``control_s``, ``control_bytes_sent`` and ``control_messages`` of everything else that ranks exchange (all
-            summed over ranks), and ``rounds`` (synchronisations, counted once).
-        """
-        names = [*(f"{phase}_s" for phase in PHASES), *_SENT]
-        totals: dict[str, float] = {name: sum(r.totals[name] for r in self.ranks) for name in names}
-        totals["rounds"] = max((r.totals["rounds"] for r in self.ranks), default=0)
-        return totals
-
-    def per_rank(self) -> dict[int, dict[str, float]]:
-        """Return the totals of each rank, by rank."""
-        return {r.rank: dict(r.totals) for r in self.ranks}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the kept records as a pandas frame, one row per rank and round.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``rank``, ``round``, ``op``, ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``control_s``,
-            ``bytes_sent``, ``messages``, ``control_bytes_sent``, ``control_messages``. Long runs keep a sample of
-            their rounds; `totals` always counts all of them.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingPackageError(
-                "Ledger.to_frame() needs pandas, which is not installed here. Install it with: pip install pandas; or "
-                "use the records as they are, structured arrays of numpy: ledger.ranks[0].records."
-            ) from error
-
-        frames = [pd.DataFrame(r.records).assign(rank=r.rank) for r in self.ranks]
-        columns = ["rank", *(RECORD_DTYPE.names or ())]
-        return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
-
-    def summary(self) -> str:
-        """Return a text table: a line per rank, the total, the shares of communication and control, and workers.
-
-        Below it is a line for each stage of the fit: its seconds, and the bytes of rows and targets that it handled.
-        For stages on workers, these are the seconds of the slowest and the bytes of all.
-        """
-        header = " ".join([f"{'rank':>5}", *(f"{name:>11}" for name in (*PHASES, "sent")), f"{'rounds':>9}"])
-        lines = [header, "-" * len(header)]
-        lines += [_line(str(r.rank), r.totals) for r in self.ranks]
-        totals = self.totals()
-        lines += ["-" * len(header), _line("all", totals)]
-        spent = sum(totals[f"{phase}_s"] for phase in PHASES)
-        if spent > 0:
-            share = (totals["wire_s"] + totals["wait_s"]) / spent
-            lines.append(
-                f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed"
-            )
-        if totals["control_messages"]:
-            share = totals["control_s"] / spent if spent > 0 else 0.0
-            sent = f"{_bytes_text(totals['control_bytes_sent'])} in {totals['control_messages']:.0f} messages"
-            lines.append(f"control, beside the algorithm: {share:.1%} of the rank-seconds, {sent}")
-        if self.workers:
-            threads = Counter(self.workers).values()
-            lines.append(
-                f"{len(self.workers)} ranks on {len(threads)} workers ({' + '.join(map(str, threads))} threads)"
-            )
-        return "\n".join([*lines, *_stage_lines(self.stages)])
-
-    def __str__(self) -> str:
-        return self.summary()
-
-
-def _stage_lines(stages: Sequence[Stage]) -> list[str]:
-    """Return the lines of a summary that tell of stages."""
-    found: dict[tuple[str, str], tuple[float, int]] = {}
-    for stage in stages:
-        key = stage.name, "client" if stage.where == "client" else "workers"
-        seconds, nbytes = found.get(key, (0.0, 0))
-        found[key] = max(seconds, stage.seconds), nbytes + stage.nbytes
-    lines = [
-        f"{name:>10} {where:>8} {seconds:>10.4f}s {_bytes_text(nbytes) if nbytes else '':>13}"
-        for (name, where), (seconds, nbytes) in found.items()
-    ]
-    return ["", f"{'stage':>10} {'where':>8} {'seconds':>11} {'bytes handled':>13}", *lines] if lines else []
-
-
-def _line(name: str, totals: dict[str, float]) -> str:
-    seconds = " ".join(f"{totals[f'{phase}_s']:>10.4f}s" for phase in PHASES)
-    return f"{name:>5} {seconds} {_bytes_text(totals['bytes_sent']):>11} {int(totals['rounds']):>9}"
-
-
-def _bytes_text(n_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} TB"

@@ -1,0 +1,29 @@
+"""Tables column by column: numbers, codes of categories, texts and dates, whichever library holds them.
+
+`dsgd.preprocessing` reads columns by these, and estimators the column of the target. Begin with `base`, which says what
+a table answers; `reading` turns a user's data into one. There is a reader for pandas, one for Arrow memory, which all
+other libraries hand out, and one for arrays. No library is loaded for anybody who has none of its objects.
+"""
+
+from dsgd.inputs.tables.array_table import ArrayTable
+from dsgd.inputs.tables.arrow_table import ArrowTable, pyarrow_for
+from dsgd.inputs.tables.base import Coded, Kind, Table
+from dsgd.inputs.tables.pandas_table import PandasTable
+from dsgd.inputs.tables.reading import as_table, batches, categories, column, is_frame, pop_column, utf8
+
+__all__ = [
+    "ArrayTable",
+    "ArrowTable",
+    "Coded",
+    "Kind",
+    "PandasTable",
+    "Table",
+    "as_table",
+    "batches",
+    "categories",
+    "column",
+    "is_frame",
+    "pop_column",
+    "pyarrow_for",
+    "utf8",
+]

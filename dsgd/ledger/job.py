@@ -1,0 +1,151 @@
+"""The ledger of a job: what its ranks have counted, as sums, as a table of pandas and as a text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dsgd.errors import MissingPackageError
+from dsgd.ledger.rank import PHASES, RECORD_DTYPE, SENT, RankRecords
+from dsgd.stages import Stage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Ledger"]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of a job: the seconds and bytes of every rank.
+
+    Parameters
+    ----------
+    ranks : sequence of RankRecords
+        One entry per rank, in rank order.
+    elapsed_s : float
+        Wall-clock seconds of the job as the client saw it, including data placement; on a simulated cluster, the
+        virtual seconds until the last rank had ended.
+    workers : sequence of str
+        The worker of each rank if ranks run on workers; each of several threads of a worker is a rank.
+    stages : sequence of Stage
+        The time and bytes of the whole fit, in the caller's process and on the workers; see `dsgd.stages`.
+
+    Examples
+    --------
+    >>> from dsgd.ledger import Ledger, RankLedger
+    >>> ledger = Ledger([RankLedger(0).records()], elapsed_s=0.5)
+    >>> ledger.totals()["rounds"]
+    0
+    """
+
+    ranks: Sequence[RankRecords]
+    elapsed_s: float = field(default=0.0)
+    workers: Sequence[str] = ()
+    stages: Sequence[Stage] = ()
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums over ranks.
+
+        Returns
+        -------
+        dict
+            ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent`` and ``messages`` of the algorithm,
+            ``control_s``, ``control_bytes_sent`` and ``control_messages`` of everything else that ranks exchange (all
+            summed over ranks), and ``rounds`` (synchronisations, counted once).
+        """
+        names = [*(f"{phase}_s" for phase in PHASES), *SENT]
+        totals: dict[str, float] = {name: sum(r.totals[name] for r in self.ranks) for name in names}
+        totals["rounds"] = max((r.totals["rounds"] for r in self.ranks), default=0)
+        return totals
+
+    def per_rank(self) -> dict[int, dict[str, float]]:
+        """Return the totals of each rank, by rank."""
+        return {r.rank: dict(r.totals) for r in self.ranks}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the kept records as a pandas frame, one row per rank and round.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``rank``, ``round``, ``op``, ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``control_s``,
+            ``bytes_sent``, ``messages``, ``control_bytes_sent``, ``control_messages``. Long runs keep a sample of
+            their rounds; `totals` always counts all of them.
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError(
+                "Ledger.to_frame() needs pandas, which is not installed here. Install it with: pip install pandas; or "
+                "use the records as they are, structured arrays of numpy: ledger.ranks[0].records."
+            ) from error
+
+        frames = [pd.DataFrame(r.records).assign(rank=r.rank) for r in self.ranks]
+        columns = ["rank", *(RECORD_DTYPE.names or ())]
+        return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+    def summary(self) -> str:
+        """Return a text table: a line per rank, the total, the shares of communication and control, and workers.
+
+        Below it is a line for each stage of the fit: its seconds, and the bytes of rows and targets that it handled.
+        For stages on workers, these are the seconds of the slowest and the bytes of all.
+        """
+        header = " ".join([f"{'rank':>5}", *(f"{name:>11}" for name in (*PHASES, "sent")), f"{'rounds':>9}"])
+        lines = [header, "-" * len(header)]
+        lines += [_line(str(r.rank), r.totals) for r in self.ranks]
+        totals = self.totals()
+        lines += ["-" * len(header), _line("all", totals)]
+        spent = sum(totals[f"{phase}_s"] for phase in PHASES)
+        if spent > 0:
+            share = (totals["wire_s"] + totals["wait_s"]) / spent
+            lines.append(
+                f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed"
+            )
+        if totals["control_messages"]:
+            share = totals["control_s"] / spent if spent > 0 else 0.0
+            sent = f"{_bytes_text(totals['control_bytes_sent'])} in {totals['control_messages']:.0f} messages"
+            lines.append(f"control, beside the algorithm: {share:.1%} of the rank-seconds, {sent}")
+        if self.workers:
+            threads = Counter(self.workers).values()
+            lines.append(
+                f"{len(self.workers)} ranks on {len(threads)} workers ({' + '.join(map(str, threads))} threads)"
+            )
+        return "\n".join([*lines, *_stage_lines(self.stages)])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def _stage_lines(stages: Sequence[Stage]) -> list[str]:
+    """Return the lines of a summary that tell of stages."""
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for stage in stages:
+        key = stage.name, "client" if stage.where == "client" else "workers"
+        seconds, nbytes = found.get(key, (0.0, 0))
+        found[key] = max(seconds, stage.seconds), nbytes + stage.nbytes
+    lines = [
+        f"{name:>10} {where:>8} {seconds:>10.4f}s {_bytes_text(nbytes) if nbytes else '':>13}"
+        for (name, where), (seconds, nbytes) in found.items()
+    ]
+    return ["", f"{'stage':>10} {'where':>8} {'seconds':>11} {'bytes handled':>13}", *lines] if lines else []
+
+
+def _line(name: str, totals: dict[str, float]) -> str:
+    seconds = " ".join(f"{totals[f'{phase}_s']:>10.4f}s" for phase in PHASES)
+    return f"{name:>5} {seconds} {_bytes_text(totals['bytes_sent']):>11} {int(totals['rounds']):>9}"
+
+
+def _bytes_text(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
