@@ -162,7 +162,11 @@ def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _files_called(function: Any) -> frozenset[Path]:
     """Return the files of the compiled functions that a function names, of those that these name, and so on."""
-    named = (function.__globals__.get(name) for name in function.__code__.co_names)
-    called = [getattr(item, "py_func", item) for item in named if hasattr(item, "py_func") or isfunction(item)]
-    own = frozenset(Path(item.__code__.co_filename) for item in called)
-    return own.union(*(_files_called(item) for item in called if item is not function))
+    called, ahead = set(), [function]
+    while ahead:
+        naming = ahead.pop()
+        named = (naming.__globals__.get(name) for name in naming.__code__.co_names)
+        new = {item for item in (getattr(item, "py_func", item) for item in named) if isfunction(item)} - called
+        called |= new
+        ahead.extend(new)
+    return frozenset(Path(item.__code__.co_filename) for item in called)

@@ -108,7 +108,7 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
 
 @scalar
 def _sort(points, weights, m):  # type: ignore[no-untyped-def]
-    """Sort the first m points, and their weights with them: Shell's method, as Numba takes seconds over `np.argsort`."""
+    """Sort the first m points, and their weights with them, by Shell's method: `np.argsort` takes Numba seconds."""
     apart = m
     while apart > 1:
         apart = max(1, apart * 5 // 11)
