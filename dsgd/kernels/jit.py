@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
+from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final
@@ -29,13 +30,17 @@ _compile = njit(cache=True, **_OPTIONS)
 _compile_leaf = njit(cache=True, _nrt=False, **_OPTIONS)
 _files = frozenset(Path(__file__).parent.glob("*.py"))
 
+#: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
+#: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
+#: a tenth of all compiling: there it runs as it is written.
+part: Final[Callable[..., Any]] = partial(register_jitable, **_OPTIONS)
+
 
 def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:
     """Return what compiles a small function that kernels call.
 
     LLVM must inline it, since whether it otherwise would depends on what else the kernel holds, and a loop that is not
-    inlined takes half as long again. It has no entry in the cache of its own: a kernel's entry holds everything that it
-    calls. Nor has it a wrapper for Python, which would take a tenth of all compiling: there it runs as it is written.
+    inlined takes half as long again. The rest is as of a `part`.
 
     Parameters
     ----------
@@ -47,17 +52,12 @@ def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Call
     callable
         A decorator.
     """
-    compiled: Callable[[Callable[..., Any]], Any] = register_jitable(
-        forceinline=True, fastmath=set(fastmath) or False, **_OPTIONS
-    )
+    compiled: Callable[[Callable[..., Any]], Any] = part(forceinline=True, fastmath=set(fastmath) or False)
     return compiled
 
 
 #: Compiles a small function that kernels call, in the arithmetic that is written.
 scalar = inlined()
-
-#: Compiles a part of a kernel that is too long to be inlined, otherwise as a `scalar`.
-part: Callable[[Callable[..., Any]], Any] = register_jitable(**_OPTIONS)
 
 
 class _FirstUse(event.Listener):

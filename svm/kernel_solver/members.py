@@ -67,7 +67,7 @@ def pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, n_held, room,
     return total
 
 
-@part
+@part()
 def gather(slots, samples, flat, stride, out):  # type: ignore[no-untyped-def]
     """Set `out` to the values between variables, whose rows are in slots of ``flat``; return the largest in size."""
     largest = 0.0

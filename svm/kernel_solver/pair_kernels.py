@@ -57,7 +57,7 @@ def _finish(kind, gamma, coef0, degree, values):  # type: ignore[no-untyped-def]
                 values[k] = value**degree
 
 
-@part
+@part()
 def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room, flat):  # type: ignore[no-untyped-def]
     """Set rows `before`, `before` + 1, ... of ``flat`` to those of `samples`; return the values computed."""
     kind, gamma, coef0, degree = kernel_of
@@ -120,7 +120,7 @@ def _sort(points, weights, m):  # type: ignore[no-untyped-def]
             points[k], weights[k] = point, weight
 
 
-@part
+@part()
 def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: ignore[no-untyped-def]
     """Set what is told of a solution: objective, duality gap and thresholds, as `conclude` computes them.
 
@@ -173,7 +173,7 @@ def _total(values):  # type: ignore[no-untyped-def]
     return total
 
 
-@part
+@part()
 def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ignore[no-untyped-def]
     """Add u up anew from the rows of the members, and return the gap."""
     coefs = np.empty(len(slots))

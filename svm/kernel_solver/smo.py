@@ -143,7 +143,7 @@ def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untype
     bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
 
-@part
+@part()
 def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: ignore[no-untyped-def]
     """Move the pairs (i, j) and (a, b) together as far as it pays; return whether they have moved.
 
@@ -194,7 +194,7 @@ def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: i
     return True
 
 
-@part
+@part()
 def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_steps, max_rows):  # type: ignore[no-untyped-def]
     """Minimise over the free variables by conjugate gradients, until the f of each group differ by less than `tol`.
 
