@@ -162,7 +162,8 @@ def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _files_called(function: Any) -> frozenset[Path]:
     """Return the files of the compiled functions that a function names, of those that these name, and so on."""
-    called, ahead = set(), [function]
+    called: set[Any] = set()
+    ahead = [function]
     while ahead:
         naming = ahead.pop()
         named = (naming.__globals__.get(name) for name in naming.__code__.co_names)

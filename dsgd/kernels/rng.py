@@ -53,4 +53,5 @@ def draw_each(keys: WordVector, counters: WordVector) -> WordVector:
 @kernel
 def draw_one(key: np.uint64, counter: np.uint64) -> np.uint64:
     """Return `draw` to who is not compiled: numpy would warn of the words that wrap around."""
-    return draw(key, counter)
+    word: np.uint64 = draw(key, counter)
+    return word

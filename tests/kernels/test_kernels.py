@@ -27,7 +27,7 @@ from dsgd.kernels import (
     rows,
     truncate,
 )
-from dsgd.kernels.jit import scalar
+from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
@@ -308,6 +308,29 @@ def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
         )
         said.append(done.stderr.count("compiling kernels of dsgd for this machine"))
     assert said == [1, 0]
+
+
+@scalar
+def _halved(n):
+    return n // 2 if n % 2 == 0 else _risen(n)
+
+
+@part()
+def _risen(n):
+    return _halved(3 * n + 1)
+
+
+@kernel
+def _names_a_circle(n):
+    return _halved(n)
+
+
+def test_what_only_kernels_call_runs_as_it_is_written_and_is_in_the_stamp():
+    """Parts have no wrapper for Python, which would crash or be compiled; the files of those in a circle are found."""
+    assert _halved(7) == 11  # on integers of Python, not compiled
+    assert not hasattr(_halved, "signatures")
+    assert not hasattr(_risen, "signatures")
+    assert "test_kernels.py" in str(_names_a_circle._cache._cache_file._source_stamp)
 
 
 @pytest.mark.parametrize("collects", [True, False])
