@@ -6,7 +6,7 @@ from dsgd.kernels.evaluate import evaluate_rows
 from dsgd.kernels.gradients import gradient_rows, step_all
 from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
 from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
-from dsgd.kernels.rng import draw, draw_each, mix64, mix64_each
+from dsgd.kernels.rng import draw, draw_each, draw_one, mix64, mix64_each
 from dsgd.kernels.rows import (
     fingerprint_dense,
     fingerprint_sparse,
@@ -32,6 +32,7 @@ __all__ = [
     "all_finite",
     "draw",
     "draw_each",
+    "draw_one",
     "evaluate_rows",
     "fingerprint_dense",
     "fingerprint_sparse",

@@ -8,17 +8,20 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
+from functools import partial
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final
 
 from numba import njit
 from numba.core import event
 from numba.core.runtime.nrt import rtsys
+from numba.extending import register_jitable
 
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
-__all__ = ["inlined", "kernel", "leaf_kernel", "scalar"]
+__all__ = ["inlined", "kernel", "leaf_kernel", "part", "scalar"]
 
 # Numba would add a wrapper for C to every function, which takes a tenth of all compiling; nothing here asks for one.
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -27,13 +30,17 @@ _compile = njit(cache=True, **_OPTIONS)
 _compile_leaf = njit(cache=True, _nrt=False, **_OPTIONS)
 _files = frozenset(Path(__file__).parent.glob("*.py"))
 
+#: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
+#: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
+#: a tenth of all compiling: there it runs as it is written.
+part: Final[Callable[..., Any]] = partial(register_jitable, **_OPTIONS)
+
 
 def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:
     """Return what compiles a small function that kernels call.
 
     LLVM must inline it, since whether it otherwise would depends on what else the kernel holds, and a loop that is not
-    inlined takes half as long again. It has no entry in the cache of its own: a kernel's entry holds everything that it
-    calls.
+    inlined takes half as long again. The rest is as of a `part`.
 
     Parameters
     ----------
@@ -45,7 +52,7 @@ def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Call
     callable
         A decorator.
     """
-    compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, fastmath=set(fastmath) or False, **_OPTIONS)
+    compiled: Callable[[Callable[..., Any]], Any] = part(forceinline=True, fastmath=set(fastmath) or False)
     return compiled
 
 
@@ -155,7 +162,12 @@ def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _files_called(function: Any) -> frozenset[Path]:
     """Return the files of the compiled functions that a function names, of those that these name, and so on."""
-    named = (function.__globals__.get(name) for name in function.__code__.co_names)
-    called = [item.py_func for item in named if hasattr(item, "py_func")]
-    own = frozenset(Path(item.__code__.co_filename) for item in called)
-    return own.union(*(_files_called(item) for item in called if item is not function))
+    called: set[Any] = set()
+    ahead = [function]
+    while ahead:
+        naming = ahead.pop()
+        named = (naming.__globals__.get(name) for name in naming.__code__.co_names)
+        new = {item for item in (getattr(item, "py_func", item) for item in named) if isfunction(item)} - called
+        called |= new
+        ahead.extend(new)
+    return frozenset(Path(item.__code__.co_filename) for item in called)

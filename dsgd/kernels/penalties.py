@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numba import njit
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.types import FloatVector
 
 __all__ = ["PENALTIES", "Penalty", "add_penalties", "soft_threshold", "truncate", "violation"]
 
-_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+_any_order = part(fastmath={"reassoc", "contract"})
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import scalar
+from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import WordVector
 
-__all__ = ["GOLDEN", "draw", "draw_each", "mix64", "mix64_each"]
+__all__ = ["GOLDEN", "draw", "draw_each", "draw_one", "mix64", "mix64_each"]
 
 #: The odd number nearest to 2^64 over the golden ratio; multiples of it are spread evenly over the words.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -40,11 +40,18 @@ def draw(key: np.uint64, counter: np.uint64) -> np.uint64:
 
 def mix64_each(words: WordVector) -> WordVector:
     """Return `mix64` of every word of an array."""
-    mixed: WordVector = mix64.py_func(words)
+    mixed: WordVector = mix64(words)
     return mixed
 
 
 def draw_each(keys: WordVector, counters: WordVector) -> WordVector:
     """Return `draw` of every key and counter of two arrays, one broadcast against the other."""
-    # Not draw.py_func, which calls the compiled mix64: numba would compile that for arrays, in every process anew.
-    return mix64_each(keys + (counters + np.uint64(1)) * GOLDEN)
+    drawn: WordVector = draw(keys, counters)
+    return drawn
+
+
+@kernel
+def draw_one(key: np.uint64, counter: np.uint64) -> np.uint64:
+    """Return `draw` to who is not compiled: numpy would warn of the words that wrap around."""
+    word: np.uint64 = draw(key, counter)
+    return word

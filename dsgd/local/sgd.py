@@ -477,9 +477,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         """
         row, objective, cycle = schedule_of(self.schedule), self.objective, cycle_of(self.schedule)
         t0 = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
-        rate = learning_rate.py_func(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
+        rate = learning_rate(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
         if cycle is not None:
-            rate = self.eta0 * cycle_factor.py_func(row.code, t, cycle.peak, cycle.half_cycle, cycle.third)
+            rate = self.eta0 * cycle_factor(row.code, t, cycle.peak, cycle.half_cycle, cycle.third)
         closed = rate * objective.curvature * (mean_square + float(objective.fit_intercept))
         return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels.rng import draw, draw_each
+from dsgd.kernels.rng import draw_each, draw_one
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 
@@ -211,8 +211,8 @@ def stragglers_for(given: AbstractStragglers | str | None) -> AbstractStragglers
 
 def _uniform(seed: int, rank: int, number: int) -> float:
     """Return the number of a round of a rank in (0, 1]; it depends on nothing drawn before."""
-    key = draw(np.uint64(seed % 2**64), np.uint64(rank))
-    return (float(draw(np.uint64(key), np.uint64(number)) >> np.uint64(11)) + 1.0) * 2.0**-53
+    key = draw_one(np.uint64(seed % 2**64), np.uint64(rank))
+    return (float(draw_one(np.uint64(key), np.uint64(number)) >> np.uint64(11)) + 1.0) * 2.0**-53
 
 
 def _uniforms(seed: int, size: int, n_rounds: int) -> FloatMatrix:

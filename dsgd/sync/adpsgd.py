@@ -30,7 +30,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import OP_POST
-from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.rng import draw_one, mix64_each
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.sync.taxonomy import Taxonomy
@@ -171,8 +171,8 @@ def _herald(group: Group) -> int:
 
 def _partner(seed: int, group: Group, number: int) -> int:
     """Return the passive rank that an active one asks the next time."""
-    key = mix64(np.uint64(seed)) ^ np.uint64(group.rank)
-    return 1 + 2 * int(draw(key, np.uint64(number)) % np.uint64(group.size // 2))
+    key = mix64_each(np.full(1, seed, np.uint64))[0] ^ np.uint64(group.rank)
+    return 1 + 2 * int(draw_one(key, np.uint64(number)) % np.uint64(group.size // 2))
 
 
 def _hear(group: Group, vector: FloatVector, source: int, state: PairState) -> None:

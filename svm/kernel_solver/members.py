@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel
+from dsgd.kernels.jit import kernel, part
 from dsgd.svm.kernel_solver.smo import extremes, solve_block
 from dsgd.svm.kernels.cached_rows import add_rows
 
@@ -67,7 +67,7 @@ def pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, n_held, room,
     return total
 
 
-@kernel
+@part()
 def gather(slots, samples, flat, stride, out):  # type: ignore[no-untyped-def]
     """Set `out` to the values between variables, whose rows are in slots of ``flat``; return the largest in size."""
     largest = 0.0
@@ -110,7 +110,8 @@ def advance(slot_of, flat, block, u, c, y, upper, alpha, group, least, most, tol
     K = block[: q * q].reshape(q, q)
     largest = gather(slots[:q], samples[:q], flat, n, K)
     steps = solve_block(K, signs, groups, bounds, values, f, tol, max_steps, len(least)) if q else 0
-    moved = np.zeros(n_held)
+    moved = np.empty(n_held)  # nor `np.zeros` here, which Numba compiles for as long as all of this
+    moved[:] = 0.0
     for s in range(q):
         v, k = kinds[s], samples[s]
         moved[slots[s]] += signs[s] * (values[s] - alpha[v, k])

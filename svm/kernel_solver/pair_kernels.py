@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.svm.kernel_solver.members import add_members, advance, pick_worst
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.exponential import exp_double
@@ -29,12 +29,13 @@ _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
 #: The results of a call, in this order; then the threshold of each group.
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
-#: Members that a round adds, in units of those there are.
-_SHARE = 0.25
+#: Members that a round adds: one for so many that there are.
+_SHARE = 4
 #: How far a round closes the gap of its members; the last go to the tolerance.
 _BY_ROUND = 0.1
 #: Proofs that may fail.
 _MOST_PROOFS = 3
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @scalar
@@ -56,7 +57,7 @@ def _finish(kind, gamma, coef0, degree, values):  # type: ignore[no-untyped-def]
                 values[k] = value**degree
 
 
-@kernel
+@part()
 def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room, flat):  # type: ignore[no-untyped-def]
     """Set rows `before`, `before` + 1, ... of ``flat`` to those of `samples`; return the values computed."""
     kind, gamma, coef0, degree = kernel_of
@@ -105,7 +106,21 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
     return computed
 
 
-@kernel
+@scalar
+def _sort(points, weights, m):  # type: ignore[no-untyped-def]
+    """Sort the first m points, and their weights with them, by Shell's method: `np.argsort` takes Numba seconds."""
+    apart = m
+    while apart > 1:
+        apart = max(1, apart * 5 // 11)
+        for s in range(apart, m):
+            point, weight, k = points[s], weights[s], s
+            while k >= apart and points[k - apart] > point:
+                points[k], weights[k] = points[k - apart], weights[k - apart]
+                k -= apart
+            points[k], weights[k] = point, weight
+
+
+@part()
 def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: ignore[no-untyped-def]
     """Set what is told of a solution: objective, duality gap and thresholds, as `conclude` computes them.
 
@@ -131,10 +146,10 @@ def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: 
                     m += 1
                 if 0.0 < alpha[0, k] < upper[0, k]:
                     free, n_free = free + f, n_free + 1
-        order = np.argsort(points[:m])
+        _sort(points, weights, m)
         for s in range(m):
-            best = points[order[s]]
-            mass -= weights[order[s]]
+            best = points[s]
+            mass -= weights[s]
             if mass <= 0.0:
                 break
         for k in range(n):
@@ -150,13 +165,23 @@ def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: 
 
 
 @scalar
-def _renew(flat, slots, y, alpha, u):  # type: ignore[no-untyped-def]
-    """Add u up anew from the rows of the members."""
-    u[:] = 0.0
-    coefs = np.zeros(len(slots))
+def _total(values):  # type: ignore[no-untyped-def]
+    """Return the sum, one number after another."""
+    total = 0.0
+    for k in range(len(values)):
+        total += values[k]
+    return total
+
+
+@part()
+def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ignore[no-untyped-def]
+    """Add u up anew from the rows of the members, and return the gap."""
+    coefs = np.empty(len(slots))
     for s in range(len(slots)):
         coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
+    u[:] = 0.0
     add_members(flat, coefs, u)
+    return extremes(u, c, y, upper, alpha, group, least, most)
 
 
 @kernel
@@ -193,29 +218,28 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
     y, p, upper, alpha, group = dual
     n, n_groups = len(u), len(told) - 7
     flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
-    c, least, most = y * p, np.empty(n_groups), np.empty(n_groups)
-    slot_of, keys, picked = np.full(n, -1, np.int64), np.empty(n), np.empty(2 * n, np.int64)
+    c, least, most = np.empty((1, n)), np.empty(n_groups), np.empty(n_groups)
+    slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
     # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
     members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
     for k in range(n):
+        c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
         if alpha[0, k] > 0.0:
             slot_of[k], members[held] = held, k
             held += 1
     computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
-    _renew(flat, members[:held], y, alpha, u)
-    gap = extremes(u, c, y, upper, alpha, group, least, most)
+    gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
     # A little below `tol`: u that is added up anew for the proof differs by rounding.
     status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
     told[3] = gap
     while True:
-        if not np.isfinite(largest + u.sum()):
+        if not np.isfinite(largest + _total(u)):
             status = BROKEN
             break
         if at + 2 > len(records):
             break
         if gap < target or is_stuck:
-            _renew(flat, members[:held], y, alpha, u)
-            gap = extremes(u, c, y, upper, alpha, group, least, most)
+            gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
             records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
             at += 1
             if gap < tol:
@@ -225,12 +249,12 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
         if steps >= limit or n_failed >= _MOST_PROOFS:
             break
         # Rounding of u may be as large as this, so no further step shows.
-        if not has_grown and gap < np.finfo(np.float64).eps * largest * alpha.sum():
+        if not has_grown and gap < _EPS * largest * _total(alpha[0]):
             break
         records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
         at += 1
         if fewest < n:
-            fresh = max(1, max(fewest, int(_SHARE * held)) // (2 * n_groups))
+            fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
             fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
         else:
             fresh = 0

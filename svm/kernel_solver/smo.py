@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel, part, scalar
 
 __all__ = ["collect", "extremes", "solve_block"]
 
@@ -143,7 +143,7 @@ def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untype
     bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
 
-@kernel
+@part()
 def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: ignore[no-untyped-def]
     """Move the pairs (i, j) and (a, b) together as far as it pays; return whether they have moved.
 
@@ -163,8 +163,9 @@ def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: i
         return False
     most = -slope / curvature if curvature > 0.0 else np.inf
     which, by = (i, j, a, b), (s, -s, t, -t)
-    moves = np.zeros(4)
+    moves = np.empty(4)
     for m in range(4):  # a variable may be in both pairs; then it moves once, by the sum
+        moves[m] = 0.0
         for k in range(4):
             if which[k] == which[m]:
                 moves[m] += by[k]
@@ -193,14 +194,15 @@ def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: i
     return True
 
 
-@kernel
+@part()
 def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_steps, max_rows):  # type: ignore[no-untyped-def]
     """Minimise over the free variables by conjugate gradients, until the f of each group differ by less than `tol`.
 
     Return the products made, and whether `max_rows` ended it. Apart from the loop of steps, as `_turn`.
     """
     q, made, n_rows, size, scale, is_fresh = len(y), 0, 0, 0.0, 1.0, True
-    rest, move, change = np.zeros(q), np.zeros(q), np.empty(q)
+    rest, move, change = np.empty(q), np.empty(q), np.empty(q)
+    move[:] = 0.0
     sums, counts, means = np.empty(n_groups), np.empty(n_groups), np.empty(n_groups)
     while made < max_steps and n_rows < max_rows:
         sums[:], counts[:] = 0.0, 0.0

@@ -19,16 +19,16 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from dsgd.kernels.jit import kernel
+from dsgd.kernels.jit import kernel, part
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["exponentials"]
 
 # Products may be fused with sums; the order of operations is what the split of ln 2 lives on.
-_fused = njit(nogil=True, error_model="numpy", fastmath={"contract"})
+_fused = part(fastmath={"contract"})
 
 
 @intrinsic

@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
@@ -45,7 +44,7 @@ RowArrays: TypeAlias = tuple[FloatVector, IndexVector | None, PointerVector, Poi
 DualTerms: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector, float]
 
 # Sums may be taken in any order and products fused into them, which SIMD needs; infinities and NaN keep their meaning.
-_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+_any_order = part(fastmath={"reassoc", "contract"})
 
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ONE = np.uint64(1)

@@ -18,16 +18,16 @@ from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, Pinba
 from dsgd.kernels import (
     LOSSES,
     SCHEDULES,
-    draw,
+    draw_one,
     learning_rate,
     loss_and_slope,
-    mix64,
+    mix64_each,
     optimal_t0,
     row_dot,
     rows,
     truncate,
 )
-from dsgd.kernels.jit import scalar
+from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
@@ -124,9 +124,9 @@ def test_truncation_stops_at_zero():
 
 def test_random_words_are_splitmix64():
     """The stream of key 1234567 begins as the published splitmix64 does."""
-    words = [int(draw(np.uint64(1234567), np.uint64(i))) for i in range(3)]
+    words = [int(draw_one(np.uint64(1234567), np.uint64(i))) for i in range(3)]
     assert words == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert len({int(mix64(np.uint64(i))) for i in range(1000)}) == 1000
+    assert len(np.unique(mix64_each(np.arange(1000, dtype=np.uint64)))) == 1000
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -310,6 +310,29 @@ def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
     assert said == [1, 0]
 
 
+@scalar
+def _halved(n):
+    return n // 2 if n % 2 == 0 else _risen(n)
+
+
+@part()
+def _risen(n):
+    return _halved(3 * n + 1)
+
+
+@kernel
+def _names_a_circle(n):
+    return _halved(n)
+
+
+def test_what_only_kernels_call_runs_as_it_is_written_and_is_in_the_stamp():
+    """Parts have no wrapper for Python, which would crash or be compiled; the files of those in a circle are found."""
+    assert _halved(7) == 11  # on integers of Python, not compiled
+    assert not hasattr(_halved, "signatures")
+    assert not hasattr(_risen, "signatures")
+    assert "test_kernels.py" in str(_names_a_circle._cache._cache_file._source_stamp)
+
+
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("operand", [2.0, "text"])
 def test_no_garbage_is_collected_while_a_function_is_compiled(collects, operand):
@@ -319,7 +342,7 @@ def test_no_garbage_is_collected_while_a_function_is_compiled(collects, operand)
     def less(x):
         return x - 1.0
 
-    @scalar
+    @numba.njit
     def squared(x):
         return less(x) * less(x)
 

@@ -328,7 +328,7 @@ def test_a_fold_without_a_class_is_refused():
 def test_the_log_loss_of_columns_is_the_log_loss():
     """Without calls of exp and log1p, loss and slope are theirs, and beyond any margin they are finite."""
     margins = np.r_[np.linspace(-70, 70, 4001), -1e6, 1e6]
-    found = np.array([_log_loss.py_func(1.0, margin) for margin in margins])
-    expected = np.array([loss_and_slope.py_func(LOSSES["log_loss"].code, 1.0, margin, 0.0) for margin in margins])
+    found = np.array([_log_loss(1.0, margin) for margin in margins])
+    expected = np.array([loss_and_slope(LOSSES["log_loss"].code, 1.0, margin, 0.0) for margin in margins])
     np.testing.assert_allclose(found[:, 0] + np.log(found[:, 1]), expected[:, 0], rtol=1e-15, atol=3e-16)
     np.testing.assert_allclose(found[:, 2], expected[:, 1], rtol=1e-15, atol=1e-27)

@@ -21,7 +21,7 @@ MOST_PARAMETERS: Final = 8
 
 # Compiled functions: machine code is made of one loop over rows, and calls that are not inlined cost as much as a row;
 # Numba passes no records between Python and a loop without boxing them. (`njit` is for those outside dsgd.kernels.)
-_COMPILED: Final = frozenset({"kernel", "leaf_kernel", "scalar", "compiled", "njit"})
+_COMPILED: Final = frozenset({"kernel", "leaf_kernel", "part", "scalar", "compiled", "njit"})
 
 
 @dataclass(frozen=True)

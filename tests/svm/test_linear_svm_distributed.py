@@ -20,7 +20,7 @@ from sklearn.svm import LinearSVR as PlainSVR
 
 from dsgd.collectives import Team, allreduce_cost, barrier_cost, broadcast_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.kernels.rng import GOLDEN, draw
+from dsgd.kernels.rng import GOLDEN, draw_one
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.distributed.finish import solve_survivors
@@ -85,7 +85,7 @@ def order_of(n, n_rounds):
     for number in range(1, n_rounds + 1):
         key = np.uint64(number * int(GOLDEN) % 2**64)
         for place in range(n):
-            word = int(draw(key, np.uint64(place))) >> 32
+            word = int(draw_one(key, np.uint64(place))) >> 32
             other = place + (word * (n - place) >> 32)
             active[[place, other]] = active[[other, place]]
         orders.append(active.copy())
