@@ -19,7 +19,12 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
     n, s, out, width = len(slots), 0, u[start:stop], np.uint64(stop - start)
     # Four rows at a time: u is read and written once for all of them.
     while s + 3 < n:
-        first, second, third, fourth = slots[s] * stride, slots[s + 1] * stride, slots[s + 2] * stride, slots[s + 3] * stride
+        first, second, third, fourth = (
+            slots[s] * stride,
+            slots[s + 1] * stride,
+            slots[s + 2] * stride,
+            slots[s + 3] * stride,
+        )
         a, b = flat[first + start : first + stop], flat[second + start : second + stop]
         c, d = flat[third + start : third + stop], flat[fourth + start : fourth + stop]
         w, x, y, z = coefs[s], coefs[s + 1], coefs[s + 2], coefs[s + 3]

@@ -60,6 +60,8 @@ _FIRST_GUESS = 5
 _MAX_CG = 200
 #: Products that repay a copy of the rows.
 _FEW_CG = 3
+#: A step ends where the derivative along it has fallen to this share: the next one has another direction anyway.
+_STEP_ACCURACY = 1e-3
 #: The residual of a step falls by this factor at least.
 _LOOSEST = 0.1
 #: Up to this share of all entries, those of the interior rows are copied next to each other where many products with
@@ -212,7 +214,7 @@ class _Preconditioner:
             n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
             chosen = spread(active.n_rows, n_here)
             share = active.n_rows / max(n_here, 1)
-            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share))
+            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share, team))
 
     def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
         """Return the product with the inverse, and the inner product of that with the vector."""
@@ -287,7 +289,7 @@ def _exact_step(
     along: FloatVector,
     team: Team,
 ) -> float:
-    """Return the step to the minimum along a direction: Newton on the derivative, kept inside a bracket."""
+    """Return the step to near the minimum along a direction: Newton on the derivative, kept inside a bracket."""
     linear, square = float(state.weights @ direction), float(direction @ direction)
 
     def derivatives(step: float) -> tuple[float, float]:
@@ -301,7 +303,7 @@ def _exact_step(
     first = abs(derivatives(0.0)[0])
     for _ in range(60):
         slope, curvature = derivatives(step)
-        if abs(slope) <= 1e-10 * first:
+        if abs(slope) <= _STEP_ACCURACY * first:
             break
         if curvature == 0.0:
             break  # the square of the direction has underflown: no step along it changes anything

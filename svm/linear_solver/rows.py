@@ -147,11 +147,15 @@ class LinearRows:
 
         return _total(team.map(part, self.n_rows))
 
-    def column_squares(self, factors: FloatVector) -> FloatVector:
+    def column_squares(self, factors: FloatVector, team: Team) -> FloatVector:
         """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
-        out = np.zeros(self.width)
-        square_columns(self.arrays, factors, out)
-        return out
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            square_columns(self.take(slice(i, j)).arrays, factors[i:j], out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
 
     def norms(self, team: Team) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
