@@ -11,8 +11,9 @@ zero) and 0 elsewhere. A Newton step solves
 
 by conjugate gradients, preconditioned by the Cholesky factor of the same matrix made from a sample of the interior rows
 (of all of them, if they are few: then one iteration solves), or by its diagonal if there are many columns. The
-step length is the exact minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
-variable is interior or has changed: the rest is eliminated by the mathematics.
+step length is near the minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
+variable is interior or has changed: the rest is eliminated by the mathematics. Interior rows that many iterations will
+read are copied next to each other, half of all entries at most.
 
 Rows may be divided among the ranks of a gang. With d weights a step then costs d numbers summed over ranks for the
 gradient, d + 1 for each iteration of conjugate gradients, d (d + 1) / 2 for each factor, and two for the certificate
@@ -150,9 +151,9 @@ def solve_newton(
         n_iter += 1
         members = state.interior[: state.n_interior]
         active, factors = rows.take(members), 1.0 / smoothed.ridge[members]
+        preconditioner.prepare(active, factors, team)
         if preconditioner.is_weak and active.n_entries <= _PACKED_SHARE * rows.n_entries:
             active = active.packed(team)
-        preconditioner.prepare(active, factors, team)
         forcing = min(_LOOSEST, np.sqrt(relative_gap(best_primal, best_dual)))
         direction, n_cg = _conjugate_gradients(active, factors, -gradient, preconditioner, forcing, team)
         preconditioner.judge(n_cg)
@@ -181,7 +182,7 @@ class _Preconditioner:
 
     @property
     def is_weak(self) -> bool:
-        """Whether a step is expected to take several iterations."""
+        """Whether a step is expected to take several iterations, as it does with the diagonal."""
         return self._expected > _FEW_CG
 
     def prepare(self, active: LinearRows, factors: FloatVector, team: Team) -> None:
