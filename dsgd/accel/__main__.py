@@ -69,7 +69,7 @@ def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Ar
         action="append",
         default=[],
         metavar="CLASS",
-        help="leave a class as it is, such as SVC or GridSearchCV; may be repeated",
+        help="leave a class or function as it is, such as SVC or cross_validate; may be repeated",
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module as a script")
     parser.add_argument("script", nargs="?", help="the script")

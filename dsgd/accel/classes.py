@@ -25,6 +25,7 @@ from joblib.externals.loky.backend import reduction
 
 from dsgd.accel.calls import SETTINGS, Call, note, note_refusal
 from dsgd.accel.searches import n_fits_to_come, trained_in_chain
+from dsgd.accel.similar import begin_near
 from dsgd.accel.worth import Kind, Worth, estimated_seconds, prediction_seconds, shape_of
 
 __all__ = ["accelerated", "n_threads", "will_be_ours"]
@@ -268,6 +269,10 @@ def _trained(estimator: Any, plain: Any, given: Mapping[str, Any]) -> Any:
         model = trained_in_chain(kind, parameters, given["X"], given.get("y"), weights)
         if model is not None:
             return model
+    if plain.__name__ == "LinearSVC":
+        model = kind(**parameters)
+        with begin_near(model, parameters):
+            return model.fit(given["X"], given.get("y"), sample_weight=weights)
     if weights is None:
         return kind(**parameters).fit(given["X"], given.get("y"))
     if parameters.get("gamma") == "scale":

@@ -1,4 +1,4 @@
-"""Replace classes of scikit-learn in the modules that scripts import them from."""
+"""Replace classes and functions of scikit-learn in the modules that scripts import them from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dsgd.accel.calls import SETTINGS, clear_calls
 
-__all__ = ["REPLACED", "WRAPPED", "install", "is_installed", "uninstall"]
+__all__ = ["FUNCTIONS", "REPLACED", "WRAPPED", "install", "is_installed", "uninstall"]
 
 #: Modules that scripts import from, and their classes that are replaced.
 REPLACED: Final = {
@@ -29,12 +29,20 @@ WRAPPED: Final = {
     "sklearn.multiclass": {"OneVsRestClassifier": ("fit", "dsgd.accel.around", "side_by_side")},
     "sklearn.calibration": {"CalibratedClassifierCV": ("fit", "dsgd.accel.around", "calibrated")},
 }
+#: Modules with functions that are wrapped, and the module and function that wrap them.
+FUNCTIONS: Final = {
+    "sklearn.model_selection": dict.fromkeys(
+        ("cross_val_predict", "cross_val_score", "cross_validate", "learning_curve", "validation_curve"),
+        ("dsgd.accel.around", "folds_side_by_side"),
+    )
+}
 _MODULES: Final = (*REPLACED, *WRAPPED)
 _NAMES: Final = (
     *(name for names in REPLACED.values() for name in names),
     *(n for names in WRAPPED.values() for n in names),
+    *(n for names in FUNCTIONS.values() for n in names),
 )
-#: What has been changed: the class of a module, or the method of its class, as it was.
+#: What has been changed: the class or function of a module, or the method of its class, as it was.
 _originals: Final[dict[tuple[str, str], Any]] = {}
 
 
@@ -52,7 +60,9 @@ def install(*, verbose: bool = False, compare: bool = False, exclude: Collection
         Whether to repeat each of our fits with scikit-learn, on a copy, to tell what was saved.
     exclude : collection of str, default ()
         Names of classes to leave as they are: those that are replaced, or ``GridSearchCV``, ``RandomizedSearchCV``,
-        ``OneVsRestClassifier`` and ``CalibratedClassifierCV``, which otherwise share work among their fits.
+        ``OneVsRestClassifier`` and ``CalibratedClassifierCV``, which otherwise share work among their fits, or do them
+        side by side, as ``cross_validate``, ``cross_val_score``, ``cross_val_predict``, ``learning_curve`` and
+        ``validation_curve`` do.
 
     Raises
     ------
@@ -85,9 +95,10 @@ def is_installed() -> bool:
 
 
 def _change(module: ModuleType) -> None:
-    """Change the classes of a module that are not excluded, and put back those that are."""
-    for name in (*REPLACED.get(module.__name__, ()), *WRAPPED.get(module.__name__, ())):
-        is_changed = (module.__name__, name) in _originals
+    """Change the classes and functions of a module that are not excluded, and put back those that are."""
+    home = module.__name__
+    for name in (*REPLACED.get(home, ()), *WRAPPED.get(home, ()), *FUNCTIONS.get(home, ())):
+        is_changed = (home, name) in _originals
         if name in SETTINGS.excluded and is_changed:
             _put_back(module, name)
         elif name not in SETTINGS.excluded and not is_changed:
@@ -101,15 +112,19 @@ def _accelerate(module: ModuleType, name: str) -> None:
 
         _originals[module.__name__, name] = kind
         setattr(module, name, accelerated(kind))
-        return
-    method, home, wrapper = WRAPPED[module.__name__][name]
-    _originals[module.__name__, name] = original = getattr(kind, method)
-    setattr(kind, method, getattr(importlib.import_module(home), wrapper)(original))
+    elif name in FUNCTIONS.get(module.__name__, ()):
+        home, wrapper = FUNCTIONS[module.__name__][name]
+        _originals[module.__name__, name] = kind
+        setattr(module, name, getattr(importlib.import_module(home), wrapper)(kind))
+    else:
+        method, home, wrapper = WRAPPED[module.__name__][name]
+        _originals[module.__name__, name] = original = getattr(kind, method)
+        setattr(kind, method, getattr(importlib.import_module(home), wrapper)(original))
 
 
 def _put_back(module: ModuleType, name: str) -> None:
     original = _originals.pop((module.__name__, name))
-    if module.__name__ in REPLACED:
+    if module.__name__ in REPLACED or name in FUNCTIONS.get(module.__name__, ()):
         setattr(module, name, original)
     else:
         setattr(getattr(module, name), WRAPPED[module.__name__][name][0], original)

@@ -130,6 +130,8 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     """
 
     _TASK: ClassVar[str] = "classification"
+    #: A machine of similar rows, with the same parameters, at which a fit may begin; `dsgd.accel` sets it.
+    _near: ClassVar[Any] = None
 
     penalty: str = "l2"
     loss: str = "squared_hinge"
@@ -183,7 +185,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         job = self._make_job(self._seed())
         factors = job.factors(np.bincount(codes, weights, job.n_classes).astype(np.float64))
         data = self._gather(X, codes, weights, job.seed)
-        solutions = self._solve_outputs(job, data, factors)
+        solutions = self._solve_outputs(job, data, factors, None if self._near is None else self._begin_near)
         self._curves = (self._curve_method(), self._fit_curves(X, codes, weights, job, solutions))
         self._take_in(solutions)
         if self._is_one_of_two(job):
@@ -201,9 +203,12 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         job: LinearJob,
         data: LinearShare,
         factors: FloatVector,
-        begin: Callable[[int, LinearProblem], LinearSolution] | None = None,
+        begin: Callable[[int, LinearProblem], LinearSolution | None] | None = None,
     ) -> list[LinearSolution]:
-        """Solve all problems in this process; ``begin(output, problem)`` returns where those may begin that can."""
+        """Solve all problems in this process; ``begin(output, problem)`` returns where those may begin that can.
+
+        With `begin`, no variables are proven.
+        """
         if self.multi_class == "crammer_singer":
             return self._solve_jointly(job, data, factors)
         columns = make_columns(data.rows) if self.penalty == "l1" else None
@@ -217,6 +222,21 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
             return self._solve_l2(job, data, factors, k, team)
 
         return self._solve(job.n_outputs, solve)
+
+    def _begin_near(self, output: int, problem: LinearProblem) -> LinearSolution | None:
+        """Return the weights of the machine of similar rows as a start; None for problems that do not begin at weights.
+
+        A Newton step from weights alone needs a squared loss, on no fewer rows than columns.
+        """
+        near, n_rows, width = self._near, problem.rows.n_rows, problem.rows.width
+        if not problem.is_smooth or n_rows < width or not np.array_equal(near.classes_, self.classes_):
+            return None
+        weights = np.append(
+            near.coef_[output], near.intercept_[output] / self.intercept_scaling if self.fit_intercept else 0.0
+        )
+        return (
+            LinearSolution(weights, np.zeros(n_rows), np.inf, -np.inf, 0, False, "") if len(weights) == width else None
+        )
 
     def _solve_jointly(self, job: LinearJob, data: LinearShare, factors: FloatVector) -> list[LinearSolution]:
         """Solve the problem of Crammer and Singer."""

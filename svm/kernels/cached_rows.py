@@ -15,19 +15,27 @@ __all__ = ["add_rows", "add_rows_of_slabs", "compact_rows", "move_rows", "read_b
 @kernel
 def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-untyped-def]
     """Add coefs[s] times cached row slots[s] to u, columns start..stop, in float64."""
-    n = len(slots)
-    s = 0
+    # Slices: where an index is a sum of signed numbers, the loop is not vectorised, and takes six times as long.
+    n, s, out, width = len(slots), 0, u[start:stop], np.uint64(stop - start)
     # Four rows at a time: u is read and written once for all of them.
     while s + 3 < n:
-        a, b, c, d = slots[s] * stride, slots[s + 1] * stride, slots[s + 2] * stride, slots[s + 3] * stride
+        first, second, third, fourth = (
+            slots[s] * stride,
+            slots[s + 1] * stride,
+            slots[s + 2] * stride,
+            slots[s + 3] * stride,
+        )
+        a, b = flat[first + start : first + stop], flat[second + start : second + stop]
+        c, d = flat[third + start : third + stop], flat[fourth + start : fourth + stop]
         w, x, y, z = coefs[s], coefs[s + 1], coefs[s + 2], coefs[s + 3]
-        for k in range(start, stop):
-            u[k] += (w * flat[a + k] + x * flat[b + k]) + (y * flat[c + k] + z * flat[d + k])
+        for k in range(width):
+            out[k] += (w * a[k] + x * b[k]) + (y * c[k] + z * d[k])
         s += 4
     while s < n:
-        a, w = slots[s] * stride, coefs[s]
-        for k in range(start, stop):
-            u[k] += w * flat[a + k]
+        first, w = slots[s] * stride, coefs[s]
+        a = flat[first + start : first + stop]
+        for k in range(width):
+            out[k] += w * a[k]
         s += 1
 
 
@@ -50,9 +58,9 @@ def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignor
     """
     for a in range(start, stop):
         if slots[a] >= 0:
-            source = slots[a] * stride
+            source = np.uint64(slots[a] * stride)
             for b in range(len(positions)):
-                out[a, b] = flat[source + positions[b]]
+                out[a, b] = flat[source + np.uint64(positions[b])]
                 if slots[b] < 0:
                     out[b, a] = out[a, b]
 
@@ -90,8 +98,8 @@ def move_rows(flat, n, slots, first, width, start, stop):  # type: ignore[no-unt
 @kernel
 def store_rows(tile, flat, stride, slots, start):  # type: ignore[no-untyped-def]
     """Copy the first rows of a tile to cached row slots[s], columns start onwards."""
-    width = tile.shape[1]
+    width = np.uint64(tile.shape[1])
     for s in range(len(slots)):
-        target, row = slots[s] * stride + start, tile[s]
+        target, row = np.uint64(slots[s] * stride + start), tile[s]
         for k in range(width):
             flat[target + k] = row[k]

@@ -27,6 +27,7 @@ __all__ = [
     "cd_pass",
     "column_of",
     "compress",
+    "copy_rows",
     "densify",
     "hessian_rows",
     "line_derivatives",
@@ -250,6 +251,18 @@ def hessian_rows(rows: RowArrays, factors: FloatVector, weights: FloatVector, ou
     for i in range(np.uint64(factors.shape[0])):
         product = factors[i] * _dot(values, indices, first[i], last[i], bias, weights)
         _add(values, indices, first[i], last[i], bias, out, product)
+
+
+@kernel
+def copy_rows(rows: RowArrays, starts: PointerVector, values: FloatVector, indices: IndexVector | None) -> None:
+    """Copy every row, and its columns unless it is dense, to where `starts` says, shape (n_rows + 1,)."""
+    old, columns, first, last, _ = rows
+    for i in range(np.uint64(first.shape[0])):
+        begin, target = first[i], starts[i]
+        for j in range(last[i] - begin):
+            values[target + j] = old[begin + j]
+            if columns is not None and indices is not None:
+                indices[target + j] = columns[begin + j]
 
 
 @kernel

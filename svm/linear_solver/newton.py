@@ -11,8 +11,9 @@ zero) and 0 elsewhere. A Newton step solves
 
 by conjugate gradients, preconditioned by the Cholesky factor of the same matrix made from a sample of the interior rows
 (of all of them, if they are few: then one iteration solves), or by its diagonal if there are many columns. The
-step length is the exact minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
-variable is interior or has changed: the rest is eliminated by the mathematics.
+step length is near the minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
+variable is interior or has changed: the rest is eliminated by the mathematics. Interior rows that many iterations will
+read are copied next to each other, half of all entries at most.
 
 Rows may be divided among the ranks of a gang. With d weights a step then costs d numbers summed over ranks for the
 gradient, d + 1 for each iteration of conjugate gradients, d (d + 1) / 2 for each factor, and two for the certificate
@@ -58,6 +59,15 @@ _ENTRIES_PER_NUMBER = 30.0
 #: Conjugate gradient iterations that the first step is expected to take.
 _FIRST_GUESS = 5
 _MAX_CG = 200
+#: Products that repay a copy of the rows.
+_FEW_CG = 3
+#: A step ends where the derivative along it has fallen to this share: the next one has another direction anyway.
+_STEP_ACCURACY = 1e-3
+#: The residual of a step falls by this factor at least.
+_LOOSEST = 0.1
+#: Up to this share of all entries, those of the interior rows are copied next to each other where many products with
+#: them are expected: on a quarter of the rows of 60 entries a product then takes a third of the time.
+_PACKED_SHARE = 0.5
 #: The smoothed problem is solved until half its squared gradient is this share of the gap.
 _INNER_SHARE = 0.1
 #: Factor of the ridge from one centre to the next.
@@ -141,8 +151,10 @@ def solve_newton(
         n_iter += 1
         members = state.interior[: state.n_interior]
         active, factors = rows.take(members), 1.0 / smoothed.ridge[members]
-        forcing = min(0.1, np.sqrt(relative_gap(best_primal, best_dual)))
         preconditioner.prepare(active, factors, team)
+        if preconditioner.is_weak and active.n_entries <= _PACKED_SHARE * rows.n_entries:
+            active = active.packed(team)
+        forcing = min(_LOOSEST, np.sqrt(relative_gap(best_primal, best_dual)))
         direction, n_cg = _conjugate_gradients(active, factors, -gradient, preconditioner, forcing, team)
         preconditioner.judge(n_cg)
         along = rows.scores(direction, team)
@@ -167,6 +179,11 @@ class _Preconditioner:
         self._has_factor = False
         self._diagonal: FloatVector = np.empty(0)
         self._expected = float(_FIRST_GUESS)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether a step is expected to take several iterations, as it does with the diagonal."""
+        return self._expected > _FEW_CG
 
     def prepare(self, active: LinearRows, factors: FloatVector, team: Team) -> None:
         """Fit the matrix of a step."""
@@ -198,7 +215,7 @@ class _Preconditioner:
             n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
             chosen = spread(active.n_rows, n_here)
             share = active.n_rows / max(n_here, 1)
-            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share))
+            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share, team))
 
     def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
         """Return the product with the inverse, and the inner product of that with the vector."""
@@ -273,7 +290,7 @@ def _exact_step(
     along: FloatVector,
     team: Team,
 ) -> float:
-    """Return the step to the minimum along a direction: Newton on the derivative, kept inside a bracket."""
+    """Return the step to near the minimum along a direction: Newton on the derivative, kept inside a bracket."""
     linear, square = float(state.weights @ direction), float(direction @ direction)
 
     def derivatives(step: float) -> tuple[float, float]:
@@ -287,7 +304,7 @@ def _exact_step(
     first = abs(derivatives(0.0)[0])
     for _ in range(60):
         slope, curvature = derivatives(step)
-        if abs(slope) <= 1e-10 * first:
+        if abs(slope) <= _STEP_ACCURACY * first:
             break
         if curvature == 0.0:
             break  # the square of the direction has underflown: no step along it changes anything

@@ -13,7 +13,7 @@ Merged rows are only merged after their entries were compared: a collision of ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from dsgd.svm.linear_solver.kernels import (
     RowArrays,
     add_rows,
     compress,
+    copy_rows,
     densify,
     hessian_rows,
     same_rows,
@@ -106,6 +107,20 @@ class LinearRows:
             self.values, self.indices, self.first[selection], self.last[selection], self.n_features, self.bias
         )
 
+    def packed(self, team: Team) -> LinearRows:
+        """Return a copy of these rows whose entries are next to each other, for products that read them many times."""
+        starts = np.zeros(self.n_rows + 1, np.uint64)
+        np.cumsum(self.last - self.first, out=starts[1:])
+        n_entries = int(starts[-1])
+        values = np.empty(n_entries, self.values.dtype)
+        indices = None if self.indices is None else np.empty(n_entries, self.indices.dtype)
+
+        def copy(i: int, j: int) -> None:
+            copy_rows(self.take(slice(i, j)).arrays, starts[i : j + 1], values, indices)
+
+        team.map(copy, self.n_rows)
+        return replace(self, values=values, indices=indices, first=starts[:-1], last=starts[1:])
+
     def scores(self, weights: FloatVector, team: Team) -> FloatVector:
         """Return the inner products with the weights, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
@@ -132,11 +147,15 @@ class LinearRows:
 
         return _total(team.map(part, self.n_rows))
 
-    def column_squares(self, factors: FloatVector) -> FloatVector:
+    def column_squares(self, factors: FloatVector, team: Team) -> FloatVector:
         """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
-        out = np.zeros(self.width)
-        square_columns(self.arrays, factors, out)
-        return out
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            square_columns(self.take(slice(i, j)).arrays, factors[i:j], out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
 
     def norms(self, team: Team) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""

@@ -18,14 +18,16 @@ import sklearn.svm
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.multiclass import OneVsRestClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dsgd.accel
 import dsgd.svm
+import dsgd.svm.distributed.linear
 from dsgd.accel import around, classes, recorded_calls, worth
-from dsgd.accel.patch import REPLACED, WRAPPED
+from dsgd.accel.patch import FUNCTIONS, REPLACED, WRAPPED
+from dsgd.accel.similar import near_fits
 from dsgd.accel.worth import Worth
 
 X, Y = make_blobs(120, 4, centers=4, cluster_std=4.0, random_state=0)
@@ -115,6 +117,75 @@ def test_loops_and_searches_around_and_few_classes_keep_the_order(
     assert contexts == []
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "n_fits"),
+    [
+        ("cross_val_score", {"scoring": "r2"}, 5),
+        ("cross_validate", {"cv": KFold(4)}, 4),
+        ("cross_val_predict", {"cv": 3}, 3),
+        ("learning_curve", {"cv": 2, "train_sizes": [0.5, 1.0]}, 4),
+        ("validation_curve", {"cv": 2, "param_name": "C", "param_range": [0.1, 1.0, 10.0]}, 6),
+    ],
+)
+def test_folds_are_trained_side_by_side_and_scored_the_same(
+    name: str, options: dict[str, Any], n_fits: int, seen: list[Any]
+) -> None:
+    """No fit of a fold is the main thread's, and scores or predictions are those of scikit-learn, in its order."""
+    validate, plain = getattr(sys.modules["sklearn.model_selection"], name), PLAIN["SVR"](tol=1e-6)
+    found = validate(made("SVR", tol=1e-6), X, Y, **options)
+    assert [is_main for is_main, _ in seen] == [False] * n_fits
+    expected = validate.__wrapped__(plain, X, Y, **options)
+    if isinstance(found, dict):
+        found, expected = found["test_score"], expected["test_score"]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_jobs": 1}, {"scoring": lambda model, X, y: 0.0}, {"scoring": {"own": lambda model, X, y: 0.0}}]
+)
+def test_folds_stay_in_order_where_a_script_scores_them_or_says_so(options: dict[str, Any], seen: list[Any]) -> None:
+    """Functions of the script, which may print or count, are called by the main thread, one after another."""
+    sys.modules["sklearn.model_selection"].cross_validate(made("SVR"), X, Y, **options)  # type: ignore[attr-defined]
+    assert [is_main for is_main, _ in seen] == [True] * 5
+
+
+def test_linear_machines_of_a_calibration_begin_at_each_other(seen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first begin at the weights of the one before and take fewer steps, and probabilities stay the same.
+
+    A fit outside, one of other classes and one whose loss has a kink begin at zero.
+    """
+    rng = np.random.default_rng(0)
+    rows = sp.random(1500, 150, 0.1, "csr", rng=rng)
+    labels = (rows @ rng.standard_normal(150) + 0.1 * rng.standard_normal(1500) > 0).astype(int)
+    begun: list[Any] = []
+    solve = dsgd.svm.distributed.linear.solve_linear
+
+    def noted(problem: Any, solver: str, *, start: Any = None, **limits: Any) -> Any:
+        solution = solve(problem, solver, start=start, **limits)
+        begun.append((start, solution))
+        return solution
+
+    monkeypatch.setattr("dsgd.svm.distributed.linear.solve_linear", noted)
+    model = CalibratedClassifierCV(made("LinearSVC", tol=1e-8), cv=4).fit(rows, labels)
+    starts, solutions = zip(*begun, strict=True)
+    assert starts[0] is None
+    for start, before in zip(starts[1:], solutions[:-1], strict=True):
+        np.testing.assert_allclose(start.weights, before.weights, rtol=1e-12)
+    assert max(solution.n_iter for solution in solutions[1:]) < solutions[0].n_iter
+    assert all(solution.gap <= 1e-8 for solution in solutions)
+    plain = CalibratedClassifierCV(PLAIN["LinearSVC"](tol=1e-8, max_iter=100_000), cv=4).fit(rows, labels)
+    np.testing.assert_allclose(model.predict_proba(rows), plain.predict_proba(rows), atol=1e-4)
+    begun.clear()
+    made("LinearSVC").fit(rows, labels)
+    CalibratedClassifierCV(made("LinearSVC", loss="hinge", tol=0.1), cv=2).fit(rows, labels)
+    with near_fits():
+        made("LinearSVC").fit(rows, labels)
+        made("LinearSVC").fit(rows, labels + 1)
+        made("LinearSVC", C=2.0).fit(rows, labels + 1)
+    assert [start for start, _ in begun] == [None] * 6
+
+
 def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
     """Two classes are one machine, each further class and each label of an indicator matrix has one of its own."""
     labels = [Y, Y.tolist(), np.array(list("abcd"))[Y], Y > 0, np.eye(4)[Y], sp.csr_matrix(np.eye(4)[Y])]
@@ -161,11 +232,17 @@ def test_classes_that_are_excluded_stay_as_they_are() -> None:
 
     def state() -> dict[str, Any]:
         found = {name: getattr(sys.modules[module], name) for module, names in REPLACED.items() for name in names}
+        found |= {name: getattr(sys.modules[module], name) for module, names in FUNCTIONS.items() for name in names}
         return found | {name: getattr(getattr(sys.modules[module], name), method) for module, name, method in wrapped}
 
     before = state()
     try:
-        for excluded in {"SVC", "GridSearchCV"}, {"OneVsRestClassifier", "SGDRegressor"}, set(before), set():
+        for excluded in (
+            {"SVC", "GridSearchCV"},
+            {"OneVsRestClassifier", "SGDRegressor", "cross_validate"},
+            set(before),
+            set(),
+        ):
             dsgd.accel.install(exclude=excluded)
             assert {name for name, value in state().items() if value is before[name]} == excluded
         with pytest.raises(ValueError, match="no class 'SVM'"):

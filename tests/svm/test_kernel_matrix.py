@@ -20,6 +20,7 @@ from dsgd.svm.kernels import cache as cache_module
 from dsgd.svm.kernels import slabs as slabs_module
 from dsgd.svm.kernels import sums, tiles
 from dsgd.svm.kernels.cache import RowCache
+from dsgd.svm.kernels.cached_rows import add_rows
 from dsgd.svm.kernels.exponential import exponentials
 from dsgd.svm.kernels.functions import Kernel, prepare
 from dsgd.svm.kernels.matrix import KernelMatrix
@@ -46,6 +47,18 @@ class _Backwards(Pool):
 
 def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
     return sp.random(n, d, 0.02, format="csr", random_state=np.random.RandomState(seed))
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 4, 7])
+def test_sums_of_cached_rows_are_those_of_numpy(n_rows):
+    """Rows are added up four at a time and the rest one by one, in float64, over the columns of the slab alone."""
+    rng = np.random.default_rng(n_rows)
+    flat, coefs = rng.standard_normal(9 * 13, dtype=np.float32), rng.standard_normal(n_rows)
+    slots, u = rng.permutation(9)[:n_rows], rng.standard_normal(13)
+    expected = u.copy()
+    expected[3:11] += coefs @ flat.reshape(9, 13)[slots, 3:11].astype(np.float64)
+    add_rows(u, flat, 13, slots, coefs, 3, 11)
+    np.testing.assert_allclose(u, expected, rtol=0.0, atol=1e-13)
 
 
 def test_pools_may_close_in_any_order():

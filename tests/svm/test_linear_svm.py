@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import pickle
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_solver.rows import gather_rows, spread
+from dsgd.svm.linear_solver.rows import LinearRows, gather_rows, spread
 from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 
@@ -161,6 +162,43 @@ def test_equal_rows_are_merged():
     rows, targets, weights = gather_rows(X, [1.0, 1.0, -1.0, 1.0, 1.0], [1.0, 2.5, 1.0, 0.0, 1.0], bias=2.0, seed=1)
     found = {(tuple(rows.combine(unit, Team())), t, w) for unit, t, w in zip(np.eye(3), targets, weights, strict=True)}
     assert found == {((1.0, 2.0, 2.0), 1.0, 3.5), ((1.0, 2.0, 2.0), -1.0, 1.0), ((0.0, 0.0, 2.0), 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("density", [1.0, 0.2])
+def test_packed_rows_are_the_same_rows(density):
+    """A copy of some rows next to each other has their entries and no others, on any number of threads."""
+    X = np.random.default_rng(0).standard_normal((60, 9)) * (np.random.default_rng(1).random((60, 9)) < density)
+    rows, *_ = gather_rows(X if density == 1.0 else sp.csr_array(X), np.arange(60), np.ones(60), bias=2.0, seed=0)
+    some = rows.take(np.array([1, 2, 5, 11, 12, 30, 59, 40, 3]))
+    with closing(Team(2)) as team:
+        packed = some.packed(team)
+    assert packed.values.shape == (some.n_entries,)
+    np.testing.assert_array_equal(packed.first, np.append(0, packed.last[:-1]))
+    for factors in np.eye(9):
+        np.testing.assert_array_equal(packed.combine(factors, Team()), some.combine(factors, Team()))
+
+
+def test_newton_steps_copy_few_rows_at_most_half(monkeypatch):
+    """Interior rows are copied if several products are expected, half of all entries at most; steps stay the same."""
+    rng = np.random.default_rng(0)
+    X = sp.random(6000, 4000, 0.01, "csr", rng=rng)
+    y = np.where(X @ rng.standard_normal(4000) + 0.1 * rng.standard_normal(6000) > 0, 1.0, -1.0)
+    rows, targets, weights = gather_rows(X, y, np.ones(6000), bias=1.0, seed=0)
+    problem = make_problem("squared_hinge", rows, targets, weights)
+    packed, shares = LinearRows.packed, []
+
+    def noted(self, team):
+        shares.append(self.n_entries / rows.n_entries)
+        return packed(self, team)
+
+    monkeypatch.setattr(LinearRows, "packed", noted)
+    found = solve_newton(problem, tol=1e-6, max_iter=100, team=Team())
+    assert 0 < len(shares) < found.n_iter
+    assert max(shares) <= 0.5
+    monkeypatch.setattr(LinearRows, "packed", lambda self, team: self)
+    other = solve_newton(problem, tol=1e-6, max_iter=100, team=Team())
+    assert found.n_iter == other.n_iter
+    np.testing.assert_array_equal(found.weights, other.weights)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
