@@ -11,6 +11,7 @@ object once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, final
@@ -18,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MissingPackageError
-from dsgd.inputs.frames import is_table, number_dtype
+from dsgd.inputs.frames import is_table, number_dtype, refuse_queries
 from dsgd.types import AnyArray, IntVector
 
 __all__ = [
@@ -109,6 +110,7 @@ def as_table(X: Any) -> Table:
     """
     if isinstance(X, (PandasTable, ArrowTable, ArrayTable)):
         return X
+    refuse_queries(X)
     if is_table(X):
         return PandasTable(X)
     if is_frame(X):
@@ -138,7 +140,8 @@ def pop_column(X: Any, name: str) -> tuple[Any, Any]:
         raise InvalidDataError(f"there is no column {name!r}; the table has {', '.join(map(str, table.names))}.")
     values = column(table, name)
     if isinstance(table, ArrowTable):
-        return table.without(name), values
+        rest = table.without(name)
+        return (rest if isinstance(X, ArrowTable) else rest.columns), values
     return X.drop(columns=[name]), values
 
 
@@ -252,6 +255,8 @@ class PandasTable:
         found = _inferred(values)
         if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean"}:
             return "number"
+        if found in {"time", "timedelta", "timedelta64"}:
+            return "unknown"
         return "date" if found in {"date", "datetime", "datetime64"} else "category"
 
     def numbers(self, name: Any) -> AnyArray:
@@ -261,6 +266,8 @@ class PandasTable:
             return np.asarray(values, np.float64)
         if self.kind(name) == "date":
             raise _not(name, "numbers", "dates")
+        if self._holds_durations(name):
+            raise _not(name, "numbers", "durations")
         import pandas as pd
 
         try:
@@ -273,6 +280,8 @@ class PandasTable:
     def coded(self, name: Any) -> Coded:
         """Return a column as codes."""
         values = self._column(name)
+        if self._holds_durations(name):
+            raise _no_categories(name)
         if hasattr(values, "cat"):
             return Coded(values.cat.codes.to_numpy().astype(np.int32), values.cat.categories.tolist())
         if values.dtype == object and _inferred(values).startswith("mixed"):
@@ -293,6 +302,11 @@ class PandasTable:
         except (TypeError, ValueError) as error:
             raise _not(name, "dates", error) from error
         return values.dt.tz_localize(None).to_numpy("datetime64[us]").astype(np.int64), values.isna().to_numpy()
+
+    def _holds_durations(self, name: Any) -> bool:
+        values = self._column(name)
+        kind = getattr(getattr(values.dtype, "categories", values).dtype, "kind", "")
+        return kind == "m" or (kind == "O" and values.dtype == object and _inferred(values).startswith("timedelta"))
 
     def _column(self, name: Any) -> Any:
         values = self._frame[name]
@@ -316,6 +330,11 @@ class ArrowTable:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @property
+    def columns(self) -> Any:
+        """The pyarrow.Table."""
+        return self._table
+
     def without(self, name: str) -> ArrowTable:
         """Return the table without a column."""
         return ArrowTable(self._table.drop_columns([name]))
@@ -324,9 +343,7 @@ class ArrowTable:
         """Return what a column holds."""
         import pyarrow.types as types
 
-        kind = self._table.schema.field(name).type
-        if types.is_dictionary(kind):
-            kind = kind.value_type
+        kind = _value_type(self._table.schema.field(name).type)
         if _is_of_numbers(kind):
             return "number" if kind == self._table.schema.field(name).type else "category"
         if types.is_date(kind) or types.is_timestamp(kind):
@@ -336,6 +353,7 @@ class ArrowTable:
             types.is_large_string,
             types.is_string_view,
             types.is_binary,
+            types.is_binary_view,
             types.is_large_binary,
             types.is_fixed_size_binary,
             types.is_null,
@@ -347,7 +365,7 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
+        values = self._column(name)
         if self.kind(name) == "date":
             raise _not(name, "numbers", "dates")
         try:
@@ -361,9 +379,9 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
-        if pa.types.is_string_view(values.type):
-            values = values.cast(pa.large_string())
+        values = self._column(name)
+        if pa.types.is_duration(_value_type(values.type)):
+            raise _no_categories(name)
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_nan(values), None, values)  # missing too, as in `numbers`
         try:
@@ -382,7 +400,7 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
+        values = self._column(name)
         if pa.types.is_dictionary(values.type):
             values = pc.cast(values, values.type.value_type)
         if _is_of_numbers(values.type):
@@ -398,6 +416,19 @@ class ArrowTable:
             raise _not(name, "dates", error) from error
         whole = pc.cast(values, pa.int64()).fill_null(0).to_numpy()
         return whole, values.is_null().to_numpy()
+
+    def _column(self, name: Any) -> Any:
+        """Return a column in which strings are no views, as those of Polars are: Arrow computes little with these."""
+        import pyarrow as pa
+
+        values = self._table.column(name)
+        kind = _value_type(values.type)
+        if not (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)):
+            return values
+        plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
+        if pa.types.is_dictionary(values.type):
+            return values.cast(pa.dictionary(values.type.index_type, plain, values.type.ordered))
+        return values.cast(plain)
 
 
 @final
@@ -481,8 +512,18 @@ def _arrow(X: Any) -> Any:
         return X
     if isinstance(X, pa.RecordBatch):
         return pa.Table.from_batches([X])
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(X, polars.DataFrame) and polars.Object in X.dtypes:
+        name = X.columns[X.dtypes.index(polars.Object)]
+        raise InvalidDataError(
+            f"column {name!r} has the dtype Object of Polars, whose values are addresses in memory to others. Cast it, "
+            "or leave it out of X."
+        )
     if hasattr(X, "__arrow_c_stream__"):
-        return pa.table(X)
+        try:
+            return pa.table(X)
+        except pa.ArrowException as error:
+            raise InvalidDataError(f"{what} has a column that pyarrow cannot read ({error}). Cast it.") from error
     import pyarrow.interchange
 
     return pyarrow.interchange.from_dataframe(X)
@@ -506,6 +547,13 @@ def _is_of_numbers(kind: Any) -> bool:
 
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     return any(test(kind) for test in tests)
+
+
+def _value_type(kind: Any) -> Any:
+    """Return the Arrow type of values; of categories, that of theirs."""
+    import pyarrow.types as types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def _plain(values: Any) -> list[Any]:
@@ -534,6 +582,10 @@ def _coded_one_by_one(name: object, values: list[Any]) -> Coded:
     except (TypeError, ValueError) as error:  # a list, say, or an array
         raise InvalidDataError(f"column {name!r} has values that are no categories ({error}).") from error
     return Coded(np.array(codes, np.int32), [value for value, _ in found])
+
+
+def _no_categories(name: object) -> InvalidDataError:
+    return InvalidDataError(f"column {name!r} holds durations, which are no categories. Make them numbers of seconds.")
 
 
 def _not(name: object, what: str, why: object) -> InvalidDataError:
