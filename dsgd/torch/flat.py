@@ -84,7 +84,7 @@ class FlatTensors:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in the vector."""
-        return tensor.untyped_storage().data_ptr() == self._on_device.untyped_storage().data_ptr()
+        return bool(tensor.untyped_storage().data_ptr() == self._on_device.untyped_storage().data_ptr())
 
     def to_device(self) -> None:
         """Give the tensors what the host has written."""
