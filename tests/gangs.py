@@ -12,10 +12,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import pytest
+from distributed import Security
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport
 from dsgd.comm.sockets.connector import Detour
+from dsgd.comm.sockets.listener import Wrap
 from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError
@@ -46,6 +49,20 @@ def wrap_picky(sock: socket.socket, server_side: bool) -> socket.socket:
     wrapped = _PickySocket(sock.family, sock.type, sock.proto, sock.detach())
     wrapped.settimeout(limit_s)
     return wrapped
+
+
+def wrap_tls() -> Wrap:
+    """Return what encrypts a data socket as workers of an encrypted cluster do, with a certificate made for it."""
+    pytest.importorskip("cryptography")
+    security = Security.temporary()
+    listens, connects = security.get_listen_args("worker"), security.get_connection_args("worker")
+
+    def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+        context = (listens if server_side else connects)["ssl_context"]
+        encrypted: socket.socket = context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+        return encrypted
+
+    return wrap
 
 
 #: Gangs that share memory, by name: what they are joined with.
@@ -79,8 +96,11 @@ class _Exchange:
 
     async def _open(self, rank: int, peer: int) -> socket.socket:
         ours, theirs = socket.socketpair()
-        self.boards[rank].start(rank, peer, theirs, self._post(peer, rank, came=True))
-        await self.boards[peer].admit(peer, rank, self._post(rank, peer, came=False))
+
+        async def ask() -> None:
+            await self.boards[peer].admit(peer, rank, self._post(rank, peer, came=False))
+
+        await self.boards[rank].call(rank, peer, theirs, self._post(peer, rank, came=True), ask)
         return ours
 
     def _post(self, rank: int, peer: int, *, came: bool) -> Callable[[int, bytes], Any]:

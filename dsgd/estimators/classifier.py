@@ -10,7 +10,6 @@ import numpy as np
 import scipy.special
 from sklearn.utils import compute_class_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
@@ -23,6 +22,7 @@ from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
+from dsgd.inputs.scoring import classes_of
 from dsgd.local import CustomLoss, LearningRate, Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
@@ -307,11 +307,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         return np.asarray(self.classes_)
 
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
-        found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
-        labels = np.unique(np.concatenate(found))
-        # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
-        n_rows = sum(s.rows for s in summaries)
-        check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
+        labels = classes_of(summaries)
         if not getattr(self, "_given_classes", False):
             self.classes_ = labels
         elif len(unknown := np.setdiff1d(labels, self.classes_)):

@@ -15,12 +15,31 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
 
-__all__ = ["column_values", "in_memory", "is_table", "missing_column", "number_dtype", "table_values", "validated"]
+__all__ = [
+    "column_values",
+    "in_memory",
+    "is_table",
+    "missing_column",
+    "number_dtype",
+    "refuse_queries",
+    "table_values",
+    "validated",
+]
 
 
 def is_table(X: object) -> bool:
     """Return whether X is a pandas data frame."""
-    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc") and hasattr(X, "to_numpy")
+    # A query of Polars warns where its dtypes are asked for.
+    return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "to_numpy")
+
+
+def refuse_queries(X: object) -> None:
+    """Raise `InvalidDataError` if X is a query that has not run, of Polars, say."""
+    if type(X).__name__ == "LazyFrame":
+        raise InvalidDataError(
+            f"X is a LazyFrame of {type(X).__module__.partition('.')[0]}: a query, whose rows are not there. Pass "
+            "X.collect()."
+        )
 
 
 def table_values(X: Any) -> AnyArray:
@@ -76,11 +95,12 @@ def column_values(y: Any, name: str) -> AnyArray:
     """
     if is_table(y):
         return np.column_stack([column_values(y.iloc[:, k], name) for k in range(y.shape[1])])
+    _refuse_nulls(y, name)
     kind = number_dtype(getattr(y, "dtype", None))
     if kind is None or not hasattr(y, "isna"):
         return np.asarray(y)
     if y.isna().any():
-        raise InvalidDataError(f"{name} has missing values (NaN or NA). Drop the rows that have none.")
+        raise InvalidDataError(_no_value(name))
     return np.asarray(y.to_numpy(dtype=kind))
 
 
@@ -101,10 +121,17 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     Raises
     ------
     InvalidDataError
-        A value is missing; names the column.
+        A value is missing; names the column. Or X is a query.
     ValueError
         As there.
     """
+    refuse_queries(X)
+    for values in y:
+        _refuse_nulls(values, "y")
+    if isinstance(options.get("dtype"), list) and hasattr(X, "__arrow_c_stream__") and hasattr(X, "slice"):
+        # scikit-learn knows the common type of columns where pandas holds them, and takes the first of the list else.
+        dtype = np.asarray(X.slice(0, 0)).dtype
+        options |= {"dtype": dtype} if dtype in options["dtype"] else {}
     # Not with this module: a worker that packs columns checks no rows.
     from sklearn.utils.validation import validate_data
 
@@ -129,6 +156,18 @@ def missing_column(X: Any) -> str:
             if X.iloc[:, k].isna().any():
                 return _missing(name)
     return ""
+
+
+def _refuse_nulls(values: Any, name: str) -> None:
+    """Raise if a column of Polars or Arrow has missing values, which numpy would hold as objects."""
+    count = getattr(values, "null_count", 0)
+    n_missing = count() if callable(count) else count
+    if isinstance(n_missing, int) and n_missing:  # of a frame it is another frame
+        raise InvalidDataError(_no_value(name))
+
+
+def _no_value(name: str) -> str:
+    return f"{name} has missing values (NaN or NA). Drop the rows that have none."
 
 
 def _missing(name: object) -> str:

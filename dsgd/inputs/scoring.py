@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.inputs import lazy
+from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.named import take_named
 from dsgd.inputs.rows import unpacked
+from dsgd.types import AnyArray
 
-__all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor"]
+__all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor", "classes_of"]
+
+
+def classes_of(summaries: Sequence[BlockSummary]) -> AnyArray:
+    """Return the labels that blocks have between them, sorted.
+
+    Parameters
+    ----------
+    summaries : sequence of BlockSummary
+        Of all blocks, some of them empty.
+
+    Raises
+    ------
+    ValueError
+        The targets are no classes.
+    """
+    found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
+    labels: AnyArray = np.unique(np.concatenate(found))
+    # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
+    n_rows = sum(s.rows for s in summaries)
+    check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
+    return labels
 
 
 class AbstractClusterClassifier(ClassifierMixin, AbstractClusterEstimator):

@@ -16,7 +16,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.inputs.scoring import AbstractClusterClassifier, classes_of
 from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -128,6 +128,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         else:
             self._forget_cluster()
             X, y, weights = self._check_rows(X, y, sample_weight)
+            check_classification_targets(y)
             codes = self._learn_classes(y).astype(np.float64)
             n_classes = len(self.classes_)
             self._fit_here(X, codes, weights, n_classes if n_classes > 2 else 1)
@@ -137,7 +138,6 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     def _learn_classes(self, y: AnyArray) -> IntVector:
         """Set the classes; return the number of the class of every label."""
-        check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidDataError(
@@ -153,7 +153,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         return codes
 
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._learn_classes(np.concatenate([summary.classes for summary in summaries]))
+        self._learn_classes(classes_of(summaries))
         return self.classes_
 
     def _objective(self) -> LogisticObjective:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import torch
 from torch import nn
 
 from dsgd.collectives import Group
 from dsgd.errors import InvalidDataError, InvalidParameterError, VersionMismatchError
 from dsgd.runtime.rank import Rank
 from dsgd.torch.fingerprint import fingerprint
+from dsgd.torch.statistics import ModuleStatistics
 from dsgd.types import AnyArray
 
-__all__ = ["agree", "check_ranks"]
+__all__ = ["agree", "check_ranks", "share_buffers"]
 
 _SHARE_TOL: Final = 1e-6
 
@@ -56,6 +58,27 @@ def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
             f"Synchronizer(weight=...) is the share of a rank, and those of all {rank.size} must add up to one. They "
             f"add up to {total[0]:.6g}."
         )
+
+
+def share_buffers(group: Group, module: nn.Module, buffers: ModuleStatistics) -> None:
+    """Give all ranks the buffers of rank 0, of whatever dtype, such as masks of bools; called by all ranks.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks.
+    module : torch.nn.Module
+        The module.
+    buffers : ModuleStatistics
+        Its buffers but those of bfloat16, which numpy does not have.
+    """
+    for vector in buffers.vectors().values():
+        group.broadcast(vector.view(np.uint8))
+    for tensor in module.buffers():
+        if tensor.dtype == torch.bfloat16:
+            words = tensor.detach().cpu().reshape(-1)
+            group.broadcast(words.view(torch.uint8).numpy())
+            tensor.copy_(words.view(tensor.shape))
 
 
 def agree(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:

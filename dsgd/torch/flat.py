@@ -77,6 +77,15 @@ class FlatTensors:
                 tensor.data = view
         self.host = vector
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the vector."""
+        return self._on_device.dtype
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor lies in the vector."""
+        return bool(tensor.untyped_storage().data_ptr() == self._on_device.untyped_storage().data_ptr())
+
     def to_device(self) -> None:
         """Give the tensors what the host has written."""
         if not self.is_shared:
@@ -207,7 +216,8 @@ class FlatModule:
         """Let ``.grad`` of the parameters be views of a vector, with the values that it has; see `bind`."""
         self._hold_gradient(gradient).to_device()
         for parameter, grad in zip(self.parameters, self._hold_gradient(gradient).tensors, strict=True):
-            parameter.grad = grad
+            # One that was frozen since stays where it is, whatever an optimiser would do with a gradient of zeros.
+            parameter.grad = grad if parameter.requires_grad else None
 
     def gradient_views(self, out: FloatVector) -> list[torch.Tensor]:
         """Return the parts of a vector of the host, shape (n_params,), in the shapes of the parameters; on the CPU."""
@@ -221,8 +231,31 @@ class FlatModule:
                 if parameter.grad is None:
                     grad.zero_()
                 elif parameter.grad is not grad:
-                    grad.copy_(parameter.grad)
+                    grad.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
         flat.to_host()
+
+    def check_parts(self, *, views: bool) -> None:
+        """Raise if the module has another parameter to train than the vector has.
+
+        Parameters
+        ----------
+        views : bool
+            Whether parameters must still be views of the vector.
+
+        Raises
+        ------
+        InvalidParameterError
+            Names the parameter.
+        """
+        known, dtype = set(map(id, self.parameters)), self._params.dtype
+        for name, parameter in self.module.named_parameters():
+            is_ours = id(parameter) in known and (self._params.holds(parameter) if views else parameter.dtype == dtype)
+            if parameter.requires_grad and not is_ours:
+                raise InvalidParameterError(
+                    f"the parameter {name!r} of {type(self.module).__name__} requires a gradient and did not before, "
+                    "or is another tensor now, so that ranks would train it apart. Unfreeze parameters, convert and "
+                    "move the module, and load_state_dict(assign=True), before the Synchronizer is made."
+                )
 
     def drop_gradient(self) -> None:
         """Let the parameters have no ``.grad``: the next backward pass makes it, and adds to nothing."""

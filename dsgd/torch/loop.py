@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dsgd.errors import IncompatiblePartsError
 from dsgd.kernels import state as places
 from dsgd.ledger import RankLedger
 from dsgd.local import AbstractState, Steps, new_counters
@@ -16,7 +17,7 @@ from dsgd.torch.parts import is_plain_sgd
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["LoopState", "LoopSteps", "Stopwatch", "has_overflowed", "steps_of_loop"]
+__all__ = ["LoopState", "LoopSteps", "Stopwatch", "check_owned", "has_overflowed", "steps_of_loop"]
 
 
 class LoopState(AbstractState):
@@ -127,6 +128,18 @@ class Stopwatch:
     def elapsed_s(self) -> float:
         """Seconds since then."""
         return self._clock() - self._began
+
+
+def check_owned(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise `IncompatiblePartsError` if an optimiser steps on tensors that are no parameters of the module."""
+    owned = set(map(id, module.parameters()))
+    stepped = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if n := sum(id(parameter) not in owned for parameter in stepped):
+        raise IncompatiblePartsError(
+            f"Synchronizer(module, optimizer): {n} of the {len(stepped)} tensors that the optimizer steps on are no "
+            f"parameters of the {type(module).__name__}, so that ranks would train them apart. Pass a module that has "
+            "all of them, such as nn.ModuleList."
+        )
 
 
 def has_overflowed(optimizer: torch.optim.Optimizer) -> bool:

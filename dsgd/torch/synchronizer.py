@@ -54,10 +54,10 @@ from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for
-from dsgd.torch.agreement import agree, check_ranks
+from dsgd.torch.agreement import agree, check_ranks, share_buffers
 from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, has_overflowed, steps_of_loop
+from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, check_owned, has_overflowed, steps_of_loop
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.torch.strategies import bound_to, check_loop, strategy_for
 from dsgd.types import FloatVector
@@ -107,7 +107,8 @@ class Synchronizer:
     Raises
     ------
     IncompatiblePartsError
-        The strategy needs the rank loop, or an epoch, or does not go with the optimiser or the batch.
+        The strategy needs the rank loop, or an epoch, or does not go with the optimiser or the batch; or the optimiser
+        steps on tensors that the module does not have.
     VersionMismatchError
         The ranks have different modules.
     InvalidParameterError
@@ -143,13 +144,14 @@ class Synchronizer:
         self._steps = steps_per_epoch or max(1, int(getattr(strategy.period, "n", 1)) // self._batch)
         if strategy.exchanges == "gradient" and not self._has_epochs:
             self._steps = 1
+        check_owned(module, optimizer)
         check_ranks(self.rank, module, self._weight)
         self.flat = FlatModule(module, next(module.parameters()).device)
         buffers = ModuleStatistics(module)
         self.flat.to_host()
         self._ledger.begin_round("setup")
-        for vector in (self.flat.params, *buffers.vectors().values()):
-            self._group.broadcast(vector)
+        self._group.broadcast(self.flat.params)
+        share_buffers(self._group, module, buffers)
         self._ledger.end_round()
         self.flat.to_device()
         buffers.to_device()
@@ -228,8 +230,12 @@ class Synchronizer:
             Another rank has failed, or does not come.
         InvalidDataError
             Another rank has ended after fewer steps.
+        InvalidParameterError
+            The module has other parameters to train than when this was made; or this has finished.
         """
         self.rank.check()
+        if self._is_finished:
+            raise InvalidParameterError("Synchronizer.step() after finish(), for good: make another Synchronizer.")
         strategy, state = self._strategy, self._state
         self.rank.worked(rows=self._batch, entries=self._batch * self.flat.n_params, params=self.flat.n_params)
         if strategy.exchanges == "gradient":
@@ -333,6 +339,7 @@ class Synchronizer:
 
     def _exchange_models(self, *, ends_epoch: bool, decides: bool) -> None:
         at, strategy = self._at, self._strategy
+        self.flat.check_parts(views=True)
         self.n_exchanges += 1
         self.flat.to_host()
         self._begin_exchange()
@@ -400,6 +407,7 @@ class Synchronizer:
 
     def _exchange_gradients(self, *, leaves_out: bool) -> None:
         """Replace the gradient of this rank by the mean of all, or by none if a rank leaves the step out."""
+        self.flat.check_parts(views=False)
         self._begin_exchange()
         leaves_out, _ = agree(self._group, leaves_out=leaves_out)
         if leaves_out:

@@ -79,25 +79,29 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | 
     weights = np.ones(len(scores)) if weights is None else weights
     n_first, n_second = float(weights[is_first].sum()), float(weights[~is_first].sum())
     target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
+    counts = weights / weights.max()
     # Scores so small that the slope over them would overflow say no more than zeros.
-    unit = max(float(np.abs(scores).max(initial=0.0)), 1e-290)
+    unit = max(float(np.abs(scores[counts > 0]).max()), 1e-290)
     rows = np.stack([scores / unit, np.ones(len(scores))])
 
     def loss(at: FloatVector) -> float:
         z = at @ rows
-        return float(weights @ (target * z + np.logaddexp(0.0, -z)))
+        return float(counts @ (target * z + np.logaddexp(0.0, -z)))
 
     found = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
     value = loss(found)
     for _ in range(_MAX_STEPS):
         p = expit(-(found @ rows))
-        slope = rows @ (weights * (target - p))
-        if np.abs(slope).max() < 1e-10 * (n_first + n_second):
+        slope = rows @ (counts * (target - p))
+        if np.abs(slope).max() < 1e-10 * counts.sum():
             break
-        # Where all scores are equal the curvature is zero in one direction.
-        step = -np.linalg.solve((rows * (weights * p * (1 - p))) @ rows.T + 1e-12 * np.eye(2), slope)
+        curvature = (rows * (counts * p * (1 - p))) @ rows.T
+        # Where all scores are equal it is zero in one direction, and where they are zero in the first.
+        curvature[range(2), range(2)] *= 1 + 1e-12
+        curvature[range(2), range(2)] += 1e-290
+        step = -np.linalg.solve(curvature, slope)
         size = 1.0
-        while size > 1e-10 and loss(found + size * step) >= value + 1e-4 * size * (slope @ step):
+        while size > 1e-10 and not loss(found + size * step) < value + 1e-4 * size * (slope @ step):
             size /= 2
         if size <= 1e-10:  # rounding hides what is left to gain
             break

@@ -21,6 +21,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.scoring import classes_of
 from dsgd.progress import StopTraining
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -392,7 +393,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
             X, y, sample_weight, check, Expected(classification, supervised), Spread(ranks_per_worker=1)
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
-            classes = np.unique(np.concatenate([s.classes for s in filled])) if classification else None
+            classes = classes_of(filled) if classification else None
             packer = RowPacker(
                 classes,
                 n_features=int(self.n_features_in_),

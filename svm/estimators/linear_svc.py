@@ -22,6 +22,7 @@ from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.predictors import AbstractLinearClassifier
+from dsgd.inputs.scoring import classes_of
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.calibration.curves import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
@@ -344,9 +345,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         return codes
 
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        labels = np.concatenate([s.classes for s in summaries])
-        check_classification_targets(labels)
-        self._learn_classes(labels)
+        self._learn_classes(classes_of(summaries))
         return self.classes_
 
     def _make_job(self, seed: int) -> LinearJob:

@@ -290,7 +290,7 @@ def test_a_relay_takes_its_bytes_in_order_or_ends(messages: list[Any]) -> None:
         while piece := await asyncio.get_running_loop().sock_recv(ours, 4096):
             taken += piece
         ours.close()
-        await asyncio.gather(*board._tasks)
+        await asyncio.gather(*board._tasks.values())
         return sent, taken
 
     sent, taken = asyncio.run(run())

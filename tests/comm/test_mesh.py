@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -26,7 +27,7 @@ from dsgd.comm.sockets.listener import Listener, split_address
 from dsgd.comm.sockets.mesh import FULL_MESH, first_peers
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
-from gangs import TOKEN, _Exchange, connect_tcp, connect_with, gang, raise_first, relayed_gang, run_ranks
+from gangs import TOKEN, _Exchange, connect_tcp, connect_with, gang, raise_first, relayed_gang, run_ranks, wrap_tls
 
 SIZES = (1, 2, 3, 5, 8, 9, 12, 16, 33, 64, 100, 1024)
 
@@ -271,10 +272,13 @@ def test_a_crowd_of_strangers_does_not_push_out_peers() -> None:
         assert [guest.record.rank for guest in listener.look(None, job_code("job"), 0) if guest.record] == [1]
 
 
-def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose first words come too late, past busy workers, connects once more."""
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(
+    monkeypatch: pytest.MonkeyPatch, is_encrypted: bool
+) -> None:
+    """A rank whose first words come too late, past busy workers, connects once more, though the old end lags too."""
     tried: list[tuple[int, int]] = []
-    plain = _Exchange.detour
+    plain, post_of = _Exchange.detour, _Exchange._post
 
     def detour(exchange: _Exchange, rank: int) -> Detour:
         def slow_at_first(peer: int) -> socket.socket:
@@ -286,7 +290,17 @@ def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(monkeypatch: pyte
 
         return Detour(slow_at_first, always=True)
 
+    def lagging(exchange: _Exchange, peer: int, rank: int, *, came: bool) -> Any:
+        post = post_of(exchange, peer, rank, came=came)
+
+        async def late(position: int, data: bytes) -> None:
+            await asyncio.sleep(0.0 if data else 0.5)
+            await post(position, data)
+
+        return late
+
     monkeypatch.setattr(_Exchange, "detour", detour)
-    with relayed_gang(3) as (transports, _):
+    monkeypatch.setattr(_Exchange, "_post", lagging)
+    with relayed_gang(3, **({"wrap": wrap_tls()} if is_encrypted else {})) as (transports, _):
         assert all(transport.is_complete for transport in transports)
     assert sorted(tried) == sorted([(1, 0), (2, 0), (2, 1), tried[0]])

@@ -15,7 +15,9 @@ from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
 
+from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.linear_model import LogisticRegression
 from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from gang_cluster import assert_clean, start_cluster
@@ -104,6 +106,24 @@ def test_regression_and_outliers(client, model, sparse):
     assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
     score = "decision_function" if hasattr(model, "decision_function") else "predict"
     np.testing.assert_allclose(getattr(ours, score)(X), getattr(expected, score)(X), atol=2e-3)
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, LinearSVC, LogisticRegression, SGDClassifier])
+def test_targets_that_are_no_classes_are_refused_as_in_one_process(client, data, make):
+    """Numbers between integers are those of a regression, wherever the rows are."""
+    X, y = data[0], np.linspace(0.5, 2.0, len(data[0])).round(1)
+    for each, rows, targets in ((None, X, y), (client, da.from_array(X), da.from_array(y))):
+        with pytest.raises(ValueError, match="Unknown label type: continuous"):
+            make(client=each).fit(rows, targets)
+
+
+def test_one_block_may_hold_many_classes(client):
+    """There are as many labels as classes where blocks are summed up, and many rows: no warning says otherwise."""
+    X = np.repeat(np.eye(26), 5, axis=0)
+    y = np.arange(130) // 5
+    for make in (SVC, LinearSVC, LogisticRegression):
+        model = make(client=client).fit(da.from_array(X), da.from_array(y))
+        np.testing.assert_array_equal(model.predict(X), y)
 
 
 def test_nu_classification_and_callable_kernels(client, data):

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import sklearn.svm
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn import datasets
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -195,6 +196,17 @@ def test_sigmoids_minimise_their_cross_entropy(scores, bits, unit):
     slope, shift = fit_sigmoid(f, is_first)
     best = scipy.optimize.minimize(loss, [0.0, 0.0], method="BFGS").fun
     assert loss(np.array([slope * unit, shift])) <= best + 1e-7 * len(f)
+
+
+@given(st.integers(2, 200), st.sampled_from([-1e8, 0.0, 1e-300, 0.3, 7e12]), st.sampled_from([1e-8, 1.0, 1e4, 1e100]))
+def test_scores_that_are_all_equal_have_the_mean_of_the_targets(n, score, weight):
+    """They tell nothing: whatever rows weigh, the cross-entropy is least at the mean of the drawn-in targets."""
+    is_first = np.arange(n) % 3 == 0
+    counts = np.where(np.arange(n) % 2, 2.0, 1.0) * weight
+    n_first, n_second = counts[is_first].sum(), counts[~is_first].sum()
+    mean = (n_first * (n_first + 1) / (n_first + 2) + n_second / (n_second + 2)) / (n_first + n_second)
+    slope, shift = fit_sigmoid(np.full(n, score), is_first, counts)
+    assert expit(-(slope * score + shift)) == pytest.approx(mean, rel=1e-6)
 
 
 @given(st.integers(2, 6), st.integers(0, 1000))

@@ -461,3 +461,103 @@ def test_momentum_of_a_group_of_parameters_is_momentum() -> None:
         TorchClassifier(network, criterion=nn.BCEWithLogitsLoss, sync="scaffold", optimizer__param_groups=groups).fit(
             X, y
         )
+
+
+# -- modules that change, or hold what is no parameter ---------------------------------------------------------------
+
+
+def small(rank: Rank) -> nn.Sequential:
+    """Return a module with a frozen part, which each rank begins otherwise."""
+    torch.manual_seed(rank.number)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    module[0].requires_grad_(False)
+    return module
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer, sync: Synchronizer) -> None:
+    """Take a step on rows of this rank."""
+    X = torch.full((2, 3), 1.0 + sync.rank.number, dtype=next(module.parameters()).dtype)
+    optimizer.zero_grad()
+    module(X).pow(2).mean().backward()
+    optimizer.step()
+    sync.step()
+
+
+def test_buffers_of_all_dtypes_are_those_of_rank_0() -> None:
+    """Masks of bools, and numbers of 16 bits, that numpy or the wires have no name for, are given to all ranks too."""
+    dtypes = (torch.bool, torch.bfloat16, torch.float16, torch.int16, torch.complex64, torch.float64)
+
+    def program(rank: Rank) -> list[Any]:
+        module = small(rank)
+        for number, dtype in enumerate(dtypes):
+            module.register_buffer(f"b{number}", torch.full((2, 3), rank.number, dtype=dtype))
+        module.register_buffer("one", torch.tensor(rank.number, dtype=torch.bfloat16))
+        Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1), sync=2, rank=rank).finish()
+        return [buffer.clone() for buffer in module.buffers()]
+
+    first, second = on_threads([program] * 2)
+    for one, other in zip(first, second, strict=True):
+        assert one.dtype == other.dtype
+        assert not one.any()
+        assert not other.any()
+
+
+@pytest.mark.parametrize("sync", [None, 1])
+@pytest.mark.parametrize("change", ["unfreeze", "assign", "double", "finish"])
+def test_what_ranks_would_train_apart_is_refused(sync: Any, change: str) -> None:
+    """Parameters that are none of those which ranks began with, and steps after the end, are errors on all ranks."""
+
+    def program(rank: Rank) -> None:
+        module = small(rank)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        made = Synchronizer(module, optimizer, sync=sync, rank=rank)
+        step(module, optimizer, made)
+        if change == "unfreeze":
+            module.requires_grad_(True)
+        elif change == "assign":
+            module.load_state_dict({k: v.clone() for k, v in module.state_dict().items()}, assign=True)
+        elif change == "double":
+            module.double()
+        else:
+            made.finish()
+        message = "after finish" if change == "finish" else "of Sequential requires a gradient and did not before"
+        with pytest.raises(InvalidParameterError, match=message):
+            step(module, optimizer, made)
+
+    on_threads([program] * 2)
+
+
+def test_an_optimizer_of_other_tensors_is_refused() -> None:
+    """What the module does not have is not brought together, so that no rank may train it."""
+
+    def program(rank: Rank) -> None:
+        module, other = small(rank), nn.Parameter(torch.ones(1))
+        with pytest.raises(IncompatiblePartsError, match="1 of the 3 tensors that the optimizer steps on"):
+            Synchronizer(module, torch.optim.SGD([*module.parameters(), other], lr=0.1), rank=rank)
+
+    on_threads([program] * 2)
+
+
+def test_what_is_frozen_later_stays_and_sparse_gradients_are_averaged() -> None:
+    """Momentum and decay move no parameter that was frozen while ranks exchange gradients; a bag of words learns."""
+
+    def program(rank: Rank) -> tuple[Any, Any]:
+        module = small(rank).requires_grad_(True)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+        sync = Synchronizer(module, optimizer, rank=rank)
+        step(module, optimizer, sync)
+        module[0].requires_grad_(False)
+        before = module[0].weight.clone()
+        step(module, optimizer, sync)
+        assert torch.equal(module[0].weight, before)
+        bag = nn.EmbeddingBag(4, 2, sparse=True)
+        optimizer = torch.optim.SGD(bag.parameters(), lr=1.0)
+        sync = Synchronizer(bag, optimizer, rank=rank)
+        before = bag.weight.detach().clone()
+        bag(torch.tensor([[rank.number]])).sum().backward()
+        optimizer.step()
+        sync.step()
+        return before, bag.weight.detach()
+
+    for before, after in on_threads([program] * 2):
+        np.testing.assert_allclose(before - after, [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0], [0.0, 0.0]], atol=1e-6)

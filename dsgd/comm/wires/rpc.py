@@ -34,6 +34,10 @@ __all__ = ["CHUNK_BYTES", "Post", "Relay", "Switchboard"]
 #: What is posted at once.
 CHUNK_BYTES: Final = 1 << 20
 
+# How long the end of an old connection may take before a new one is refused. One that a listener has let go of ends
+# after two posts.
+_CLEAR_S: Final = 3.0
+
 #: Delivers bytes to the process of a peer: takes the number of the first byte and the bytes (none at the end), returns
 #: when they have been taken, raises OSError when they never will be.
 Post: TypeAlias = Callable[[int, bytes], Awaitable[None]]
@@ -121,7 +125,7 @@ class Switchboard:
         self._doors: dict[int, str] = {}
         # Two ranks that call each other at once have two for a moment: the one called here, and the one that came.
         self._relays: dict[tuple[int, int, bool], Relay] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[tuple[int, int, bool], asyncio.Task[None]] = {}
         self._is_closed = False
 
     def open_door(self, rank: int, address: str) -> None:
@@ -145,14 +149,52 @@ class Switchboard:
             sock.close()
             raise ProtocolError(f"rank {rank} cannot be connected with rank {peer} now.")
         relay = self._relays[place] = Relay(sock, post)
-        task = asyncio.get_running_loop().create_task(relay.run())
-        self._tasks.add(task)
+        task = self._tasks[place] = asyncio.get_running_loop().create_task(relay.run())
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            self._relays.pop(place, None)
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._tasks[place], self._relays[place]
 
         task.add_done_callback(ended)
+
+    async def call(
+        self, rank: int, peer: int, sock: socket.socket, post: Post, ask: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Connect a rank of this process with a peer, and relay between it and `sock`.
+
+        Where it has called before in vain, what is left of that connection ends first, here and then there: otherwise
+        its last messages would go to the new one.
+
+        Parameters
+        ----------
+        rank, peer : int
+            Who calls whom.
+        sock : socket
+            The other end of the one that the rank will hold.
+        post : callable
+            Delivers to the peer; see `Post`.
+        ask : callable
+            Asks the process of the peer to `admit` the rank; raises OSError if it does not.
+
+        Raises
+        ------
+        OSError
+            The peer's process does not admit it.
+        ProtocolError
+            The two are connected already, or the job is over.
+        """
+        try:
+            await self._clear(rank, peer, came=False)
+            await ask()
+        except BaseException:
+            sock.close()
+            raise
+        self.start(rank, peer, sock, post)
+
+    async def _clear(self, rank: int, peer: int, *, came: bool) -> None:
+        """Wait until a relay is gone whose caller has left it."""
+        task = self._tasks.get((rank, peer, came))
+        if task is not None:
+            await asyncio.wait([task], timeout=_CLEAR_S)
 
     async def admit(self, rank: int, peer: int, post: Post) -> None:
         """Connect a peer to a rank of this process, as if it had come through the network.
@@ -167,6 +209,7 @@ class Switchboard:
         if rank not in self._doors or rank == peer:
             self.refused["rank"] += 1
             raise ProtocolError(f"no rank {rank} waits for rank {peer} here.")
+        await self._clear(rank, peer, came=True)
         host, port = split_address(self._doors[rank])
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:

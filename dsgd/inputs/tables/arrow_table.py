@@ -8,12 +8,13 @@ data frame protocol. Categories are coded by Arrow's hash table. pyarrow is load
 
 from __future__ import annotations
 
+import sys
 from typing import Any, final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MissingPackageError
-from dsgd.inputs.tables.base import Coded, Kind, wrong_kind
+from dsgd.inputs.tables.base import Coded, Kind, no_categories, wrong_kind
 from dsgd.types import AnyArray
 
 __all__ = ["ArrowTable", "arrow_table", "is_of_numbers", "pyarrow_for", "utf8_buffers"]
@@ -36,6 +37,11 @@ class ArrowTable:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @property
+    def columns(self) -> Any:
+        """The pyarrow.Table."""
+        return self._table
+
     def without(self, name: str) -> ArrowTable:
         """Return the table without a column."""
         return ArrowTable(self._table.drop_columns([name]))
@@ -48,9 +54,7 @@ class ArrowTable:
         """Return what a column holds."""
         import pyarrow.types as types
 
-        kind = self._table.schema.field(name).type
-        if types.is_dictionary(kind):
-            kind = kind.value_type
+        kind = _value_type(self._table.schema.field(name).type)
         if is_of_numbers(kind):
             return "number" if kind == self._table.schema.field(name).type else "category"
         if types.is_date(kind) or types.is_timestamp(kind):
@@ -60,6 +64,7 @@ class ArrowTable:
             types.is_large_string,
             types.is_string_view,
             types.is_binary,
+            types.is_binary_view,
             types.is_large_binary,
             types.is_fixed_size_binary,
             types.is_null,
@@ -71,7 +76,7 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
+        values = self._column(name)
         if self.kind(name) == "date":
             raise wrong_kind(name, "numbers", "dates")
         try:
@@ -85,9 +90,9 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
-        if pa.types.is_string_view(values.type):
-            values = values.cast(pa.large_string())
+        values = self._column(name)
+        if pa.types.is_duration(_value_type(values.type)):
+            raise no_categories(name)
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_nan(values), None, values)  # missing too, as in `numbers`
         try:
@@ -106,7 +111,7 @@ class ArrowTable:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = self._table.column(name)
+        values = self._column(name)
         if pa.types.is_dictionary(values.type):
             values = pc.cast(values, values.type.value_type)
         if is_of_numbers(values.type):
@@ -123,6 +128,19 @@ class ArrowTable:
         whole = pc.cast(values, pa.int64()).fill_null(0).to_numpy()
         return whole, values.is_null().to_numpy()
 
+    def _column(self, name: Any) -> Any:
+        """Return a column in which strings are no views, as those of Polars are: Arrow computes little with these."""
+        import pyarrow as pa
+
+        values = self._table.column(name)
+        kind = _value_type(values.type)
+        if not (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)):
+            return values
+        plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
+        if pa.types.is_dictionary(values.type):
+            return values.cast(pa.dictionary(values.type.index_type, plain, values.type.ordered))
+        return values.cast(plain)
+
 
 def arrow_table(X: Any) -> Any:
     """Return the Arrow table of an object that hands one out."""
@@ -132,8 +150,18 @@ def arrow_table(X: Any) -> Any:
         return X
     if isinstance(X, pa.RecordBatch):
         return pa.Table.from_batches([X])
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(X, polars.DataFrame) and polars.Object in X.dtypes:
+        name = X.columns[X.dtypes.index(polars.Object)]
+        raise InvalidDataError(
+            f"column {name!r} has the dtype Object of Polars, whose values are addresses in memory to others. Cast it, "
+            "or leave it out of X."
+        )
     if hasattr(X, "__arrow_c_stream__"):
-        return pa.table(X)
+        try:
+            return pa.table(X)
+        except pa.ArrowException as error:
+            raise InvalidDataError(f"{what} has a column that pyarrow cannot read ({error}). Cast it.") from error
     import pyarrow.interchange
 
     return pyarrow.interchange.from_dataframe(X)
@@ -172,3 +200,10 @@ def is_of_numbers(kind: Any) -> bool:
 
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     return any(test(kind) for test in tests)
+
+
+def _value_type(kind: Any) -> Any:
+    """Return the Arrow type of values; of categories, that of theirs."""
+    import pyarrow.types as types
+
+    return kind.value_type if types.is_dictionary(kind) else kind

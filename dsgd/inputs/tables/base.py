@@ -16,7 +16,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["Coded", "Kind", "Table", "coded_one_by_one", "is_missing", "wrong_kind"]
+__all__ = ["Coded", "Kind", "Table", "coded_one_by_one", "is_missing", "no_categories", "wrong_kind"]
 
 #: What a column holds. Strings are categories; whether they are texts is for the user to say.
 Kind: TypeAlias = Literal["number", "category", "date", "unknown"]
@@ -87,6 +87,11 @@ def is_missing(value: Any) -> bool:
     """Return whether a Python object stands for a missing value."""
     # The missing value of pandas neither equals itself nor does not.
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def no_categories(name: object) -> InvalidDataError:
+    """Return the error of a column of durations that was taken for categories."""
+    return InvalidDataError(f"column {name!r} holds durations, which are no categories. Make them numbers of seconds.")
 
 
 def wrong_kind(name: object, what: str, why: object) -> InvalidDataError:

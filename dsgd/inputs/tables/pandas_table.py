@@ -15,7 +15,7 @@ import numpy as np
 
 from dsgd.inputs.frames import number_dtype
 from dsgd.inputs.tables.arrow_table import is_of_numbers
-from dsgd.inputs.tables.base import Coded, Kind, coded_one_by_one, wrong_kind
+from dsgd.inputs.tables.base import Coded, Kind, coded_one_by_one, no_categories, wrong_kind
 from dsgd.types import AnyArray
 
 __all__ = ["PandasTable"]
@@ -55,6 +55,8 @@ class PandasTable:
         found = _inferred(values)
         if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean"}:
             return "number"
+        if found in {"time", "timedelta", "timedelta64"}:
+            return "unknown"
         return "date" if found in {"date", "datetime", "datetime64"} else "category"
 
     def numbers(self, name: Any) -> AnyArray:
@@ -64,6 +66,8 @@ class PandasTable:
             return np.asarray(values, np.float64)
         if self.kind(name) == "date":
             raise wrong_kind(name, "numbers", "dates")
+        if self._holds_durations(name):
+            raise wrong_kind(name, "numbers", "durations")
         import pandas as pd
 
         try:
@@ -76,6 +80,8 @@ class PandasTable:
     def coded(self, name: Any) -> Coded:
         """Return a column as codes."""
         values = self._column(name)
+        if self._holds_durations(name):
+            raise no_categories(name)
         if hasattr(values, "cat"):
             return Coded(values.cat.codes.to_numpy().astype(np.int32), values.cat.categories.tolist())
         if values.dtype == object and _inferred(values).startswith("mixed"):
@@ -96,6 +102,11 @@ class PandasTable:
         except (TypeError, ValueError) as error:
             raise wrong_kind(name, "dates", error) from error
         return values.dt.tz_localize(None).to_numpy("datetime64[us]").astype(np.int64), values.isna().to_numpy()
+
+    def _holds_durations(self, name: Any) -> bool:
+        values = self._column(name)
+        kind = getattr(getattr(values.dtype, "categories", values).dtype, "kind", "")
+        return kind == "m" or (kind == "O" and values.dtype == object and _inferred(values).startswith("timedelta"))
 
     def rows(self, start: int, stop: int) -> PandasTable:
         """Return the rows from start up to stop, of which nothing is copied."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.frames import is_table
+from dsgd.inputs.frames import is_table, refuse_queries
 from dsgd.inputs.tables.array_table import ArrayTable
 from dsgd.inputs.tables.arrow_table import ArrowTable, arrow_table, utf8_buffers
 from dsgd.inputs.tables.base import Coded, Table
@@ -46,6 +46,7 @@ def as_table(X: Any) -> Table:
     """
     if isinstance(X, (PandasTable, ArrowTable, ArrayTable)):
         return X
+    refuse_queries(X)
     if is_table(X):
         return PandasTable(X)
     if is_frame(X):
@@ -75,7 +76,8 @@ def pop_column(X: Any, name: str) -> tuple[Any, Any]:
         raise InvalidDataError(f"there is no column {name!r}; the table has {', '.join(map(str, table.names))}.")
     values = column(table, name)
     if isinstance(table, ArrowTable):
-        return table.without(name), values
+        rest = table.without(name)
+        return (rest if isinstance(X, ArrowTable) else rest.columns), values
     return X.drop(columns=[name]), values
 
 

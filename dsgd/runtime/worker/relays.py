@@ -127,13 +127,16 @@ async def open_relay(
     for sock in (ours, theirs):
         # As large as the system allows: all bytes that are ready go into one post, and a post takes long.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
-    try:
-        post = _post(worker, address, job, rank=peer, peer=credentials.member, came=True)
-        board.start(credentials.member, peer, theirs, post)
+
+    async def ask() -> None:
         who = {"rank": peer, "peer": credentials.member, "address": worker.address}
         refusal = await ask_worker(worker, address, CONNECT, **job, **who)
         if refusal:
             raise ConnectionRefusedError(f"worker {address} refuses: {refusal}")
+
+    try:
+        post = _post(worker, address, job, rank=peer, peer=credentials.member, came=True)
+        await board.call(credentials.member, peer, theirs, post, ask)
     except BaseException:
         ours.close()
         raise
