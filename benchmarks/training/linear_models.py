@@ -1,8 +1,9 @@
 """Generalised linear models beside scikit-learn, celer, skglm and glum: seconds of whole fits on one core, in turns.
 
 Every method has a tolerance at which its objective is within some 1e-6 of the least that any has found, as a share of
-the objective at zero, and in the cases "to 1e-9" within that; the error that it reached is beside its seconds. Methods whose package is not installed are left
-out. The certificate of ours is ``dual_gap_``, in the same units: it is never below the error.
+the objective at zero, and in the cases "to 1e-9" within that; the error that it reached is beside its seconds. Methods
+whose package is not installed are left out. The certificate of ours is ``dual_gap_``, in the same units: it is never
+below the error.
 
     python -m benchmarks run linear_models [--quick] [--only "lasso wide/10"]
 """
