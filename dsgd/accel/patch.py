@@ -115,17 +115,25 @@ def _accelerate(module: ModuleType, name: str) -> None:
     elif name in FUNCTIONS.get(module.__name__, ()):
         home, wrapper = FUNCTIONS[module.__name__][name]
         _originals[module.__name__, name] = kind
-        setattr(module, name, getattr(importlib.import_module(home), wrapper)(kind))
+        _set_function(module, name, getattr(importlib.import_module(home), wrapper)(kind))
     else:
         method, home, wrapper = WRAPPED[module.__name__][name]
         _originals[module.__name__, name] = original = getattr(kind, method)
         setattr(kind, method, getattr(importlib.import_module(home), wrapper)(original))
 
 
+def _set_function(module: ModuleType, name: str, function: Any) -> None:
+    """Set a function in the module that scripts import it from, and where it is made, in which pickles look for it."""
+    setattr(module, name, function)
+    setattr(sys.modules[function.__module__], name, function)
+
+
 def _put_back(module: ModuleType, name: str) -> None:
     original = _originals.pop((module.__name__, name))
-    if module.__name__ in REPLACED or name in FUNCTIONS.get(module.__name__, ()):
+    if module.__name__ in REPLACED:
         setattr(module, name, original)
+    elif name in FUNCTIONS.get(module.__name__, ()):
+        _set_function(module, name, original)
     else:
         setattr(getattr(module, name), WRAPPED[module.__name__][name][0], original)
 

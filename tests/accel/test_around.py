@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import sys
 import threading
 from collections.abc import Iterator
@@ -139,6 +140,21 @@ def test_folds_are_trained_side_by_side_and_scored_the_same(
         found, expected = found["test_score"], expected["test_score"]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_functions_that_validate_go_to_other_processes() -> None:
+    """A pool of processes finds them by their names, and afterwards scikit-learn's own."""
+    functions = [(sys.modules[module], name) for module, names in FUNCTIONS.items() for name in names]
+    plain = [getattr(module, name) for module, name in functions]
+    dsgd.accel.install()
+    try:
+        for (module, name), own in zip(functions, plain, strict=True):
+            function = getattr(module, name)
+            assert function is not own
+            assert pickle.loads(pickle.dumps(function)) is function
+    finally:
+        dsgd.accel.uninstall()
+    assert [pickle.loads(pickle.dumps(getattr(module, name))) for module, name in functions] == plain
 
 
 @pytest.mark.parametrize(
