@@ -33,17 +33,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     _install(options, parser)
     sys.argv = [name, *rest]
     try:
-        if options.module is not None:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.abspath(name))
-            runpy.run_path(name, run_name="__main__")
+        _run(name, options.module is not None)
     finally:
         if options.verbose and recorded_calls():
             from rich.console import Console
 
             Console(stderr=True).print(table_of(recorded_calls()))
+
+
+def _run(name: str, is_module: bool) -> None:
+    if is_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(name))
+        runpy.run_path(name, run_name="__main__")
+
+
+# CPython keeps frames in chunks of 16 kB, and whenever a call crosses the end of one, it maps another, which it unmaps
+# on return. That end lies among the frames of the script here, which are deeper than usual: imports alone may cross it
+# ten thousand times, in a tenth of a second. A frame as large as this one says it is comes with a chunk of a megabyte.
+_run.__code__ = _run.__code__.replace(co_stacksize=66_000)
 
 
 def _install(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

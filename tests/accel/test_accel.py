@@ -130,6 +130,30 @@ def run(script: str, folder: Path, *args: str, accelerated: bool = True, options
     return done
 
 
+DEEP = """
+    import resource
+
+    def leaf():
+        pass
+
+    def down(depth):
+        if depth:
+            down(depth - 1)
+        for _ in range(200):
+            leaf()
+
+    down(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    down(400)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_no_call_of_a_script_maps_memory_for_its_frame(tmp_path: Path) -> None:
+    """Wherever in the stack a function is called in a loop; at some depths, CPython by itself does so for each call."""
+    assert int(run(DEEP, tmp_path).stdout) < 100
+
+
 def test_a_script_runs_as_if_it_ran_alone(tmp_path: Path) -> None:
     """Arguments, name and path of a script are its own; what is too small loads no solver, and every fit is listed."""
     (tmp_path / "beside.py").write_text("VALUE = 7\n", encoding="utf-8")
