@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 import scipy.sparse as sp
 
-__all__ = ["TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "prediction_seconds", "shape_of"]
+__all__ = ["CONFIDENCE_S", "TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "prediction_seconds", "shape_of"]
 
 #: Solvers that are loaded apart from each other.
 Kind = Literal["kernel", "linear", "sgd"]
@@ -29,6 +29,9 @@ Kind = Literal["kernel", "linear", "sgd"]
 WORTH_S: Final = 1.1
 #: Below this a call of ours costs more than it saves, loaded or not.
 TINY_S: Final = 3e-3
+#: Seconds of fits whose estimates would be right, which count beside the actual ones where estimates are corrected: a
+#: fit of a few rows, which takes a hundred times its estimate to be called at all, says nothing of larger ones.
+CONFIDENCE_S: Final = 0.1
 # Nanoseconds of LIBSVM per pair of rows, of a row and a support vector in a prediction, and per product of entries in
 # either; of LIBLINEAR and of SGD per entry and per row of a pass; and passes.
 _PAIR_NS, _PREDICTED_NS, _PRODUCT_NS = 1.5, 35.0, 0.5
@@ -52,7 +55,7 @@ class Worth:
         """
         with self._lock:
             spent, estimated = self._spent_s[kind], self._estimated_s[kind]
-            seconds = estimated_s * spent / estimated if estimated > 0.0 else estimated_s
+            seconds = estimated_s * (spent + CONFIDENCE_S) / (estimated + CONFIDENCE_S)
             if seconds < TINY_S:
                 return False
             return kind in self._loaded or spent + n_calls * seconds > WORTH_S

@@ -354,9 +354,10 @@ def test_no_script_waits_longer_than_it_has_computed(fits: list[float], factor: 
     """Fits are ours once those done and the next take long enough, however wrong estimates are; then all are."""
     worthwhile, spent, is_loaded = Worth(), 0.0, False
     for seconds in fits:
-        # Only the first estimate is wrong.
-        expected = seconds if spent else seconds * factor
-        is_ours = worthwhile.is_ours(seconds * factor, "kernel")
+        estimated = seconds * factor
+        # The factor is found out as fits go by.
+        expected = estimated * (spent + worth.CONFIDENCE_S) / (spent * factor + worth.CONFIDENCE_S)
+        is_ours = worthwhile.is_ours(estimated, "kernel")
         if not np.isclose(expected, worth.TINY_S) and not np.isclose(spent + expected, worth.WORTH_S):
             long_enough = is_loaded or spent + expected > worth.WORTH_S
             assert is_ours == (expected >= worth.TINY_S and long_enough)
@@ -364,9 +365,17 @@ def test_no_script_waits_longer_than_it_has_computed(fits: list[float], factor: 
             worthwhile.loaded("kernel")
             is_loaded = True
         else:
-            worthwhile.spend(seconds, seconds * factor, "kernel")
+            worthwhile.spend(seconds, estimated, "kernel")
             spent += seconds
         assert not worthwhile.is_ours(worth.WORTH_S / 2, "sgd")
+
+
+def test_what_a_tiny_fit_takes_says_nothing_of_a_large_prediction() -> None:
+    """Calls alone take hundreds of times what a fit of some rows is estimated at; a second is still a second."""
+    worthwhile = Worth()
+    worthwhile.spend(0.01, 2e-5, "kernel")
+    assert not worthwhile.is_ours(0.8 * worth.WORTH_S, "kernel")
+    assert worthwhile.is_ours(1.1 * worth.WORTH_S, "kernel")
 
 
 def test_estimates_grow_with_the_work() -> None:
