@@ -12,8 +12,9 @@ and go on (`AbstractTransport.concurrent`), or ranks would wait for each other f
 A piece is added up in the order of a rank's children, whatever the order of messages: the bits do not depend on the
 pieces, and are those of the schedule for one message at a time.
 
-Cost: the messages of the trees. With links that carry `rate` bytes a second in all (`dsgd.collectives.algorithms.
-duplex`) a sum of n bytes takes ``n / rate`` seconds, and the way of one piece up and down the highest tree.
+Cost: the messages of the trees. With links that carry `rate` bytes a second in all
+(`dsgd.collectives.algorithms.duplex`) a sum of n bytes takes ``n / rate`` seconds, and the way of one piece up and down
+the highest tree.
 
 Source: Wang et al. 2020 (Blink), whose code for accelerators puts each tree's copies into streams of their own.
 """
