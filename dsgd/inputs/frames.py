@@ -3,7 +3,7 @@
 Problem: numpy has no missing integers and no common type for bools and floats, so it converts such tables to objects.
 
 Method: columns are converted one by one, to the narrowest floats or integers that hold all of them, as in scikit-learn.
-Missing values are refused, and the error names the column.
+Missing values and texts are refused, and the error names the column.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ __all__ = [
     "validated",
 ]
 
+# How numpy begins to say that a value is no number.
+_NOT_CONVERTED = ("could not convert string", "setting an array element with a sequence")
+
 
 def is_table(X: object) -> bool:
     """Return whether X is a pandas data frame."""
@@ -43,33 +46,37 @@ def refuse_queries(X: object) -> None:
 
 
 def table_values(X: Any) -> AnyArray:
-    """Return the rows of a table as an array, numeric if all columns are numbers or bools.
+    """Return the rows of a table as an array of numbers or bools.
 
     Parameters
     ----------
     X : pandas.DataFrame, shape (n, d)
-        Columns of any dtype.
+        Columns of numbers or bools.
 
     Returns
     -------
     array, shape (n, d)
-        Of objects if a column is not numeric.
 
     Raises
     ------
     InvalidDataError
-        A value is missing; names the column.
+        A value is missing, or a column has another dtype; names the column.
     """
     kinds = [number_dtype(dtype) for dtype in X.dtypes]
-    known = [kind for kind in kinds if kind is not None]
-    if len(known) < len(kinds) or not known:
+    if not kinds:
         return np.asarray(X)
+    for name, dtype, kind in zip(X.columns, X.dtypes, kinds, strict=True):
+        if kind is None:
+            raise InvalidDataError(
+                f"column {name!r} has dtype {dtype}, expected numbers. Convert or encode it: SGDClassifier and "
+                "SGDRegressor take encoder='auto', or a dsgd.preprocessing.ColumnEncoder."
+            )
     if len(set(X.dtypes)) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
         values = np.asarray(X)
         if values.dtype.kind == "f" and np.isnan(values).any():
             raise InvalidDataError(missing_column(X))
         return values
-    values = np.empty(X.shape, np.result_type(*known))
+    values = np.empty(X.shape, np.result_type(*kinds))
     for k, name in enumerate(X.columns):
         column = X.iloc[:, k]
         if column.isna().any():
@@ -105,7 +112,7 @@ def column_values(y: Any, name: str) -> AnyArray:
 
 
 def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Call `sklearn.utils.validation.validate_data`; errors about missing values in a table name the column.
+    """Call `sklearn.utils.validation.validate_data`; errors about values of a table name the column.
 
     Parameters
     ----------
@@ -121,24 +128,25 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     Raises
     ------
     InvalidDataError
-        A value is missing; names the column. Or X is a query.
+        A value is missing or is no number; names the column. Or X is a query.
     ValueError
         As there.
     """
     refuse_queries(X)
     for values in y:
         _refuse_nulls(values, "y")
-    if isinstance(options.get("dtype"), list) and hasattr(X, "__arrow_c_stream__") and hasattr(X, "slice"):
-        # scikit-learn knows the common type of columns where pandas holds them, and takes the first of the list else.
-        dtype = np.asarray(X.slice(0, 0)).dtype
-        options |= {"dtype": dtype} if dtype in options["dtype"] else {}
     # Not with this module: a worker that packs columns checks no rows.
     from sklearn.utils.validation import validate_data
 
     try:
+        if isinstance(options.get("dtype"), list) and hasattr(X, "__arrow_c_stream__") and hasattr(X, "slice"):
+            # scikit-learn knows the common type of columns where pandas holds them, and takes the first of the list
+            # else.
+            dtype = np.asarray(X.slice(0, 0)).dtype
+            options |= {"dtype": dtype} if dtype in options["dtype"] else {}
         return validate_data(estimator, X, *map(in_memory, y), **options)
-    except ValueError as error:
-        text = missing_column(X) if "contains NaN" in str(error) else ""
+    except (TypeError, ValueError) as error:
+        text = missing_column(X) if "contains NaN" in str(error) else _no_numbers(estimator, X, error)
         if text:
             raise InvalidDataError(text) from error
         raise
@@ -175,6 +183,24 @@ def _missing(name: object) -> str:
         f"Input X contains NaN: column {name!r} has missing values. Fill them with X.fillna(...), or drop these rows "
         "with X.dropna()."
     )
+
+
+def _no_numbers(estimator: Any, X: Any, error: Exception) -> str:
+    """Return the error text for the first column of a table that holds no numbers; empty if the error is another."""
+    from dsgd.inputs.tables import as_table, column_without_numbers, is_frame
+
+    if not is_frame(X) or not (isinstance(error, TypeError) or str(error).startswith(_NOT_CONVERTED)):
+        return ""
+    name = column_without_numbers(as_table(X))
+    if name is None:
+        return ""
+    if hasattr(estimator, "encoder"):
+        advice = "Pass encoder='auto', or a dsgd.preprocessing.ColumnEncoder that says what becomes of it"
+    elif estimator.__sklearn_tags__().input_tags.sparse:
+        advice = f"Encode it: make_pipeline(dsgd.preprocessing.ColumnEncoder(), {type(estimator).__name__}(...))"
+    else:
+        advice = "Encode it, or drop it"
+    return f"column {name!r} holds no numbers. {advice}."
 
 
 def number_dtype(dtype: Any) -> np.dtype[Any] | None:

@@ -23,9 +23,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.kernel_approximation import Nystroem as Plain
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
+from dsgd.inputs.frames import validated
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
@@ -113,7 +114,7 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             A parameter is outside its domain.
         """
         del y
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
         name = type(self).__name__
         check_choice(f"{name}(kernel=...)", self.kernel, tuple(KERNEL_PARAMS))
         check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
@@ -148,7 +149,7 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             In single precision if rows and basis are.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         dtype = np.result_type(X.dtype, self.normalization_.dtype)
         transposed = np.ascontiguousarray(self.normalization_.T, dtype)
         out = np.empty((X.shape[0], transposed.shape[1]), dtype)

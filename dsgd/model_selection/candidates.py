@@ -67,7 +67,7 @@ _WITHOUT: Final[Mapping[str, Any]] = {
     "storage": None,
 }
 # What else the ranks of a cluster do without.
-_ON_CLUSTER: Final[Mapping[str, Any]] = {"elastic": False, "encoder": None, "on_failure": "raise", "out_of_core": False}
+_ON_CLUSTER: Final[Mapping[str, Any]] = {"elastic": False, "on_failure": "raise", "out_of_core": False}
 
 
 @dataclass(frozen=True)

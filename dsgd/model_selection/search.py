@@ -29,10 +29,12 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.job import job_of
+from dsgd.estimators.tables import encoded
 from dsgd.inputs import count_threads, is_distributed
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.table_files import TableFiles, are_table_files
 from dsgd.model_selection.base import AbstractSearchCV
 from dsgd.model_selection.candidates import (
     check_base,
@@ -67,6 +69,9 @@ class SGDSearchCV(AbstractSearchCV):
     fold holds out. With ``shuffle=False`` this is also the order of a fit on the rows of the fold, and both give the
     same model up to rounding. With ``shuffle=True`` that fit would draw another order, and scores differ as those of
     two seeds do.
+
+    The `encoder` of the estimator learns the columns of all rows once, before they are split: statistics of numbers and
+    known categories are those of all folds, where `GridSearchCV` would learn them anew in each. Targets are not seen.
 
     If the estimator has a `client`, or X is a dask collection, the ranks of the cluster train all columns on their own
     rows and average them in one message whenever `sync` of the estimator says so. Every model is that of ``fit`` on as
@@ -171,15 +176,16 @@ class SGDSearchCV(AbstractSearchCV):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, Rows, dask array or list of delayed blocks, shape (n_samples, n_features)
-            Rows; `Rows` for a search in this process.
-        y : array-like or dask array, shape (n_samples,)
-            Targets; None where `Rows` or blocks hold them. Splits are made in this process, so targets on a cluster are
-            fetched.
+        X : array, sparse matrix, DataFrame, Rows, dask array or frame, list of delayed blocks, or files of tables
+            Rows, shape (n_samples, n_features), as ``fit`` of the estimator takes them; `Rows` for a search in this
+            process.
+        y : array-like, dask array or str, shape (n_samples,)
+            Targets, or the name of their column; None where `Rows` or blocks hold them. Splits are made in this
+            process, so targets on a cluster are fetched.
         groups : array-like or None, shape (n_samples,)
             Groups, for splitters that keep them together; not on a cluster.
-        sample_weight : array-like or None, shape (n_samples,)
-            Weights of the rows, in training and in scores.
+        sample_weight : array-like, str or None, shape (n_samples,)
+            Weights of the rows, in training and in scores, or the name of their column.
 
         Returns
         -------
@@ -202,15 +208,17 @@ class SGDSearchCV(AbstractSearchCV):
         given = (X, y, sample_weight)
         if isinstance(X, Rows):
             refuse_beside(y, sample_weight)
-            X, y = X.X, X.y
         self._scorers = self._own_scorers()
         probe: AbstractSGD = clone(self.estimator)
         self.__dict__.pop("ledger_", None)
+        X = TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
         if probe._uses_cluster(X):
-            found = self._search_on_cluster(probe, given, candidates, groups)
+            check_on_cluster(probe, X, self._scorers)
+            search = self._search_on_cluster
         else:
             check_in_process(settings)
-            found = self._search(probe, given, candidates, self._splits(X, y, groups))
+            search = self._search
+        found = search(probe, encoded(probe, (X, y, sample_weight), goes_on=False), candidates, groups)
         _warn_of(found.models, self.error_score)
         shape = len(settings), -1
         self.n_epochs_, self.n_splits_ = found.n_epochs, found.score_seconds.shape[1]
@@ -260,9 +268,11 @@ class SGDSearchCV(AbstractSearchCV):
         probe: AbstractSGD,
         given: tuple[Any, Any, Any],
         candidates: Sequence[AbstractSGD],
-        splits: Sequence[tuple[Any, Any]],
+        groups: Any,
     ) -> Found:
         """Train and score on arrays of this process."""
+        X, y, _ = given
+        splits = self._splits(X.X, X.y, groups) if isinstance(X, Rows) else self._splits(X, y, groups)
         begin_at = probe._restart(None, None)
         is_read = bool(probe.shuffle) and not probe.out_of_core
         rows = rows_here(probe, *given, begin_at, is_read=is_read)
@@ -293,7 +303,6 @@ class SGDSearchCV(AbstractSearchCV):
     ) -> Found:
         """Train and score on the ranks of a cluster, where the rows are."""
         X, y, sample_weight = given
-        check_on_cluster(probe, X, self._scorers)
         strategies = strategies_of(candidates)
         begin_at, seed = probe._restart(None, None), probe._draw_seed()
         is_here = not (is_distributed(X) or holds_blocks(X))

@@ -157,8 +157,18 @@ def test_functions_that_validate_go_to_other_processes() -> None:
     assert [pickle.loads(pickle.dumps(getattr(module, name))) for module, name in functions] == plain
 
 
+def own_score(model: Any, X: Any, y: Any) -> float:
+    return 0.0
+
+
 @pytest.mark.parametrize(
-    "options", [{"n_jobs": 1}, {"scoring": lambda model, X, y: 0.0}, {"scoring": {"own": lambda model, X, y: 0.0}}]
+    "options",
+    [
+        {"n_jobs": 1},
+        {"scoring": own_score},
+        {"scoring": {"own": own_score}},
+        {"scoring": {"r2": "r2", "own": own_score}},
+    ],
 )
 def test_folds_stay_in_order_where_a_script_scores_them_or_says_so(options: dict[str, Any], seen: list[Any]) -> None:
     """Functions of the script, which may print or count, are called by the main thread, one after another."""

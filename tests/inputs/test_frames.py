@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -22,6 +23,9 @@ from dsgd import SGDClassifier, SGDRegressor  # noqa: E402
 from dsgd.errors import InvalidDataError, PartitionMismatchError  # noqa: E402
 from dsgd.inputs import make_block  # noqa: E402
 from dsgd.inputs.sources import to_delayed_blocks  # noqa: E402
+from dsgd.kernel_approximation import RandomFeatures  # noqa: E402
+from dsgd.linear_model import Lasso  # noqa: E402
+from dsgd.model_selection import SGDSearchCV  # noqa: E402
 from dsgd.svm import SVC, LinearSVC  # noqa: E402
 from gang_cluster import start_cluster  # noqa: E402
 
@@ -174,7 +178,8 @@ def test_columns_become_numbers() -> None:
     assert make_block(t[["b", "flag"]])[0].dtype == np.float32
     assert make_block(t[["a"]], t["count"], t["part"])[1].dtype == np.int64
     assert make_block(t[["a"]], t["maybe"])[1].dtype == bool
-    assert make_block(t.assign(y="up")[["a", "y"]])[0].dtype == object
+    with pytest.raises(InvalidDataError, match="column 'y' has dtype"):
+        make_block(t.assign(y="up")[["a", "y"]])
 
 
 @pytest.mark.parametrize(
@@ -213,6 +218,60 @@ def test_a_missing_value_names_its_column(column: str, client: Client) -> None:
     fitted = SGDClassifier(max_iter=2, tol=None).fit(table()[FEATURES], t.y)
     with pytest.raises(InvalidDataError, match=match):
         fitted.predict(t[FEATURES])
+
+
+NO_NUMBERS = {
+    "text": ["x", "y"] * 60,
+    "object": pd.Series(["x", "y"] * 60, dtype=object),
+    "category": pd.Series(["x", "y"] * 60, dtype="category"),
+    "mixed": pd.Series([1, "x"] * 60, dtype=object),
+    "date": pd.date_range("2020", periods=N),
+    "duration": pd.to_timedelta(range(N), "D"),
+    "list": [[1], [2]] * 60,
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_a_column_without_numbers_is_named(name: str) -> None:
+    """A fit and a prediction say which column it is and what to do, whichever library holds it."""
+    t = table()[["a"]].reset_index(drop=True)
+    odd, y = t.assign(number="3", odd=NO_NUMBERS[name]), table().y.to_numpy()
+    forms = [odd] if name == "mixed" else [odd, pytest.importorskip("pyarrow").Table.from_pandas(odd)]
+    advice = {
+        SGDClassifier: "Pass encoder='auto'",
+        SVC: "make_pipeline(dsgd.preprocessing.ColumnEncoder(), SVC(...))",
+        Lasso: "make_pipeline(dsgd.preprocessing.ColumnEncoder(), Lasso(...))",
+        RandomFeatures: "make_pipeline(dsgd.preprocessing.ColumnEncoder(), RandomFeatures(...))",
+    }
+    for form in forms:
+        for make, said in advice.items():
+            with pytest.raises(InvalidDataError, match=f"column 'odd' holds no numbers. .*{re.escape(said)}"):
+                make().fit(form, y)
+        fitted = SGDClassifier(max_iter=2, tol=None).fit(odd.assign(odd=1.0), y)
+        with pytest.raises(InvalidDataError, match="column 'odd' holds no numbers"):
+            fitted.predict(form)
+    with pytest.raises(InvalidDataError, match="column 'odd' holds no numbers"):
+        SGDSearchCV(SGDClassifier(), {"alpha": [0.1]}).fit(odd, y)
+
+
+def test_numbers_in_text_and_in_categories_are_numbers() -> None:
+    """They are converted as numpy does; other errors than those of values stay what they are."""
+    t = table()[["a"]].reset_index(drop=True).assign(text=["1", "2"] * 60)
+    t["kind"] = pd.Series([3, 4] * 60, dtype="category")
+    y = table().y.to_numpy()
+    found = SGDClassifier(random_state=0, max_iter=3, tol=None).fit(t, y)
+    same = SGDClassifier(random_state=0, max_iter=3, tol=None).fit(t.astype(float), y)
+    np.testing.assert_array_equal(found.coef_, same.coef_)
+    with pytest.raises(ValueError, match="feature names should match"):
+        found.predict(t.rename(columns={"a": "b"}).assign(kind="x"))
+
+
+def test_a_column_without_numbers_is_named_on_a_cluster(client: Client) -> None:
+    """Its dtype is said, and who takes it."""
+    t = table().assign(odd="x")
+    for make in (SGDClassifier, SVC, Lasso):
+        with pytest.raises(InvalidDataError, match=r"column 'odd' has dtype \w+, expected numbers. .* encoder='auto'"):
+            make(client=client).fit(partitions(t)[["a", "odd"]], partitions(t).y)
 
 
 @pytest.mark.parametrize("name", ["maybe", "count"])

@@ -9,7 +9,16 @@ from dsgd.inputs.tables.array_table import ArrayTable
 from dsgd.inputs.tables.arrow_table import ArrowTable, pyarrow_for
 from dsgd.inputs.tables.base import Coded, Kind, Table
 from dsgd.inputs.tables.pandas_table import PandasTable
-from dsgd.inputs.tables.reading import as_table, batches, categories, column, is_frame, pop_column, utf8
+from dsgd.inputs.tables.reading import (
+    as_table,
+    batches,
+    categories,
+    column,
+    column_without_numbers,
+    is_frame,
+    pop_column,
+    utf8,
+)
 
 __all__ = [
     "ArrayTable",
@@ -22,6 +31,7 @@ __all__ = [
     "batches",
     "categories",
     "column",
+    "column_without_numbers",
     "is_frame",
     "pop_column",
     "pyarrow_for",

@@ -19,7 +19,16 @@ from dsgd.inputs.tables.base import Coded, Table
 from dsgd.inputs.tables.pandas_table import PandasTable
 from dsgd.types import AnyArray
 
-__all__ = ["as_table", "batches", "categories", "column", "is_frame", "pop_column", "utf8"]
+__all__ = [
+    "as_table",
+    "batches",
+    "categories",
+    "column",
+    "column_without_numbers",
+    "is_frame",
+    "pop_column",
+    "utf8",
+]
 
 
 def is_frame(X: object) -> bool:
@@ -101,6 +110,24 @@ def column(table: Table, name: str) -> AnyArray:
         raise InvalidDataError(f"column {name!r} has missing values. Drop the rows that have none.")
     labels: AnyArray = np.asarray(found.listed())[found.codes] if len(found.codes) else np.empty(0, dtype=object)
     return labels
+
+
+def column_without_numbers(table: Table) -> Any:
+    """Return the name of the first column that cannot become numbers, dates last; None if there is none."""
+    others = [name for name in table.names if table.kind(name) != "number"]
+    for name in sorted(others, key=lambda name: table.kind(name) != "category"):
+        if table.kind(name) != "category" or not _are_numbers(table, name):
+            return name
+    return None
+
+
+def _are_numbers(table: Table, name: Any) -> bool:
+    """Return whether the categories of a column are numbers, maybe in text, as numpy reads them."""
+    try:
+        np.asarray(table.coded(name).listed(), np.float64)
+    except (TypeError, ValueError):  # also where values are no categories
+        return False
+    return True
 
 
 def categories(table: Table, name: Any) -> Coded:

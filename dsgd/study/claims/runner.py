@@ -49,7 +49,7 @@ def run_claims(
     *,
     force: bool = False,
     command: str | None = None,
-    on_progress: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Iterator[Row]:
     """Yield a row for each measure that decides some statements, when it is done.
 
@@ -66,7 +66,7 @@ def run_claims(
     command : str, optional
         The command recorded in rows; the command line of this process by default.
     on_progress : callable, optional
-        Is told what is run, with numbers.
+        Is told what is run, with numbers, as a text.
 
     Yields
     ------
@@ -76,11 +76,16 @@ def run_claims(
     asked = {MEASURE_OF[statement.key].name for statement in statements}
     runs = [_Run(measure) for name, measure in MEASURES.items() if name in asked]
     record = Record(out, force=force, command=command)
+    say = on_progress or _say_nothing
     for number, run in enumerate(runs, start=1):
         head = f"{number} of {len(runs)}: {run.measure.name}"
-        on_progress(head)
-        measured = partial(_measured, Path(out) / run.measure.name, force, partial(_told, on_progress, head))
+        say(head)
+        measured = partial(_measured, Path(out) / run.measure.name, force, partial(_told, say, head))
         yield from (done.row for done in record.finish([run], measured))
+
+
+def _say_nothing(text: str) -> None:
+    del text
 
 
 def _told(on_progress: Callable[[str], None], head: str, text: str) -> None:

@@ -21,7 +21,7 @@ def run_feature_study(
 ) -> Iterator[StudyRun]:
     """Make the runs of a study that have no row yet; yield every run: machines by sets, kernel values, agents by size.
 
-    Parameters and errors are those of `dsgd.study.run_study`, which see.
+    Parameters and errors are those of `dsgd.study.run_study`.
     """
     record = Record(out, force=force, command=command, ranks=None)
     for source in study.data:

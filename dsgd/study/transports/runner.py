@@ -59,7 +59,7 @@ def run_transport_study(
 ) -> Iterator[StudyRun]:
     """Make the runs of a study that have no row yet; yield every run: timed ones, then counted ones.
 
-    Parameters and errors are those of `dsgd.study.run_study`, which see.
+    Parameters and errors are those of `dsgd.study.run_study`.
     """
     record = Record(out, force=force, command=command, ranks=2)
     missing = missing_parts(study)

@@ -24,7 +24,7 @@ def run_variance_study(
 ) -> Iterator[StudyRun]:
     """Make the runs of a study that have no row yet; yield every run: draws by sizes, then courses by problems.
 
-    Parameters and errors are those of `dsgd.study.run_study`, which see.
+    Parameters and errors are those of `dsgd.study.run_study`.
     """
     record = Record(out, force=force, command=command, ranks=None)
     for size in dict.fromkeys(study.sizes):
