@@ -21,6 +21,7 @@ __all__ = [
     "savable_model",
     "save_model",
     "tables_in",
+    "tables_with_target",
 ]
 
 _TABLE_SUFFIXES = (".npz",)
@@ -101,6 +102,28 @@ def tables_in(paths: Sequence[str]) -> Any:
     if len(found) > 1:
         raise InvalidParameterError("--data mixes tables and other files: give files of one format")
     return None
+
+
+def tables_with_target(paths: Sequence[str], target: str | None) -> Any:
+    """Return files of tables, None where these are others.
+
+    Raises
+    ------
+    InvalidParameterError
+        Tables come without the name of a target, or other files with one.
+    InvalidDataError
+        There is no such column. See `tables_in` for more.
+    """
+    tables = tables_in(paths)
+    if (tables is None) != (target is None):
+        raise InvalidParameterError(
+            f"--target names the column with the targets: files of tables ({tables.names[:9]}) need it"
+            if tables is not None
+            else f"--target {target}: svmlight files and .npz archives hold their targets; leave it out"
+        )
+    if tables is not None:
+        tables.check([target])
+    return tables
 
 
 def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any, Any]:

@@ -12,7 +12,16 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, savable_model, save_model, tables_in
+from dsgd.cli.files import (
+    check_inputs,
+    check_model_path,
+    is_svmlight,
+    read_rows,
+    savable_model,
+    save_model,
+    tables_in,
+    tables_with_target,
+)
 from dsgd.cli.parts import (
     COMPRESS_HELP,
     FEATURES_HELP,
@@ -27,7 +36,7 @@ from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_choice
 
-__all__ = ["EXAMPLES", "fit", "make_estimator"]
+__all__ = ["EXAMPLES", "encoding", "fit", "make_estimator"]
 
 EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.dsgd",
@@ -53,13 +62,6 @@ _Compress: TypeAlias = Annotated[
 _Optimizer: TypeAlias = Annotated[str, _training_option(help=f"How steps are made of gradients: {OPTIMIZER_HELP}.")]
 _Sampling: TypeAlias = Annotated[str, _training_option(help=f"How rows are chosen: {SAMPLING_HELP}.")]
 _Features: TypeAlias = Annotated[str, model_option(help=f"What the model is linear in: {FEATURES_HELP}.")]
-_Target: TypeAlias = Annotated[
-    str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
-]
-_Categorical: TypeAlias = Annotated[
-    str,
-    model_option(help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many."),
-]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
 _MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
 _Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
@@ -136,14 +138,14 @@ def fit(
     data: _Files,
     model: _Model,
     more: options.More = None,
-    target: _Target = None,
+    target: options.Target = None,
     task: options.Task = "auto",
     loss: options.Loss = None,
     penalty: options.Penalty = "l2",
     alpha: options.Alpha = 1e-4,
     l1_ratio: _L1Ratio = 0.15,
     features: _Features = "none",
-    categorical: _Categorical = "auto",
+    categorical: options.Categorical = "auto",
     sync: _Sync = "1024",
     compress: _Compress = None,
     optimizer: _Optimizer = "none",
@@ -180,7 +182,7 @@ def fit(
     check_model_path(model)
     check_inputs(paths := [*data, *(more or [])])
     check_inputs(valid or [], option="--valid")
-    tables = _tables(paths, target)
+    tables = tables_with_target(paths, target)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "tol": tol or None,
@@ -194,7 +196,7 @@ def fit(
         **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
         **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
-        **_encoding(tables, categorical),
+        **encoding(tables, categorical),
         **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
@@ -256,13 +258,23 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _encoding(tables: Any, categorical: str) -> dict[str, Any]:
-    """Return the parameters of an estimator that make rows of numbers of tables."""
+def encoding(tables: Any, categorical: str) -> dict[str, Any]:
+    """Return the parameters of an estimator that make rows of numbers of tables.
+
+    Parameters
+    ----------
+    tables : TableFiles or None
+        None where the files are others, which hold numbers.
+    categorical : str
+        What becomes of columns of strings; see `dsgd.preprocessing.ColumnEncoder`.
+    """
     if tables is None:
         return {}
     from dsgd.preprocessing import ColumnEncoder
 
-    return {"encoder": ColumnEncoder(categorical=categorical)}  # type: ignore[arg-type] # fit checks it
+    # The line that dsgd tune prints is shorter with the default by its name.
+    made = ColumnEncoder(categorical=categorical)  # type: ignore[arg-type] # fit checks it
+    return {"encoder": "auto" if categorical == "auto" else made}
 
 
 def _rows(client: Any, paths: list[str], tables: Any, target: str | None, valid: list[str] | None) -> dict[str, Any]:
@@ -292,20 +304,6 @@ def _valid_tables(valid: list[str], target: str | None) -> Any:
             f"--data names tables, and --valid does not ({valid[:9]}): give files of one format"
         )
     tables.check([target])
-    return tables
-
-
-def _tables(paths: list[str], target: str | None) -> Any:
-    """Return files of tables, None if these are others; check that only tables have a target column."""
-    tables = tables_in(paths)
-    if (tables is None) != (target is None):
-        raise InvalidParameterError(
-            f"--target names the column with the targets: files of tables ({tables.names[:9]}) need it"
-            if tables is not None
-            else f"--target {target}: svmlight files and .npz archives hold their targets; leave it out"
-        )
-    if tables is not None and target is not None:
-        tables.check([target])
     return tables
 
 

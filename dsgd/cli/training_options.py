@@ -10,11 +10,13 @@ __all__ = [
     "DATA",
     "Alpha",
     "AsJson",
+    "Categorical",
     "Jobs",
     "Loss",
     "More",
     "Penalty",
     "Scheduler",
+    "Target",
     "Task",
     "Workers",
     "examples",
@@ -40,6 +42,13 @@ DATA: Final = typer.Option(
     help="Training files: svmlight (plain, .gz, .bz2), .npz (X, y), or with --target .parquet, .csv, .arrow.",
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
+Target: TypeAlias = Annotated[
+    str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
+]
+Categorical: TypeAlias = Annotated[
+    str,
+    model_option(help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many."),
+]
 Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
 Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, softmax, squared_error, ...")]
 Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]

@@ -13,8 +13,8 @@ import typer
 
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset
-from dsgd.cli.fit import make_estimator
+from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
+from dsgd.cli.fit import encoding, make_estimator
 from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, parse_compress, parse_sync
 from dsgd.cli.training_options import examples, place_option
 from dsgd.errors import InvalidParameterError
@@ -27,6 +27,7 @@ __all__ = ["EXAMPLES", "tune"]
 EXAMPLES: Final = examples(
     "dsgd tune --dataset a9a --workers 2",
     "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html",
+    "dsgd tune --data 'clicks/*.parquet' --target clicked --loss log_loss --workers 2",
     "dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json",
 )
 _SHOWN: Final = 8
@@ -61,10 +62,12 @@ def tune(
     data: _Files = None,
     more: options.More = None,
     dataset: _Dataset = None,
+    target: options.Target = None,
     task: options.Task = "auto",
     loss: options.Loss = None,
     penalty: options.Penalty = "l2",
     alpha: options.Alpha = 1e-4,
+    categorical: options.Categorical = "auto",
     budget: _Budget = 60.0,
     margin: _Margin = 0.003,
     strategy: _Strategy = None,
@@ -87,6 +90,7 @@ def tune(
 
     paths = [*(data or []), *(more or [])]
     X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
+    tables = tables_with_target(paths, target)
     if report is not None:
         _check_report(report)
     parameters: dict[str, Any] = {
@@ -94,10 +98,13 @@ def tune(
         "alpha": alpha,
         "n_jobs": None if workers or scheduler else jobs,
         "transport": transport,
+        **encoding(tables, categorical),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
-        if paths and client is not None and is_svmlight(paths[0]):
+        if tables is not None:
+            X, y = tables, target
+        elif paths and client is not None and is_svmlight(paths[0]):
             X, y = paths, None
         elif paths:
             X, y = read_rows(paths)

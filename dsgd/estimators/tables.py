@@ -22,7 +22,7 @@ from dsgd.inputs.named import take_named
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
-from dsgd.inputs.table_files import Piece, TableFiles, are_table_files
+from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.tables import Table, as_table, batches, column
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.preprocessing import ColumnEncoder
@@ -88,7 +88,7 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
     on_cluster = estimator.client is not None and not isinstance(estimator.client, SimulatedCluster)
     found: tuple[Any, Any, Any]
     if files:
-        X = X if isinstance(X, TableFiles) else TableFiles(X)
+        X = with_files_opened(X)
         if encoder is None:
             columns = [name for name in X.names if name not in _named(y, weights)]
             head = X.empty(columns)

@@ -91,10 +91,11 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
-        y : array-like or dask collection, shape (n_samples,)
-            Targets; None where blocks or files hold them.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight). Files are
+            svmlight, Parquet, CSV or Arrow.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Targets, or the name of their column; None where blocks or svmlight files hold them.
 
         Returns
         -------

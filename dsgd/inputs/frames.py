@@ -163,6 +163,15 @@ def missing_column(X: Any) -> str:
         for k, name in enumerate(X.columns):
             if X.iloc[:, k].isna().any():
                 return _missing(name)
+        return ""
+    from dsgd.inputs.tables import as_table, is_frame
+
+    if not is_frame(X):
+        return ""
+    table = as_table(X)
+    for name in table.names:
+        if table.kind(name) == "number" and np.isnan(table.numbers(name)).any():
+            return f"Input X contains NaN: column {name!r} has missing values. Fill them, or drop these rows."
     return ""
 
 

@@ -9,10 +9,10 @@ import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidDataError
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
-from dsgd.inputs.table_files import TableFiles, are_table_files
+from dsgd.inputs.named import known_columns
+from dsgd.inputs.table_files import are_table_files, with_files_opened
 from dsgd.inputs.tables import batches
 from dsgd.local import RandomMap
 from dsgd.local.features import blocks_of, entries_of
@@ -52,21 +52,17 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
     def _scores(self, X: Any) -> AnyArray:
         """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
         check_is_fitted(self)
-        if self.encoder_ is not None or are_table_files(X):
+        if self.encoder_ is not None:
             return self._scores_of_tables(X)
+        X = known_columns(self, X)
         return self._scores_of_rows(
             validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         )
 
     def _scores_of_tables(self, X: Any) -> AnyArray:
         """Return the same of a table or of files, encoded part by part."""
-        if self.encoder_ is None:
-            raise InvalidDataError(
-                f"this {type(self).__name__} was not fitted on tables in files and has no encoder: load {X!r} first."
-            )
         if are_table_files(X):
-            files = X if isinstance(X, TableFiles) else TableFiles(X)
-            tables: Any = files.tables(self.encoder_.columns_read_)
+            tables: Any = with_files_opened(X).tables(self.encoder_.columns_read_)
         else:
             tables = [self.encoder_.checked(X)]
         parts = (part for table in tables for part in batches(table, _BATCH_ROWS))

@@ -1,17 +1,23 @@
-"""Targets and weights that are columns of the rows, by their names."""
+"""Targets and weights that are columns of the rows, by their names, and rows of numbers in files of tables."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.blocks import Block
+from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_collection
-from dsgd.inputs.table_files import TableFiles, are_table_files
-from dsgd.inputs.tables import column, is_frame, pop_column
+from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
+from dsgd.inputs.tables import ArrowTable, column, is_frame, pop_column
+from dsgd.stages import stage
+from dsgd.types import AnyArray
 
-__all__ = ["read_columns", "take_named"]
+__all__ = ["known_columns", "read_columns", "take_named", "take_tables", "takes_tables"]
 
 
 def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
@@ -38,7 +44,7 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
-        files = X if isinstance(X, TableFiles) else TableFiles(X)
+        files = with_files_opened(X)
         found = iter(read_columns(files, names))
         return files, *(next(found) if isinstance(each, str) else each for each in (y, sample_weight))
     if not names:
@@ -77,3 +83,118 @@ def read_columns(files: TableFiles, names: list[str]) -> list[Any]:
         return []
     parts = [[column(table, name) for name in names] for table in files.tables(names)]
     return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)]
+
+
+def takes_tables(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``fit(X, y, sample_weight)`` that also takes files, and names of columns; see `take_tables`."""
+
+    @functools.wraps(fit)
+    def fit_tables(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        given, names = take_tables(self, X, y, sample_weight)
+        fit(self, *given)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        return self
+
+    return fit_tables
+
+
+def take_tables(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, here: bool = False
+) -> tuple[tuple[Any, Any, Any], Sequence[str] | None]:
+    """Return rows, targets and weights as an estimator without an encoder trains on them.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its client, if it has one, reads files on its workers. Texts are no paths where its kernel is a function.
+    X, y, sample_weight
+        As for `take_named`. All columns of files that are not named are features, which must be numbers.
+    here : bool, default False
+        Whether files are read in this process in any case.
+
+    Returns
+    -------
+    given : tuple
+        (X, y, sample_weight). Files are read into a pyarrow.Table or, on workers, into delayed blocks.
+    names : sequence of str or None
+        The columns of delayed blocks, which have no names.
+
+    Raises
+    ------
+    InvalidDataError
+        There is no such column. Or workers would read the files, and targets or weights are elsewhere.
+    """
+    if callable(getattr(estimator, "kernel", None)) and not is_frame(X):
+        return (X, y, sample_weight), None
+    if not are_table_files(X):
+        return take_named(X, y, sample_weight), None
+    files: TableFiles = with_files_opened(X)
+    named = list(dict.fromkeys(each for each in (y, sample_weight) if isinstance(each, str)))
+    files.check(named)
+    features = [name for name in files.names if name not in named]
+    client = getattr(estimator, "client", None)
+    if client is not None and not is_simulated(client) and not here:
+        return (_delayed_blocks(files, features, y, sample_weight), None, None), features
+    with stage("encode"):
+        table = _loaded(files, [*features, *named])
+        found = {name: column(table, name) for name in named}
+    rows = table.columns.select(features)
+    return (rows, *(found[each] if isinstance(each, str) else each for each in (y, sample_weight))), None
+
+
+def known_columns(estimator: Any, X: Any) -> Any:
+    """Return X itself or, of files, a pyarrow.Table of the columns that an estimator was fitted on.
+
+    Raises
+    ------
+    InvalidDataError
+        It was fitted on rows without names, or there is no such column.
+    """
+    if not are_table_files(X):
+        return X
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        raise InvalidDataError(
+            f"this {type(estimator).__name__} was fitted on rows without names of columns, so that it cannot find them "
+            f"in files: load {X!r} first."
+        )
+    return _loaded(with_files_opened(X), list(names)).columns
+
+
+def _loaded(files: TableFiles, columns: Sequence[str]) -> ArrowTable:
+    import pyarrow as pa
+
+    return ArrowTable(pa.concat_tables([table.columns for table in files.tables(columns)]))
+
+
+def _delayed_blocks(files: TableFiles, features: Sequence[str], y: Any, sample_weight: Any) -> list[Any]:
+    """Return a delayed block for each piece of the files."""
+    import dask
+
+    if not isinstance(y, (str, type(None))) or not isinstance(sample_weight, (str, type(None))):
+        raise InvalidDataError(
+            "workers read the rows from files, so y and sample_weight must be names of columns of these files. Got "
+            f"y={type(y).__name__}, sample_weight={type(sample_weight).__name__}."
+        )
+    read = dask.delayed(_block_of, pure=False)
+    return [read(piece, features, y, sample_weight) for piece in files.pieces]
+
+
+def _block_of(piece: Piece, features: Sequence[str], y: str | None, sample_weight: str | None) -> Block:
+    """Return the rows of a piece as float64, with targets and weights."""
+    named = [name for name in (y, sample_weight) if name is not None]
+    tables = list(piece.tables([*features, *dict.fromkeys(named)]))
+    rows = [np.column_stack([_numbers(table, name) for name in features]) for table in tables]
+    X = np.concatenate(rows) if rows else np.empty((0, len(features)))
+    found = {name: np.concatenate([column(table, name) for table in tables]) for name in named}
+    return X, None if y is None else found[y], None if sample_weight is None else found[sample_weight]
+
+
+def _numbers(table: ArrowTable, name: str) -> AnyArray:
+    if table.kind(name) != "number":
+        raise InvalidDataError(f"column {name!r} holds no numbers. Leave it out, or encode it.")
+    values = table.numbers(name)
+    if np.isnan(values).any():
+        raise InvalidDataError(f"column {name!r} has missing values. Fill them, or drop these rows.")
+    return values

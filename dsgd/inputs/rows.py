@@ -31,6 +31,7 @@ from sklearn.utils.validation import validate_data
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, nbytes_of, summarise
 from dsgd.inputs.frames import in_memory, is_table, validated
+from dsgd.inputs.named import take_tables
 from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_distributed
@@ -230,13 +231,14 @@ class Rows:
 
     Parameters
     ----------
-    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-        Rows, shape (n_samples, n_features), as for ``fit``. Arrays are not copied if they are float32 or float64 and
-        C-contiguous, or CSR: do not change them afterwards.
-    y : array-like or dask collection, shape (n_samples,), or None, default None
-        Targets; None if blocks or files hold them, or without supervision.
-    sample_weight : array-like, dask array or None, shape (n_samples,), default None
-        Weights.
+    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
+        Rows, shape (n_samples, n_features), as for ``fit`` without an encoder: columns of tables and of Parquet, CSV
+        and Arrow files are numbers. Arrays are not copied if they are float32 or float64 and C-contiguous, or CSR: do
+        not change them afterwards.
+    y : array-like, dask collection or str, shape (n_samples,), or None, default None
+        Targets, or the name of their column; None if blocks or svmlight files hold them, or without supervision.
+    sample_weight : array-like, dask array, str or None, shape (n_samples,), default None
+        Weights, or the name of their column.
     client : distributed.Client or None, default None
         Keeps the rows on the workers of a cluster; estimators without a client of their own then train there. None
         keeps arrays in this process, and dask collections on the current client or the local cluster.
@@ -300,6 +302,7 @@ class Rows:
         self._opened = _Recent(max(1, keep), lambda opened: opened[1]())
         self.keep, self.storage = keep, storage
         self._local: LocalRows | None = None
+        (X, y, sample_weight), _ = take_tables(self, X, y, sample_weight)
         if not is_distributed(X):
             X, y, sample_weight = self._checked(X, y, sample_weight)
             self._local = LocalRows((X, y, sample_weight), keep)

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.tables import ArrowTable, pyarrow_for
 
-__all__ = ["Piece", "TableFiles", "are_table_files"]
+__all__ = ["Piece", "TableFiles", "are_table_files", "with_files_opened"]
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -185,6 +185,17 @@ class TableFiles:
             raise InvalidDataError(
                 f"{self.pieces[0].path} has no column {', '.join(map(repr, gone))}. It has {', '.join(self.names)}."
             )
+
+
+def with_files_opened(X: Any) -> Any:
+    """Return the `TableFiles` of files of tables; anything else as it is.
+
+    Parameters
+    ----------
+    X : object
+        Anything that ``fit`` takes.
+    """
+    return TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
 
 
 def _format_of(path: str) -> str | None:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
 from dsgd.inputs.frames import validated
+from dsgd.inputs.named import known_columns
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.linear_model.fits import Start, fit_here
 from dsgd.linear_model.objectives import AbstractObjective
@@ -133,6 +134,7 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
     def _scores(self, X: Any) -> AnyArray:
         """Return X coef' + intercept, shape (n,) or (n, n_outputs)."""
         check_is_fitted(self)
+        X = known_columns(self, X)
         X = validated(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
         scores: AnyArray = np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
         return scores

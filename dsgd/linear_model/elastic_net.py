@@ -10,6 +10,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import ElasticNetObjective
 from dsgd.validation import check_number
@@ -48,17 +49,20 @@ class AbstractL1Regressor(AbstractRegressor):
         return 1.0
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, files or Rows
             Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like or dask collection, shape (n_samples,)
-            Targets; None where blocks or files hold them.
-        sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of the rows, not negative. Only their ratios matter, as in scikit-learn.
+            Files are svmlight, Parquet, CSV or Arrow.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Targets, or the name of their column; None where blocks or svmlight files hold them.
+        sample_weight : array-like, dask collection, str or None, shape (n_samples,)
+            Weights of the rows, not negative, or the name of their column. Only their ratios matter, as in
+            scikit-learn.
 
         Returns
         -------

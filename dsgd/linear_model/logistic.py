@@ -16,6 +16,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.inputs.scoring import AbstractClusterClassifier, classes_of
 from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.objectives import LogisticObjective
@@ -97,17 +98,19 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
     _has_classes: ClassVar[bool] = True
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s) or Rows
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, files or Rows
             Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
-        y : array-like or dask collection, shape (n_samples,)
-            Labels; None where blocks or files hold them.
-        sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Weights of the rows, not negative.
+            Files are svmlight, Parquet, CSV or Arrow.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Labels, or the name of their column; None where blocks or svmlight files hold them.
+        sample_weight : array-like, dask collection, str or None, shape (n_samples,)
+            Weights of the rows, not negative, or the name of their column.
 
         Returns
         -------

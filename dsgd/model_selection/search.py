@@ -34,7 +34,7 @@ from dsgd.inputs import count_threads, is_distributed
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.simulated import holds_blocks
-from dsgd.inputs.table_files import TableFiles, are_table_files
+from dsgd.inputs.table_files import with_files_opened
 from dsgd.model_selection.base import AbstractSearchCV
 from dsgd.model_selection.candidates import (
     check_base,
@@ -211,7 +211,7 @@ class SGDSearchCV(AbstractSearchCV):
         self._scorers = self._own_scorers()
         probe: AbstractSGD = clone(self.estimator)
         self.__dict__.pop("ledger_", None)
-        X = TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
+        X = with_files_opened(X)
         if probe._uses_cluster(X):
             check_on_cluster(probe, X, self._scorers)
             search = self._search_on_cluster

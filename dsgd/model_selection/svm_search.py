@@ -26,6 +26,7 @@ from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import count_threads, is_distributed
+from dsgd.inputs.named import take_tables
 from dsgd.model_selection.base import AbstractSearchCV
 from dsgd.model_selection.chains import Chain, Point, Split, is_inside, make_chains, make_points, shares_distances
 from dsgd.model_selection.results import make_results
@@ -119,14 +120,14 @@ class SVMSearchCV(AbstractSearchCV):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or list, shape (n_samples, n_features)
+        X : array, sparse matrix, DataFrame, list or files of tables, shape (n_samples, n_features)
             Rows, in this process; the kernel matrix with ``kernel="precomputed"``.
-        y : array-like, shape (n_samples,)
-            Targets.
+        y : array-like or str, shape (n_samples,)
+            Targets, or the name of their column.
         groups : array-like or None, shape (n_samples,)
             Groups, for splitters that keep them together.
-        sample_weight : array-like or None, shape (n_samples,)
-            Weights of the rows, in training and in scores.
+        sample_weight : array-like, str or None, shape (n_samples,)
+            Weights of the rows, in training and in scores, or the name of their column.
 
         Returns
         -------
@@ -142,6 +143,7 @@ class SVMSearchCV(AbstractSearchCV):
             No model can be trained on the rows of its fold, or one cannot and ``error_score="raise"``.
         """
         self._check_options()
+        (X, y, sample_weight), _ = take_tables(self.estimator, X, y, sample_weight, here=True)
         _check_base(self.estimator, X)
         settings = self._settings()
         if not settings:

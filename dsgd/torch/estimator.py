@@ -24,6 +24,7 @@ from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.blocks import Block, check_summaries, summarise
 from dsgd.inputs.frames import validated
 from dsgd.inputs.history import History, line_of
+from dsgd.inputs.named import known_columns, take_tables
 from dsgd.inputs.partition import pack_for_threads
 from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
 from dsgd.inputs.validation_split import split_off
@@ -121,15 +122,15 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
         Parameters
         ----------
-        X : array or dask array, shape (n, ...), list of delayed blocks, or None
-            Rows of any shape, such as images; a dask array is chunked by rows only. Simulated ranks take a list of
-            tuples (X, y), one for each rank. None where there is a `dataset`.
-        y : array or dask array, shape (n,) or, for values, (n, k), or None
-            Targets; None where blocks or a dataset hold them.
-        sample_weight : array or dask array, shape (n,), or None
-            Weights of the rows: training minimises the weighted mean of their losses. In a batch that holds all rows a
-            whole number does what repeated rows do; smaller batches are unbiased. Blocks may hold it as third of
-            (X, y, sample_weight).
+        X : array or dask array, shape (n, ...), table, files of tables, list of delayed blocks, or None
+            Rows of any shape, such as images; a dask array is chunked by rows only. Columns of tables are numbers.
+            Simulated ranks take a list of tuples (X, y), one for each rank. None where there is a `dataset`.
+        y : array, dask array or str, shape (n,) or, for values, (n, k), or None
+            Targets, or the name of their column; None where blocks or a dataset hold them.
+        sample_weight : array, dask array or str, shape (n,), or None
+            Weights of the rows, or the name of their column: training minimises the weighted mean of their losses. In a
+            batch that holds all rows a whole number does what repeated rows do; smaller batches are unbiased. Blocks
+            may hold it as third of (X, y, sample_weight).
         X_val : array, shape (n_val, ...), optional
             Validation rows, in the memory of this process: they are scored after every epoch, with `early_stopping`
             they decide when to stop, in place of rows held out, and without it they only go into `history_`.
@@ -155,12 +156,15 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         validation = given_validation(X_val, y_val, sample_weight_val)
         refuse_idle(self, has_rows=validation is not None)
         begin = time.perf_counter()
+        (X, y, sample_weight), names = take_tables(self, X, y, sample_weight)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         template = build_module(self.module, self._options("module__"), seed)
         if validation is None and self.early_stopping and self.scoring is not None:
             (X, y, sample_weight), validation = split_off(self, (X, y, sample_weight))
         gang = self._run((X, y, sample_weight), template, seed, validation)
         self._take_in(gang, template, time.perf_counter() - begin)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
         return self
 
     def _run(
@@ -389,6 +393,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         """
         check_is_fitted(self)
         if self.n_features_in_:
+            X = known_columns(self, X)
             X = validated(self, X, allow_nd=True, dtype="numeric", reset=False)
         parameter = next(self.module_.parameters())
         inputs = as_tensor(X, parameter.dtype)

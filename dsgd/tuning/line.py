@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 __all__ = ["call_text", "client_lines", "estimator_line", "import_lines"]
 
@@ -15,7 +16,7 @@ _LEFT_OUT: Final = ("client", "random_state")
 
 
 def call_text(part: Any) -> str:
-    """Return the call that makes a strategy, rule or compressor, without arguments at their defaults.
+    """Return the call that makes a strategy, rule, compressor or encoder, without arguments at their defaults.
 
     Examples
     --------
@@ -23,6 +24,8 @@ def call_text(part: Any) -> str:
     >>> call_text(LocalSGD(every=256))
     'LocalSGD(every=256)'
     """
+    if isinstance(part, BaseEstimator):
+        return f"{type(part).__name__}({', '.join(_given(part))})"
     if not is_dataclass(part) or isinstance(part, type):
         return repr(_plain(part))
     values = ((f, getattr(part, f.name)) for f in fields(part) if f.init)
@@ -41,6 +44,16 @@ def estimator_line(estimator: Any) -> str:
     estimator : estimator
         Fitted or not.
     """
+    given = _given(estimator)
+    # The tuned parameters come first.
+    given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
+    if client_lines(estimator.client):
+        given.append("client=client")
+    return f"{type(estimator).__name__}({', '.join(given)})"
+
+
+def _given(estimator: Any) -> list[str]:
+    """Return the parameters of an estimator that are not at their defaults, as they are passed."""
     defaults = {name: p.default for name, p in inspect.signature(type(estimator)).parameters.items()}
     given = []
     for name, value in estimator.get_params(deep=False).items():
@@ -50,11 +63,7 @@ def estimator_line(estimator: Any) -> str:
         if type(value) is type(default) and value == default:
             continue
         given.append(f"{name}={call_text(value)}")
-    # The tuned parameters come first.
-    given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
-    if client_lines(estimator.client):
-        given.append("client=client")
-    return f"{type(estimator).__name__}({', '.join(given)})"
+    return given
 
 
 def client_lines(client: Any) -> list[str]:
@@ -89,15 +98,19 @@ def import_lines(estimator: Any) -> list[str]:
         The one of the line.
     """
     names: dict[str, set[str]] = {"dsgd": {type(estimator).__name__}}
-    parts = [value for value in estimator.get_params(deep=False).values() if is_dataclass(value)]
+    parts = [value for value in estimator.get_params(deep=False).values() if _is_part(value)]
     while parts:
         part = parts.pop()
         package = ".".join(type(part).__module__.split(".")[:2])
         if package == "dsgd.sim":
             continue
         names.setdefault(package, set()).add(type(part).__name__)
-        parts += [value for value in vars(part).values() if is_dataclass(value)]
+        parts += [value for value in vars(part).values() if _is_part(value)]
     return [f"from {package} import {', '.join(sorted(found))}" for package, found in sorted(names.items())]
+
+
+def _is_part(value: Any) -> bool:
+    return is_dataclass(value) or isinstance(value, BaseEstimator)
 
 
 def _plain(value: Any) -> Any:

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_array
 
 from dsgd.errors import InvalidDataError
+from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.tables import encoded
 from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import BlockSummary, check_summaries, make_block, summarise
+from dsgd.inputs.frames import validated
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.sources import is_distributed, scatter_rows, to_delayed_blocks
 from dsgd.sim import Workload
@@ -104,19 +106,21 @@ class TuningRows:
             future.release()
 
 
-def place_rows(client: Any, X: Any, y: Any, *, n_ranks: int | None, classification: bool, seed: int = 0) -> TuningRows:
+def place_rows(
+    estimator: AbstractSGD, client: Any, X: Any, y: Any, *, n_ranks: int | None, seed: int = 0
+) -> TuningRows:
     """Return the rows, checked, and on the workers if there are any.
 
     Parameters
     ----------
+    estimator : AbstractSGD
+        What will train on them; it learns of columns.
     client : distributed.Client or None
         None leaves arrays in this process.
     X, y : object
         As passed to ``fit``.
     n_ranks : int or None
         How many ranks; None takes one per thread.
-    classification : bool
-        Whether targets are classes.
     seed : int, default 0
         Deals rows to ranks.
 
@@ -125,9 +129,11 @@ def place_rows(client: Any, X: Any, y: Any, *, n_ranks: int | None, classificati
     InvalidDataError
         There are no rows, or they cannot be trained on.
     """
+    classification = estimator._is_classification
+    X, y, _ = encoded(estimator, (X, y, None), goes_on=False)
     if not is_distributed(X):
         try:
-            X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", input_name="X")
+            X = validated(estimator, X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         except ValueError as error:
             raise InvalidDataError(f"tune(X=...) cannot be trained on: {error}") from error
         y = None if y is None else np.asarray(y).ravel()

@@ -34,6 +34,7 @@ from dsgd.errors import GangTimeoutError, IncompatiblePartsError, InvalidDataErr
 from dsgd.estimators.base import AbstractSGD
 from dsgd.inputs import count_threads
 from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.table_files import with_files_opened
 from dsgd.progress import Notice, ProgressEvent, StopTraining
 from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
 from dsgd.sim.cost import Layout, estimated_costs
@@ -89,10 +90,12 @@ def tune(
     estimator : SGDClassifier or SGDRegressor
         The estimator to tune; parameters that are not searched are kept. It is not fitted.
     X, y : object
-        Rows and targets, as ``fit`` takes them.
+        Rows and targets, as ``fit`` takes them, but no `Rows`. The `encoder` of the estimator learns the columns of all
+        rows once.
     client : distributed.Client or None, default None
         The cluster; None takes the estimator's. Without one, threads of this process train: `n_jobs` of the estimator,
-        or one per core where that is None. Dask collections and files without one are trained on a local cluster.
+        or one per core where that is None. Dask collections and svmlight files without one are trained on a local
+        cluster.
     budget : float, default 60
         Seconds that the whole call may take, measuring the cluster included.
     margin : float, default 0.003
@@ -143,6 +146,7 @@ def tune(
             "tune(client=...) needs a real clock: a simulated cluster has none. Use dsgd.sim.CostModel for predictions."
         )
     say = on_progress or _say_nothing
+    X = with_files_opened(X)
     with _connected(client, X) as client:
         search = _Search(estimator, client, begin, float(budget), float(margin), validation_fraction, random_state, say)
         return search.run(X, y, strategies, compressors)
@@ -197,7 +201,7 @@ class _Search:
 
     def run(self, X: Any, y: Any, strategies: Sequence[Any], compressors: Sequence[Any] | None) -> TuningResult:
         """Place the rows, price the candidates, run them, and return the best."""
-        rows = place_rows(self._client, X, y, n_ranks=self._n_jobs, classification=self._classifies, seed=self._seed)
+        rows = place_rows(clone(self._estimator), self._client, X, y, n_ranks=self._n_jobs, seed=self._seed)
         try:
             self._say(f"{rows.n_rows:,} rows of {rows.n_features:,} columns, {self._ranks} ranks")
             if compressors is None:
@@ -330,6 +334,7 @@ class _Search:
             return replace(trial, rung=rung)
         model = clone(self._estimator).set_params(
             **trial.candidate.parameters,
+            encoder=None,  # the rows are encoded
             max_iter=n_epochs,
             tol=None,
             early_stopping=True,

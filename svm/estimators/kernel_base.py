@@ -176,11 +176,13 @@ class AbstractKernelSVM(AbstractKernelMachine):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
             Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
-            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
-        sample_weight : array-like or dask array, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero or less for none.
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight). Files are svmlight,
+            Parquet, CSV or Arrow.
+        sample_weight : array-like, dask array or str, shape (n_samples,), or None
+            Weights, or the name of their column; a whole number stands for that many copies of the row, zero or less
+            for none.
         """
 
     @abstractmethod

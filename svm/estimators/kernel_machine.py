@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import AbstractClusterEstimator, validated
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.named import known_columns
 from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang
 from dsgd.svm.estimators.from_sklearn import kernel_machine_from_sklearn
@@ -156,7 +157,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
         check_is_fitted(self)
         self._check_support()
-        X = self._as_rows(X)
+        X = self._as_rows(X) if callable(self.kernel) else known_columns(self, X)
         if self._objects is not None:
             X = compare(self.kernel, X, self._objects)
         X = validated(

@@ -115,10 +115,12 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
-            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
-        sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Factors of C by row. A whole number stands for that many copies of the row, zero for none, exactly.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits. Files are svmlight, Parquet, CSV or
+            Arrow.
+        sample_weight : array-like, dask collection, str or None, shape (n_samples,)
+            Factors of C by row, or the name of their column. A whole number stands for that many copies of the row,
+            zero for none, exactly.
         """
 
     @abstractmethod

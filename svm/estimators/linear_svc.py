@@ -21,6 +21,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.inputs.scoring import classes_of
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -157,13 +158,14 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        y : array-like or dask collection, shape (n_samples,)
-            Class labels; None if blocks or files hold them.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Class labels, or the name of their column; None if blocks or svmlight files hold them.
 
         Raises
         ------

@@ -12,6 +12,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.inputs.predictors import AbstractLinearRegressor
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.distributed.linear import LinearJob
@@ -105,6 +106,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train."""
         self._check_parameters()

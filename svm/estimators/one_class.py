@@ -13,6 +13,7 @@ from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.svm.estimators.kernel_base import fill
@@ -69,18 +70,21 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     resume_from: str | os.PathLike[str] | None = None
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
             Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
-            with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight).
+            with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight). Files are
+            svmlight, Parquet, CSV or Arrow.
         y : None
-            Ignored; accepted for use in pipelines.
-        sample_weight : array-like, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero or less for none.
+            Ignored; accepted for use in pipelines. Of tables and files, the column of this name is no feature.
+        sample_weight : array-like or str, shape (n_samples,), or None
+            Weights, or the name of their column; a whole number stands for that many copies of the row, zero or less
+            for none.
         """
         self._check_parameters()
         X = self._as_rows(X)

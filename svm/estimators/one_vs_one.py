@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.svm.calibration.curves import METHODS, N_FOLDS, assign_folds, draw_seed, fit_curve
 from dsgd.svm.calibration.platt import draw_folds, fit_sigmoid
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
@@ -154,13 +155,14 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     # -- training ------------------------------------------------------------------------------------------------
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        y : array-like or dask collection, shape (n_samples,)
-            Labels; None where blocks or files hold them.
+        y : array-like, dask collection or str, shape (n_samples,)
+            Labels, or the name of their column; None where blocks or svmlight files hold them.
         """
         name = type(self).__name__
         self._check_parameters()

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.named import takes_tables
 from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import distribute
@@ -94,6 +95,7 @@ class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
     """
 
     @notifies_callbacks
+    @takes_tables
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train."""
         self._check_parameters()

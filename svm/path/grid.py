@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.inputs.named import take_tables
 from dsgd.svm.certify.screening import feature_norms
 from dsgd.svm.estimators.kernel_base import row_dtype
 from dsgd.svm.estimators.svc import SVC
@@ -151,18 +152,18 @@ def svm_path(
 
     Parameters
     ----------
-    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
         Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix with ``kernel="precomputed"``.
-    y : array-like or dask collection, shape (n_samples,)
-        Labels, or targets; None where blocks or files hold them.
+    y : array-like, dask collection or str, shape (n_samples,)
+        Labels, or targets, or the name of their column; None where blocks or svmlight files hold them.
     Cs : iterable of float
         Costs, ascending. The closer they are, the less each takes.
     gammas : sequence of float or {"scale", "auto"}, default ("scale",)
         Kernel widths.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel; those without a width take one entry of `gammas`, which has no effect.
-    sample_weight : array-like, shape (n_samples,), or None
-        Weights of rows.
+    sample_weight : array-like or str, shape (n_samples,), or None
+        Weights of rows, or the name of their column.
     estimator : {SVC, SVR}, default SVC
         The class to train.
     **parameters : dict
@@ -191,7 +192,8 @@ def svm_path(
     ([0.1, 1.0, 10.0], True)
     """
     costs = _check_grid(Cs, gammas, estimator, parameters)
-    grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
+    given, _ = take_tables(estimator(kernel=kernel, **parameters), X, y, sample_weight)
+    grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), *given)
     grid, chains = grid.solve()
     points: list[PathPoint] = []
     links: list[dict[bytes, Link]] = []

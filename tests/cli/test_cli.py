@@ -248,7 +248,7 @@ def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
         (["fit", "--data", "{train}", "--model", "{folder}"], "is a folder: name a file"),
         (["fit", "--data", "{train}", "{npz}", "--model", "{out}"], "files of one format"),
         (["fit", "--data", "{parquet}", "--model", "{out}"], "parquet"),
-        (["tune", "--data", "{parquet}"], "pandas.read_parquet(...)"),
+        (["tune", "--data", "{parquet}"], "parquet"),
         (["fit", "--data", "{train}", "--model", "{out}", "--target", "y"], "--target y: svmlight files"),
         (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
         (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),

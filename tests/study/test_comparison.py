@@ -87,7 +87,7 @@ def test_every_point_is_a_fit_of_its_own(found: Comparison, rows: tuple[np.ndarr
 def _problem(X: Any, y: Any) -> Any:
     from dsgd.study.comparison.problem import split_data
 
-    return split_data(X, y, 0.25, "shuffled", 3, name="data")
+    return split_data(SGDClassifier(), X, y, 0.25, "shuffled", 3, name="data")
 
 
 def test_what_it_returns_can_be_read_and_passed_on(found: Comparison, tmp_path: Path) -> None:

@@ -17,13 +17,16 @@ import scipy.sparse as sp
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import BaseEstimator
 from sklearn.linear_model import SGDClassifier as PlainSGDClassifier
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.__main__ import main
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import ClusterUnreachableError, IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import Adam, Momentum
+from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, SavedCosts, SimulatedCluster, Workload
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
@@ -185,6 +188,8 @@ def test_a_model_of_an_unknown_gang_is_an_estimate():
         SGDClassifier(sync=MinibatchSGD(32, compressor=ErrorFeedback(TopK(0.05))), class_weight={np.int64(0): 2.0}),
         SGDRegressor(sync=EASGD(every=64, beta=0.5), optimizer=Momentum(0.9, nesterov=True), average=True),
         SGDClassifier(sync="epoch", tol=None, alpha=np.float64(0.5), n_jobs=2),
+        SGDClassifier(encoder=ColumnEncoder({"city": "hash"}, min_frequency=3), sync=LocalSGD(every=8)),
+        SGDRegressor(features=RandomFeatures(200, gamma=0.1, random_state=0)),
     ],
     ids=lambda e: estimator_line(e)[:60],
 )
@@ -192,7 +197,10 @@ def test_the_line_makes_the_same_estimator(estimator):
     """What is printed runs as it is, and gives the parameters it was made from."""
     names: dict[str, Any] = {}
     exec("\n".join([*import_lines(estimator), f"model = {estimator_line(estimator)}"]), names)
-    assert names["model"].get_params(deep=False) == estimator.get_params(deep=False)
+    made, given = (each.get_params(deep=False) for each in (names["model"], estimator))
+    parts = {name for name, value in given.items() if isinstance(value, BaseEstimator)}
+    assert {name: repr(made.pop(name)) for name in parts} == {name: repr(given.pop(name)) for name in parts}
+    assert made == given
     assert type(names["model"]) is type(estimator)
 
 
@@ -351,6 +359,22 @@ def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
     assert page.exists()
     assert main(["tune", "--data", str(path), "--budget", "0.3", "--jobs", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["budget"] == 0.3
+    frame = (
+        pytest.importorskip("pandas")
+        .DataFrame(rows[0])
+        .rename(columns=str)
+        .assign(city=["Oslo", "Rome"] * (len(rows[1]) // 2), label=rows[1])
+    )
+    frame.to_parquet(tmp_path / "rows.parquet")
+    table = ["tune", "--data", str(tmp_path / "rows.parquet"), "--budget", "0.8", "--jobs", "2"]
+    assert main([*table, "--target", "label", "--quiet"]) == 0
+    assert "encoder='auto'" in capsys.readouterr().out
+    assert main([*table, "--target", "label", "--categorical", "hash"]) == 0
+    printed = capsys.readouterr().out
+    assert "from dsgd.preprocessing import ColumnEncoder" in printed
+    assert "encoder=ColumnEncoder(categorical='hash')" in printed
+    assert main(table) == 2
+    assert "--target names the column" in capsys.readouterr().err
     assert main(["tune", "--data", str(path), "--budget", "0"]) == 2
     assert "budget" in capsys.readouterr().err
     assert main(["tune"]) == 2
@@ -385,7 +409,7 @@ def test_a_search_on_worker_processes(client, rows):
 @pytest.mark.cluster
 def test_fewer_rows_of_blocks(client, rows):
     """Blocks on workers are thinned where they lie."""
-    placed = place_rows(client, *rows, n_ranks=None, classification=True)
+    placed = place_rows(SGDClassifier(), client, *rows, n_ranks=None)
     few = placed.thinned(500, seed=0)
     assert few.n_rows == 500
     assert sum(len(y) for _, y, _ in client.gather(few.X)) == 500

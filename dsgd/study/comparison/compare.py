@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sklearn.base import clone
+
 from dsgd.errors import InvalidParameterError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
@@ -70,10 +72,10 @@ def compare(
         The methods to compare, by their names in tables. A method is anything that ``sync=`` of an estimator takes:
         strategies with their compressors and topologies, numbers of rows, and strings such as ``"diloco:every=512"`` or
         ``"package.module:Mine"``. In a sequence, each string is its own name.
-    X : array or CSR matrix, shape (n_rows, n_features)
-        Rows.
-    y : array, shape (n_rows,)
-        Labels, of two classes or more.
+    X : array, CSR matrix, table or files of tables, shape (n_rows, n_features)
+        Rows; this process reads files. The `encoder` of `estimator` learns the columns of all rows once.
+    y : array or str, shape (n_rows,)
+        Labels, of two classes or more, or the name of their column.
     cluster : distributed.Client, dsgd.sim.SimulatedCluster, str or None, default None
         Where ranks run: on a cluster, one rank per worker; on a simulated cluster, by a virtual clock; with
         ``"workers"``, in worker processes that are started for the comparison; with the address of a scheduler, on its
@@ -150,8 +152,8 @@ def compare(
     read_methods(methods, every, "threads")
     with opened(cluster, ranks) as place, _folder(out) as folder:
         chosen = {SEQUENTIAL: EpochAveraging(), **read_methods(methods, every, place.kind)}
-        data = split_data(X, y, test, partition, place.ranks, name=name)
-        problem = Problem(data, model, place, partition, at)
+        data = split_data(model, X, y, test, partition, place.ranks, name=name)
+        problem = Problem(data, clone(model).set_params(encoder=None), place, partition, at)
         rehearse(problem, {name: one for name, one in chosen.items() if name != SEQUENTIAL})
         scheduler = "a client" if place.kind == "workers" and cluster != "workers" else None
         network = place.kind if place.kind == "simulated" else None

@@ -16,7 +16,10 @@ from sklearn.utils import check_array, check_X_y
 from dsgd.datasets import check_split
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators import SGDClassifier
+from dsgd.estimators.tables import encoded
+from dsgd.inputs.frames import validated
 from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.table_files import with_files_opened
 from dsgd.sim import SimulatedCluster
 from dsgd.study.comparison.methods import Place
 from dsgd.study.comparison.training import DivergedError, Held, looks_within, train_curve
@@ -192,11 +195,22 @@ def check_looks(epochs: int, at: Iterable[float] | None) -> list[float]:
     return [int(look) if look >= 1 else float(look) for look in found]
 
 
-def split_data(X: Any, y: Any, test: float | tuple[Any, Any], partition: str, ranks: int, *, name: str) -> StudyData:
+def split_data(
+    estimator: SGDClassifier,
+    X: Any,
+    y: Any,
+    test: float | tuple[Any, Any],
+    partition: str,
+    ranks: int,
+    *,
+    name: str,
+) -> StudyData:
     """Return training and test rows, checked.
 
     Parameters
     ----------
+    estimator : SGDClassifier
+        What will train on them; not fitted.
     X, y, test, partition, name
         See `dsgd.compare`.
     ranks : int
@@ -210,15 +224,20 @@ def split_data(X: Any, y: Any, test: float | tuple[Any, Any], partition: str, ra
         The partition is unknown, or `test` is neither a share nor rows.
     """
     check_split(partition)
-    if is_distributed(X) or is_distributed(y):
+    X = with_files_opened(X)
+    if is_distributed(X) or (is_distributed(y) and not isinstance(y, str)):
         raise InvalidDataError(
             f"compare(X=...) takes arrays and sparse matrices of this process, which it assigns to ranks itself. Got a "
             f"{type(X).__name__}: load it first."
         )
-    X, y = check_X_y(X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
+    probe: SGDClassifier = clone(estimator).set_params(client=None)
+    options: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+    X, y, _ = encoded(probe, (X, y, None), goes_on=False)
+    is_encoded = probe.encoder_ is not None
+    X, y = check_X_y(X, y, **options) if is_encoded else validated(probe, X, y, **options)
     if isinstance(test, tuple):
-        X_test = check_array(test[0], accept_sparse="csr", dtype=[np.float64, np.float32])
-        y_test = np.asarray(test[1])
+        X_test, y_test, _ = encoded(probe, (*test, None), goes_on=True)
+        X_test, y_test = check_array(X_test, **options), np.asarray(y_test)
         if X_test.shape[1] != X.shape[1] or len(y_test) != X_test.shape[0]:
             raise InvalidDataError(
                 f"compare(test=...) must be (X, y) with {X.shape[1]} columns. Got {X_test.shape}, {y_test.shape}."
