@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,11 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
             X, values[name] = X.drop(columns=[name]), X[name]
         elif is_frame(X):
             X, values[name] = pop_column(X, name)
+        elif isinstance(X, (str, os.PathLike)):
+            raise InvalidDataError(
+                f"{os.fspath(X)!r} is read as svmlight, by its name, and has no column {name!r}: leave it out. "
+                "Tables are files that end with .parquet, .csv, .tsv, .arrow, .feather or .ipc."
+            )
         else:
             raise InvalidDataError(
                 f"{name!r} would be a column of X, and X is a {type(X).__name__} without names. Pass the values."

@@ -138,6 +138,8 @@ def test_what_cannot_be_read_is_refused(folder: Path, client: Client, tmp_path: 
             make().fit(frame, "y")
         with pytest.raises(InvalidDataError, match="without names"):
             make().fit(frame[FEATURES].to_numpy(), "y")
+        with pytest.raises(InvalidDataError, match=r"'rows.txt' is read as svmlight.* \.parquet, \.csv"):
+            make().fit("rows.txt", "y")
         with pytest.raises(InvalidDataError, match="column 'label' holds no numbers"):
             make().fit(path, "a")
         with pytest.raises(InvalidDataError, match="column 'label' holds no numbers"):
