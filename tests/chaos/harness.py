@@ -49,8 +49,14 @@ def _forked() -> list[psutil.Process]:
     server = server_pid()
     if server is None:
         return []
-    children = psutil.Process(server).children(recursive=True)
-    return [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in psutil.Process(server).children(recursive=True) if _lives(child)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it has ended between the two
+        return False
 
 
 @dataclass(frozen=True)
