@@ -191,7 +191,8 @@ def _value(item: Any) -> str:
     entries = sorted(item) if isinstance(item, frozenset) else list(item)
     are_names = all(isinstance(entry, int | float | str) for entry in entries)
     names = ", ".join(f"``{entry!r}``" for entry in entries)
-    return f"{len(entries)} entries: {names}." if are_names else f"{len(entries)} entries."
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    return f"{count}: {names}." if are_names else f"{count}."
 
 
 def _sentence(item: Any) -> str:
@@ -321,8 +322,8 @@ def _plain_defaults(
 ) -> tuple[str | None, str | None]:
     """Write defaults as in a call: ``numpy.float64``, not how Python shows the class; a factory's is not known."""
     del app, what, name, obj, options
-    named = re.sub(r"<(?:class '|function )([\w.]+)'?>", r"\1", signature or "")
-    return named.replace("<factory>", "...") if signature else signature, returns
+    named = re.sub(r"<(?:class '|(?:built-in )?function )([\w.]+)'?>", r"\1", signature or "")
+    return re.sub(r"<factory>|<function [\w.]*<lambda>>", "...", named) if signature else signature, returns
 
 
 def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:

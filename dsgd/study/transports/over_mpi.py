@@ -1,6 +1,8 @@
 """Messages over MPI: two processes of an ``mpiexec`` of their own, which write what they found into a file.
 
-mpiexec -n 2 python -m dsgd.study.transports.over_mpi ORDERS FILE
+::
+
+    mpiexec -n 2 python -m dsgd.study.transports.over_mpi ORDERS FILE
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Problem: rare averages make quick progress while the loss is high, and leave a h
 
 Rule, for interval l of training, with the loss F and the rate eta at its beginning::
 
-    tau_l = ceil(sqrt((eta_0 / eta_l) (F_l / F_0)) tau_0),  and half of tau_{l-1} where that is not smaller
+    tau_l = ceil(sqrt((eta_0 / eta_l) (F_l / F_0)) tau_0)
+            and half of tau_{l-1} where that is not smaller
 
 Source: Wang and Joshi 2019 (MLSys, arXiv 1810.08313), their basic rule with the variable rate. They cut wall-clock time
 into intervals of a minute and find tau_0 by search; ours are passes over the rows, since a fit may take milliseconds,
