@@ -123,7 +123,7 @@ class AbstractRegressor(AbstractClusterRegressor, AbstractClusterModel):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows; dask input gives a lazy result.
 
         Returns

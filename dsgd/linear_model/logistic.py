@@ -176,7 +176,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows; dask input gives a lazy result.
 
         Returns
@@ -197,7 +197,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows; dask input gives a lazy result.
 
         Returns
@@ -219,7 +219,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows; dask input gives a lazy result.
 
         Returns
@@ -241,7 +241,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows; dask input gives a lazy result.
 
         Returns

@@ -164,7 +164,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
             Rows, as the best estimator takes them.
 
         Returns
@@ -180,7 +180,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
             Rows, as the best estimator takes them.
 
         Returns
@@ -196,7 +196,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
             Rows, as the best estimator takes them.
 
         Returns
@@ -212,7 +212,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame or dask array, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
             Rows, as the best estimator takes them.
 
         Returns

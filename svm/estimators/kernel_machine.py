@@ -58,7 +58,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
             Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
             (n, n_samples).
         """
