@@ -48,12 +48,14 @@ _LEAST_NEW = 50
 _MOST_GRAM_COLUMNS = 3000
 #: Columns of the matrix over those of the working set, above which passes go over a copy of their part of it.
 _MOST_UNUSED = 1.2
-#: The model is minimised until the largest violation is this share of that of all columns.
+#: The model is minimised until the largest violation is this share of that of all columns, if that takes no factor.
 _INNER_SHARE = {True: 1e-2, False: 0.03}
+#: The share that is good enough where it takes more: the next working set has other columns anyway.
+_ROUGH_SHARE = 0.1
 _MOST_CYCLES = 60
 _GRAM_PASSES = 10
 #: The time of a step of coordinate descent over that of an operation of a factor.
-_PASS_COST = 9
+_PASS_COST = 4
 _COLUMN_PASSES = 50
 
 
@@ -166,7 +168,8 @@ def _minimise(
         if model.chosen.shape[0] <= _MOST_UNUSED * chosen.shape[0]:
             chosen = model.chosen
     points, slopes = weights[chosen], problem.l2 * weights[chosen] - found.products[chosen]
-    goal = _INNER_SHARE[is_exact] * float(_violations(slopes, points, problem.l1).max(initial=0.0))
+    worst = float(_violations(slopes, points, problem.l1).max(initial=0.0))
+    goal = _INNER_SHARE[is_exact] * worst
     if is_wide or model is None:  # of one process
         means = columns.means(chosen, factors)
         curvatures = columns.squares(factors)[chosen] + problem.l2
@@ -176,7 +179,7 @@ def _minimise(
         )
     else:
         if columns.team.leads:
-            _minimise_gram(model.part(chosen), slopes, points, problem.l1, goal)
+            _minimise_gram(model.part(chosen), slopes, points, problem.l1, (goal, _ROUGH_SHARE * worst))
         points = columns.team.agree(points)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]
@@ -189,12 +192,17 @@ def _violations(slopes: FloatVector, points: FloatVector, l1: float) -> FloatVec
     return np.where(points == 0.0, at_zero, np.abs(slopes + l1 * np.sign(points)))
 
 
-def _minimise_gram(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, goal: float) -> None:
-    """Minimise a quadratic model held as a matrix; updates `slopes` and `points`."""
+def _minimise_gram(
+    gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, goals: tuple[float, float]
+) -> None:
+    """Minimise a quadratic model held as a matrix; updates `slopes` and `points`.
+
+    Passes end when the largest violation is the first of the goals, and cycles when one has reached the second.
+    """
     for _ in range(_MOST_CYCLES):
         # As many passes as take the time of a factor.
         n_passes = max(_GRAM_PASSES, np.count_nonzero(points) ** 2 // (_PASS_COST * points.shape[0]))
-        if descend_gram(gram, slopes, points, l1, n_passes, goal) <= goal:
+        if descend_gram(gram, slopes, points, l1, n_passes, goals[0]) <= goals[1]:
             break
         _fit_signs(gram, slopes, points, l1)
 
