@@ -8,8 +8,9 @@ Problem: that of `dsgd.linear_model.problem` with :math:`l_1 > 0`. A round
 4. minimises over it the second-order model of the loss plus the penalty. For the squared loss this is the objective.
    The curvature is a matrix, with the intercept eliminated; that of the squared loss stays and grows with the working
    set. Extrapolated passes of coordinate descent find signs, and a Cholesky factor of the weights that are not zero
-   then goes to their minimum, as far as the signs allow. Working sets too wide for a matrix are minimised by passes
-   over columns;
+   then goes to their minimum, as far as the signs allow; where that takes a factor, it ends at a tenth of the largest
+   violation, as the next working set is another one. Working sets too wide for a matrix are minimised by passes over
+   columns;
 5. takes the longest of the steps 1, 1/2, 1/4, ... that does not raise P.
 
 Cost: a round reads all columns once and those of the working set about three times; the matrix of k columns takes
