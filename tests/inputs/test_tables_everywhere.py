@@ -170,6 +170,15 @@ def test_texts_of_a_function_are_no_files() -> None:
     assert linear.score(frame, "label") == SVC(kernel="linear").fit(frame, "label").score(frame, "label")
 
 
+def test_a_path_on_workers_reads_files(folder: Path, client: Client) -> None:
+    """Its estimators know the columns by their names."""
+    path, frame = folder / "label.parquet", table()
+    best = svm_path(path, "label", Cs=[0.1, 1.0], sample_weight="w", client=client).estimator(-1)
+    same = SVC().fit(frame[FEATURES], frame.label, frame.w)
+    assert list(best.feature_names_in_) == FEATURES
+    assert best.score(path, "label") == pytest.approx(same.score(path, "label"), abs=0.01)
+
+
 def test_searches_and_paths_take_them(folder: Path) -> None:
     """`SVMSearchCV`, `svm_path` and `Rows` find what they find on the columns."""
     path, frame = folder / "label.parquet", table()
