@@ -18,7 +18,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs.array_api import as_numpy
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
-from dsgd.inputs.named import take_named
+from dsgd.inputs.named import check_names, take_named
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
@@ -169,11 +169,7 @@ def _read_there(
     import dask
 
     files, y, weights = given
-    if not isinstance(y, str) or not isinstance(weights, (str, type(None))):
-        raise InvalidDataError(
-            "workers read the rows from files, so y and sample_weight must be names of columns of these files. Got "
-            f"y={type(y).__name__}, sample_weight={type(weights).__name__}."
-        )
+    check_names(y, weights)
     files.check(_named(y, weights))
     if statistics is not None:
         learn = dask.delayed(_learned_from_piece, pure=False)

@@ -18,7 +18,7 @@ from dsgd.inputs.tables import ArrowTable, column, is_frame, pop_column
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
-__all__ = ["known_columns", "read_columns", "take_named", "take_tables", "takes_tables"]
+__all__ = ["check_names", "known_columns", "read_columns", "take_named", "take_tables", "takes_tables"]
 
 
 def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
@@ -89,6 +89,24 @@ def read_columns(files: TableFiles, names: list[str]) -> list[Any]:
         return []
     parts = [[column(table, name) for name in names] for table in files.tables(names)]
     return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)]
+
+
+def check_names(y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
+    """Raise `InvalidDataError` unless these name columns of files that workers read; unsupervised, y may be None.
+
+    Parameters
+    ----------
+    y, sample_weight : object
+        As passed to ``fit``.
+    supervised : bool, default True
+        Whether there must be targets.
+    """
+    is_known = isinstance(y, str) or (y is None and not supervised)
+    if not is_known or not isinstance(sample_weight, (str, type(None))):
+        raise InvalidDataError(
+            "workers read the rows from files, so y and sample_weight must be names of columns of these files. Got "
+            f"y={type(y).__name__}, sample_weight={type(sample_weight).__name__}."
+        )
 
 
 def takes_tables(fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,11 +196,7 @@ def _delayed_blocks(files: TableFiles, features: Sequence[str], y: Any, sample_w
     """Return a delayed block for each piece of the files."""
     import dask
 
-    if not isinstance(y, (str, type(None))) or not isinstance(sample_weight, (str, type(None))):
-        raise InvalidDataError(
-            "workers read the rows from files, so y and sample_weight must be names of columns of these files. Got "
-            f"y={type(y).__name__}, sample_weight={type(sample_weight).__name__}."
-        )
+    check_names(y, sample_weight, supervised=False)
     read = dask.delayed(_block_of, pure=False)
     return [read(piece, features, y, sample_weight) for piece in files.pieces]
 
@@ -199,7 +213,7 @@ def _block_of(piece: Piece, features: Sequence[str], y: str | None, sample_weigh
 
 def _numbers(table: ArrowTable, name: str) -> AnyArray:
     if table.kind(name) != "number":
-        raise InvalidDataError(f"column {name!r} holds no numbers. Leave it out, or encode it.")
+        raise InvalidDataError(f"column {name!r} holds no numbers. Encode it before.")
     values = table.numbers(name)
     if np.isnan(values).any():
         raise InvalidDataError(f"column {name!r} has missing values. Fill them, or drop these rows.")

@@ -11,13 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_array, check_X_y
+from sklearn.utils import check_array
 
 from dsgd.datasets import check_split
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators import SGDClassifier
+from dsgd.estimators.checks import check_rows
+from dsgd.estimators.start import Start
 from dsgd.estimators.tables import encoded
-from dsgd.inputs.frames import validated
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import with_files_opened
 from dsgd.sim import SimulatedCluster
@@ -231,13 +232,11 @@ def split_data(
             f"{type(X).__name__}: load it first."
         )
     probe: SGDClassifier = clone(estimator).set_params(client=None)
-    options: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-    X, y, _ = encoded(probe, (X, y, None), goes_on=False)
-    is_encoded = probe.encoder_ is not None
-    X, y = check_X_y(X, y, **options) if is_encoded else validated(probe, X, y, **options)
+    X, y, _ = check_rows(probe, *encoded(probe, (X, y, None), goes_on=False), Start())
     if isinstance(test, tuple):
         X_test, y_test, _ = encoded(probe, (*test, None), goes_on=True)
-        X_test, y_test = check_array(X_test, **options), np.asarray(y_test)
+        X_test = check_array(X_test, accept_sparse="csr", dtype=[np.float64, np.float32])
+        y_test = np.asarray(y_test)
         if X_test.shape[1] != X.shape[1] or len(y_test) != X_test.shape[0]:
             raise InvalidDataError(
                 f"compare(test=...) must be (X, y) with {X.shape[1]} columns. Got {X_test.shape}, {y_test.shape}."
