@@ -142,6 +142,8 @@ class ControlPlane:
         self.traffic = self.scheduler.traffic
         self.plugin = GangSchedulerPlugin()
         self.inside.submit(self.plugin.start(self.scheduler)).result()  # type: ignore[arg-type]
+        for address in self.scheduler.addresses:
+            self.plugin.admission.answer(address, "")
 
     async def ask(self, op: str, **arguments: Any) -> Any:
         """Call a handler from the outside and return its answer."""

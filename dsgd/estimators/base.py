@@ -57,6 +57,7 @@ from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
+from dsgd.runtime.sharing import Workers
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, train
@@ -174,6 +175,9 @@ class AbstractSGD(AbstractLinearEstimator):
     integrity : {"none", "hmac"} or None, default None
         On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
         ``dsgd.runtime.integrity``, or "none".
+    workers : list of str, dict of str to float, or None, default None
+        Workers that a fit on a cluster may use: names, addresses or hosts, or resources that they have, as
+        ``{"GPU": 1}``. None uses what ``dask.annotate(workers=..., resources=...)`` says, or all.
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same, bit for bit.
@@ -256,6 +260,7 @@ class AbstractSGD(AbstractLinearEstimator):
     timeouts: Timeouts | None = None
     priority: int | None = None
     integrity: Integrity | None = None
+    workers: Workers = None
     out_of_core: bool = False
     storage: str | None = None
 

@@ -32,6 +32,7 @@ from dsgd.local import (
 )
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
+from dsgd.runtime.sharing import check_workers
 from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import Hogwild, check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
@@ -102,6 +103,7 @@ def check_parameters(estimator: Any) -> None:
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
     check_numbers(estimator, "priority", integer=True, optional=True)
     check_choice(f"{name}(integrity=...)", estimator.integrity, (*get_args(Integrity), None))
+    check_workers(f"{name}(workers=...)", estimator.workers)
     check_choice(f"{name}(storage=...)", estimator.storage, (*STORAGES, None))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))

@@ -213,9 +213,11 @@ def _first_rows(block: Any) -> Any:
 def _computed(estimator: Any, values: Sequence[Any]) -> list[Any]:
     """Compute delayed values where the estimator trains."""
     from dsgd.runtime import client_for
+    from dsgd.runtime.gang.cluster import Cluster
 
     with client_for(estimator.client) as client, stage("encode"):
-        return list(client.gather(client.compute(list(values))))
+        cluster = Cluster(client, estimator.timeouts, estimator.workers)
+        return cluster.gather(cluster.compute(values), "encoding the rows", "peer")
 
 
 def _merged_there(estimator: Any, parts: Sequence[Any]) -> Statistics:

@@ -14,6 +14,7 @@ from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import Mail, RankProgram
+from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 
 __all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
@@ -120,6 +121,7 @@ OF_CLUSTERS: Final[Mapping[str, Any]] = {
     "timeouts": None,
     "priority": None,
     "integrity": None,
+    "workers": None,
 }
 
 
@@ -141,6 +143,8 @@ class Terms:
         Jobs of a higher one get workers first.
     integrity : str or None, default None
         What protects frames on a cluster without TLS.
+    workers : sequence of str, mapping of str to float, or None, default None
+        The workers that it may use.
     on_event : callable or None, default None
         Receives what rank 0 publishes.
     title : str or None, default None
@@ -153,6 +157,7 @@ class Terms:
     timeouts: Timeouts | None = None
     priority: int | None = None
     integrity: Integrity | None = None
+    workers: Workers = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
 

@@ -240,17 +240,17 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
             yield self._simulated((X, y, sample_weight), check, expected, spread, first=first)
             return
         from dsgd.runtime import client_for
-        from dsgd.runtime.gang.versions import check_versions
+        from dsgd.runtime.gang.cluster import Cluster
 
         if is_distributed(X):
             # Before worker processes are started for it.
             check_targets(X, y, sample_weight, supervised=expected.supervised)
         with client_for(self._client_of(kept)) as client, released([]) as held:
-            # Summarising blocks already runs dsgd on the workers, so compare versions before the gang does.
+            # Summarising blocks already runs dsgd on the workers, so these are asked before the gang does.
             with stage("connect"):
-                check_versions(client)
-            place = partial(place_blocks, client, (X, y, sample_weight), check, expected, spread, self._if_too_large)
-            blocks = place(held) if kept is None else kept_blocks(kept, client, place, expected, spread)
+                cluster = Cluster(client, getattr(self, "timeouts", None), getattr(self, "workers", None))
+            place = partial(place_blocks, cluster, (X, y, sample_weight), check, expected, spread, self._if_too_large)
+            blocks = place(held) if kept is None else kept_blocks(kept, cluster, place, expected, spread)
             if is_distributed(X):
                 self._check_width(blocks.summaries, feature_names(X), first=first)
             elif kept is not None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.errors import ClusterError, ClusterUnreachableError
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block, summarise_part, targets_of
 from dsgd.inputs.partition import Partition, side_by_side
 from dsgd.inputs.rows import KeptPacks, Rows
-from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, settle, to_delayed_blocks
+from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, to_delayed_blocks
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.rank import GangResult
 from dsgd.stages import stage
@@ -23,6 +22,8 @@ from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+    from dsgd.runtime.gang.cluster import Cluster
 
 __all__ = ["ClusterBlocks", "kept_blocks", "place_blocks", "released"]
 
@@ -33,7 +34,7 @@ class ClusterBlocks:
 
     Parameters
     ----------
-    client : distributed.Client
+    cluster : Cluster
         The cluster.
     futures : sequence of Future
         The blocks in row order, each a tuple (X, y, sample_weight).
@@ -50,7 +51,7 @@ class ClusterBlocks:
         The rows of an array of this process in the order of the blocks; None where blocks have consecutive rows.
     """
 
-    client: Client
+    cluster: Cluster
     futures: Sequence[Future]
     summaries: Sequence[BlockSummary]
     n_ranks: int | None = None
@@ -62,8 +63,8 @@ class ClusterBlocks:
     def targets(self) -> AnyArray:
         """Return the targets of all rows, in the order of the blocks; they come here from the workers."""
         with released([]) as held:
-            held += self.client.map(targets_of, self.futures, pure=False)
-            return np.concatenate(_gathered(self.client, held))
+            held += self.cluster.map(targets_of, self.futures)
+            return np.concatenate(self.cluster.gather(held, "reading targets"))
 
     def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`."""
@@ -77,7 +78,8 @@ class ClusterBlocks:
             result = run_on_cluster(
                 work.program,
                 futures,
-                client=self.client,
+                client=self.cluster.client,
+                workers=terms.workers,
                 pack=work.pack,
                 # Rows sent from here are already cut for the ranks, in the same way wherever these run.
                 cut=work.cut if self.resend is None else None,
@@ -114,12 +116,12 @@ class ClusterBlocks:
 
         name = self.packed.name_of(work.pack)
         for gone in self.packed.make_room(name):
-            self.client.run(forget_packed, gone)
+            self.cluster.run(forget_packed, gone)
         return name, name in self.packed
 
     def is_there(self, client: Client) -> bool:
         """Return whether these are blocks of that client, and none is lost."""
-        return self.client is client and all(future.status == "finished" for future in self.futures)
+        return self.cluster.client is client and all(future.status == "finished" for future in self.futures)
 
     def _starts(self) -> list[int]:
         """Return the number of the first row of each block."""
@@ -129,21 +131,21 @@ class ClusterBlocks:
         self, beside: Sequence[Any], held: list[Future]
     ) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
         """Return blocks with an object at the end of each, and a function that resends one; `held` gets all."""
-        futures = self.client.map(_extend, self.futures, beside, pure=False)
+        futures = self.cluster.map(_extend, self.futures, beside)
         held += futures
         resend = self.resend
         if resend is None:
             return futures, None
 
         def resend_extended(k: int) -> Future:
-            held.append(self.client.submit(_extend, resend(k), beside[k], pure=False))
+            held.append(self.cluster.submit(_extend, resend(k), beside[k]))
             return held[-1]
 
         return futures, resend_extended
 
 
 def place_blocks(
-    client: Client,
+    cluster: Cluster,
     given: Block,
     check: Callable[[], Block],
     expected: Expected,
@@ -155,7 +157,7 @@ def place_blocks(
 
     Parameters
     ----------
-    client : distributed.Client
+    cluster : Cluster
         The cluster.
     given : tuple
         (X, y, sample_weight), as passed to ``fit``.
@@ -183,30 +185,30 @@ def place_blocks(
     rows, partition = given, None
     if is_distributed(given[0]):
         if not spread.on_disk:
-            check_room(client, given[0], advice)
+            check_room(cluster, given[0], advice)
         with stage("hand over"):
-            futures = _computed(client, *given, expected, spread)
+            futures = _computed(cluster, *given, expected, spread)
         held += futures
     else:
         rows = check()
-        futures, partition, resend = _scattered(client, rows, spread, held)
+        futures, partition, resend = _scattered(cluster, rows, spread, held)
         expected = replace(expected, rows_are_checked=True)
     summaries: list[BlockSummary]
     with stage("look") as it:
         if partition is None or spread.on_disk:
-            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
+            looks = _looks(cluster, futures, expected, on_disk=spread.on_disk)
             held += looks
-            summaries = _gathered(client, looks)
+            summaries = cluster.gather(looks, "computing the rows", "peer")
         else:
             summaries = _seen_here(rows, partition, expected)
         it.nbytes = sum(s.nbytes for s in summaries)
     check_summaries(summaries)
     order = None if partition is None else partition.order
-    return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend, order=order)
+    return ClusterBlocks(cluster, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend, order=order)
 
 
 def kept_blocks(
-    rows: Rows, client: Client, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
+    rows: Rows, cluster: Cluster, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
 ) -> ClusterBlocks:
     """Return the blocks that `Rows` keep on the workers, after placing them if needed."""
 
@@ -218,24 +220,24 @@ def kept_blocks(
             release(held)
             raise
         anchors = {
-            address: client.submit(_anchor, workers=[address], allow_other_workers=False, pure=False)
-            for address in client.nthreads()
+            address: cluster.submit(_anchor, workers=[address], allow_other_workers=False)
+            for address in cluster.threads
         }
         held += anchors.values()
-        settle(client, list(anchors.values()))
+        cluster.settle(list(anchors.values()), "asking workers to keep rows")
         packs = KeptPacks(rows.keep, {address: future.key for address, future in anchors.items()})
         return replace(blocks, packed=packs), partial(release, held)
 
     # Rows of the cluster stay where they are; those of this process are cut for its ranks, by a seed.
-    where = (spread.on_disk,) if is_distributed(rows.X) else (spread, tuple(sorted(client.nthreads().items())))
-    return rows.opened((expected, *where), make, lambda blocks: blocks.is_there(client))
+    where = (spread.on_disk,) if is_distributed(rows.X) else (spread, tuple(sorted(cluster.threads.items())))
+    return rows.opened((expected, *where), make, lambda blocks: blocks.is_there(cluster.client))
 
 
 def _anchor() -> str:
     return "packed rows stay as long as this"
 
 
-def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
+def _computed(cluster: Cluster, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
     """Have Dask compute the blocks of a collection."""
     parts = to_delayed_blocks(
         X,
@@ -243,25 +245,24 @@ def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expe
         sample_weight,
         supervised=expected.supervised,
         build=make_spooled_block if spread.on_disk else make_block,
-        compute=lambda values: _gathered(client, client.compute(values)),
+        compute=lambda values: cluster.gather(cluster.compute(values), "counting the rows", "peer"),
     )
-    futures: list[Future] = client.compute(parts)
-    return futures
+    return cluster.compute(parts)
 
 
 def _scattered(
-    client: Client, rows: Block, spread: Spread, held: list[Future]
+    cluster: Cluster, rows: Block, spread: Spread, held: list[Future]
 ) -> tuple[list[Future], Partition, Callable[[int], Future]]:
     """Send arrays of this process; return the blocks, their rows, and a function that sends one again.
 
     `held` gets all of them.
     """
     X, y, weights = rows
-    futures, partition = scatter_rows(client, X, y, weights, spread, getattr(rows, "prints", None))
+    futures, partition = scatter_rows(cluster, X, y, weights, spread, getattr(rows, "prints", None))
     held += futures
 
     def send_again(k: int) -> Future:
-        held.append(scatter_block(client, X, y, weights, partition, k, on_disk=spread.on_disk))
+        held.append(scatter_block(cluster, X, y, weights, partition, k, on_disk=spread.on_disk))
         return held[-1]
 
     return futures, partition, send_again
@@ -272,43 +273,21 @@ def _seen_here(rows: Block, partition: Partition, expected: Expected) -> list[Bl
     return side_by_side(lambda k: summarise_part(rows, partition.rows(k), **asdict(expected)), partition.n_blocks)
 
 
-def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
+def _looks(cluster: Cluster, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
     """Summarise each block where it is."""
     if not on_disk:
-        return list(client.map(look, futures, expected=expected, pure=False))
+        return cluster.map(look, futures, expected=expected)
     # Dask takes a block on disk for a small object and would move it to any idle worker.
-    settle(client, futures)
-    holders = client.who_has(futures)
+    cluster.settle(futures, "writing the rows to disk", "peer")
+    found = cluster.survey([future.key for future in futures])["blocks"]
     return [
-        client.submit(
-            look,
-            future,
-            expected,
-            workers=list(holders[future.key]) or None,
-            allow_other_workers=bool(holders[future.key]),
-            pure=False,
-        )
-        for future in futures
+        cluster.submit(look, future, expected, workers=block["holders"] or None)
+        for future, block in zip(futures, found, strict=True)
     ]
 
 
 def _extend(block: Block, beside: Any) -> tuple[Any, Any, Any, Any]:
     return (*block, beside)
-
-
-def _gathered(client: Client, futures: Sequence[Future]) -> Any:
-    """Return the results of futures; a cluster that is lost meanwhile raises the errors of a job."""
-    from distributed import CancelledError
-
-    try:
-        return client.gather(list(futures))
-    except CancelledError as error:
-        if client.status != "running":
-            raise ClusterUnreachableError(f"the scheduler of {client!r} does not answer any more: {error}") from error
-        raise ClusterError(
-            f"the cluster gave up computing the rows ({error}): it was restarted, or a user or another program "
-            "cancelled them. Load the data again."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from dsgd.local.order import word_type
 from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from dsgd.runtime.gang.cluster import Cluster
 
 __all__ = ["SharedBlock", "neighbours", "share_block"]
 
@@ -156,16 +156,16 @@ def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None
     return None if written is None else SharedBlock(*written, sent, form)
 
 
-def neighbours(client: Client, workers: Sequence[str]) -> set[str]:
+def neighbours(cluster: Cluster, workers: Sequence[str]) -> set[str]:
     """Return those of some workers that can be handed blocks in shared memory.
 
     Each is asked once whether it finds a segment, and in it the number that was written there.
     """
-    known = _KNOWN.setdefault(client, {})
+    known = _KNOWN.setdefault(cluster.client, {})
     # Workers inside this process are given the arrays themselves.
     asked = [address for address in workers if address not in known and not address.startswith("inproc://")]
     if asked:
-        known.update(_asked(client, asked))
+        known.update(_asked(cluster, asked))
     return {address for address in workers if known.get(address, False)}
 
 
@@ -249,7 +249,7 @@ def _mapped(
     return HashedBlock(block, found["prints"]) if "prints" in found else block
 
 
-def _asked(client: Client, workers: Sequence[str]) -> dict[str, bool]:
+def _asked(cluster: Cluster, workers: Sequence[str]) -> dict[str, bool]:
     """Return which workers find a segment that is made for this."""
     try:
         segment = Segment.create(_PROOF_BYTES)
@@ -258,7 +258,7 @@ def _asked(client: Client, workers: Sequence[str]) -> dict[str, bool]:
     secret = secrets.token_bytes(16)
     segment.array[: len(secret)] = np.frombuffer(secret, np.uint8)
     try:
-        found = client.run(_finds, segment.name, secret, workers=list(workers), on_error="return")
+        found = cluster.run(_finds, segment.name, secret, workers=workers)
     finally:
         segment.unlink()
     return {address: answer is True for address, answer in found.items()}

@@ -8,7 +8,6 @@ workers cannot be reached.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
+from dsgd.errors import ClusterError, InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import Block, make_block, nbytes_of
 from dsgd.inputs.frames import column_values
@@ -29,7 +28,7 @@ from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from dsgd.runtime.gang.cluster import Cluster
 
 # Blocks that are sent to be put on disk.
 _PART_BYTES: Final = 32 << 20
@@ -42,7 +41,6 @@ __all__ = [
     "is_distributed",
     "scatter_block",
     "scatter_rows",
-    "settle",
     "to_delayed_blocks",
 ]
 
@@ -154,12 +152,12 @@ def to_delayed_blocks(
     return [build(block) for block in X]
 
 
-def check_room(client: Client, X: Any, advice: str) -> None:
+def check_room(cluster: Cluster, X: Any, advice: str) -> None:
     """Refuse rows of known size that exceed the memory of all workers, before any of them is computed.
 
     Parameters
     ----------
-    client : distributed.Client
+    cluster : Cluster
         The cluster.
     X : dask collection, list or path
         The rows; their size is known only for a dask array with dense chunks.
@@ -175,9 +173,9 @@ def check_room(client: Client, X: Any, advice: str) -> None:
         return
     needed = X.size * (4 if X.dtype == np.float32 else 8)
     for is_last in (False, True):
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        limits = [worker["memory_limit"] or 0 for worker in workers]
-        used = sum(worker["metrics"].get("memory", 0) for worker in workers)
+        workers = cluster.survey([])["workers"]
+        limits = [worker["memory_limit"] for worker in workers]
+        used = sum(worker["memory_used"] for worker in workers)
         if not all(limits):
             return
         try:
@@ -192,7 +190,7 @@ def check_room(client: Client, X: Any, advice: str) -> None:
 
 
 def scatter_rows(
-    client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread, prints: Words | None = None
+    cluster: Cluster, X: Any, y: Any, sample_weight: Any, spread: Spread, prints: Words | None = None
 ) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
@@ -200,8 +198,8 @@ def scatter_rows(
 
     Parameters
     ----------
-    client : distributed.Client
-        Its cluster receives the blocks, spread over the workers.
+    cluster : Cluster
+        Receives the blocks, spread over the workers.
     X : array or CSR matrix, shape (n, d)
         The rows.
     y, sample_weight : array, shape (n,), or None
@@ -219,7 +217,7 @@ def scatter_rows(
     Partition
         The rows of each block.
     """
-    threads = sorted(client.nthreads().items())
+    threads = sorted(cluster.threads.items())
     places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
@@ -230,24 +228,24 @@ def scatter_rows(
     homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
     if not spread.on_disk:
-        futures = _handed(client, (X, y, sample_weight), partition, homes)
+        futures = _handed(cluster, (X, y, sample_weight), partition, homes)
     last: list[Any] = []
     for k in partition.reading_order():
         if futures[k] is not None:
             continue
-        futures[k] = scatter_block(client, X, y, sample_weight, partition, k, homes[k], on_disk=spread.on_disk)
+        futures[k] = scatter_block(cluster, X, y, sample_weight, partition, k, homes[k], on_disk=spread.on_disk)
         if spread.on_disk:
             # A block that is not yet on disk is in memory, on the client and on the worker.
             with stage("hand over"):
-                settle(client, last)
+                cluster.settle(last, "writing rows to the disks of workers")
             last = [futures[k]]
     return futures, partition
 
 
-def _handed(client: Client, rows: Block, partition: Partition, homes: Sequence[Sequence[str]]) -> list[Any]:
+def _handed(cluster: Cluster, rows: Block, partition: Partition, homes: Sequence[Sequence[str]]) -> list[Any]:
     """Hand blocks to workers of this host through shared memory; return their futures, None for all others."""
     with stage("hand over") as it:
-        near = neighbours(client, sorted({home[0] for home in homes}))
+        near = neighbours(cluster, sorted({home[0] for home in homes}))
 
         shared: dict[int, SharedBlock] = {}
 
@@ -261,38 +259,19 @@ def _handed(client: Client, rows: Block, partition: Partition, homes: Sequence[S
             if near:
                 side_by_side(share, partition.n_blocks)
             numbers = sorted(shared)
-            found = _scattered_together(client, [shared[k] for k in numbers], [homes[k] for k in numbers])
+            found = cluster.scatter([shared[k] for k in numbers], [homes[k] for k in numbers])
             for k, future in zip(numbers, found, strict=True):
-                futures[k] = future
-                it.nbytes += 0 if future is None else shared[k].nbytes
+                # Where a worker could not take its block, the rows are sent.
+                futures[k] = None if isinstance(future, OSError) else future
+                it.nbytes += 0 if futures[k] is None else shared[k].nbytes
         finally:
             for block in shared.values():
                 block.unlink()
     return futures
 
 
-def _scattered(client: Client, block: Any, workers: Sequence[str] | None, **options: Any) -> Any:
-    """Return a list of one future or, with ``asynchronous=True``, what can be awaited for it."""
-    # Keys by content would cost a pass over all rows, and equal blocks would share one.
-    return client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False, **options)
-
-
-def _scattered_together(client: Client, blocks: Sequence[Any], homes: Sequence[Sequence[str]]) -> list[Any]:
-    """Scatter small objects at the same time, as each takes round trips; None for those that workers cannot take."""
-    waits = [_scattered(client, block, home, asynchronous=True) for block, home in zip(blocks, homes, strict=True)]
-
-    async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*waits, return_exceptions=True)
-
-    found = client.sync(all_of_them) if waits else []
-    for each in found:
-        if isinstance(each, BaseException) and not isinstance(each, OSError):
-            raise each
-    return [None if isinstance(each, OSError) else each[0] for each in found]
-
-
 def scatter_block(
-    client: Client,
+    cluster: Cluster,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -302,33 +281,26 @@ def scatter_block(
     *,
     on_disk: bool = False,
 ) -> Any:
-    """Send block k of a partition to one of `workers` (any by default); see `scatter_rows`.
+    """Send block k of a partition to one of `workers`, or to any if they cannot take it; see `scatter_rows`.
 
     Returns
     -------
     Future
         The block.
+
+    Raises
+    ------
+    ClusterError
+        No worker takes it.
     """
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
         it.nbytes = nbytes_of(*block, getattr(block, "prints", None))
-        [future] = _scattered(client, block, workers)
-    return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
-
-
-def settle(client: Client, futures: Sequence[Future]) -> None:
-    """Wait until futures are done, successfully or not."""
-
-    # Not distributed.wait, which raises if one was cancelled.
-    async def settled() -> None:
-        await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
-
-    client.sync(settled)
-
-
-def _reaches_workers(client: Client) -> bool:
-    # A cluster in this process or on this host is reachable; through a gateway or proxy only the scheduler is.
-    return not type(client.cluster).__name__.startswith("Gateway")
+        for homes in (workers or [], []):
+            [future] = cluster.scatter([block], [homes])
+            if not isinstance(future, OSError):
+                return cluster.submit(spool, future, workers=homes or None) if on_disk else future
+    raise ClusterError(f"no worker of the cluster takes block {k} of the rows: {future}.") from future
 
 
 def _is_path(X: Any) -> bool:

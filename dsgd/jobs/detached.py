@@ -13,15 +13,14 @@ from dsgd.jobs.driver import FitOutcome, error_of, run_fit
 from dsgd.jobs.listing import JobInfo, cancel, find_job
 from dsgd.jobs.sending import packed, unpacked
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
-from dsgd.runtime.gang.plugins import register
+from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.policy import as_policy
-from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.scheduler.detached import result_of, rows_of
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 __all__ = ["DetachedFit", "attach", "submit"]
 
@@ -235,7 +234,7 @@ def submit(
     data, futures = packed((estimator, (X,) if y is None else (X, y), fit_params), on_cluster=True)
     policy = as_policy("on_failure", getattr(estimator, "on_failure", "raise"))
     fit_id = uuid.uuid4().hex
-    register(client, check_versions(client))
+    cluster = Cluster(client, getattr(estimator, "timeouts", None), getattr(estimator, "workers", None))
     call_scheduler(
         client,
         "dsgd_fit_announce",
@@ -250,11 +249,11 @@ def submit(
     fit = DetachedFit(fit_id, client)
     try:
         if futures:
-            client.publish_dataset(futures, name=rows_of(fit_id))
-        sent = data if len(data) <= _SMALL_BYTES else client.scatter(data, hash=False)
-        task = client.submit(run_fit, fit_id, sent, len(futures), key=result_of(fit_id), priority=_PRIORITY, pure=False)
+            cluster.ask(lambda: client.publish_dataset(futures, name=rows_of(fit_id)))
+        sent = data if len(data) <= _SMALL_BYTES else _sent(cluster, data)
+        task = cluster.submit(run_fit, fit_id, sent, len(futures), key=result_of(fit_id), priority=_PRIORITY)
         # Dask answers when it has all that was submitted before: from now on this process may end.
-        client.publish_dataset(task, name=result_of(fit_id))
+        cluster.ask(lambda: client.publish_dataset(task, name=result_of(fit_id)))
     except BaseException:
         fit.forget()
         raise
@@ -281,6 +280,15 @@ def attach(fit_id: str, *, client: Any = None) -> DetachedFit:
     if not found.detached:
         raise ClusterError(f"job {found.id} is no detached fit: its process ({found.owner}) gets its result.")
     return DetachedFit(found.id, client)
+
+
+def _sent(cluster: Cluster, data: bytes) -> Future:
+    """Send the estimator and its rows to a worker."""
+    [sent] = cluster.scatter([data], [[]])
+    if isinstance(sent, OSError):
+        raise ClusterError(f"no worker of the cluster takes the estimator and its rows: {sent}.") from sent
+    future: Future = sent
+    return future
 
 
 def _client_of(estimator: Any, client: Any) -> Client:

@@ -98,7 +98,7 @@ def list_jobs(client: Any = None) -> list[JobInfo]:
         The scheduler has no dsgd, or another version.
     """
     client = require_cluster(client)
-    if SCHEDULER_PLUGIN not in check_scheduler(client):
+    if SCHEDULER_PLUGIN not in check_scheduler(client, _patience_s()):
         return []  # nobody has trained here
     return [JobInfo(**job) for job in call_scheduler(client, "dsgd_jobs", _patience_s())]
 

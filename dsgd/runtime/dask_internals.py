@@ -13,6 +13,8 @@ cluster (``tests/runtime/test_dask_internals.py``), which CI runs with the oldes
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,6 +33,7 @@ __all__ = [
     "QUIET_HEARTBEATS",
     "BlockedCall",
     "add_page",
+    "add_worker_plugin",
     "as_frame",
     "ask_scheduler",
     "ask_worker",
@@ -42,8 +45,11 @@ __all__ = [
     "forget_replicas",
     "has_dashboard",
     "interface_address",
+    "make_installer",
     "make_scheduler_probe",
     "memory_bytes",
+    "needed_workers",
+    "offers",
     "open_client",
     "open_client_beside",
     "pause_worker",
@@ -63,6 +69,8 @@ __all__ = [
     "unpublish",
 ]
 
+_log: Final = logging.getLogger("dsgd.runtime")
+
 # ------------------------------------------------------------------------------------------------------------ messages
 
 
@@ -81,10 +89,24 @@ def serve(
     calls : mapping of str to callable
         Functions and coroutine functions whose result is the answer.
     streams : mapping of str to callable, optional
-        Functions called with each message, in order; those of a scheduler get the address of the worker, too.
+        Functions called with each message, in order; those of a scheduler get the address of the worker, too. What they
+        raise is logged: Dask would end the stream, and with it the worker.
     """
     server.handlers.update(calls)
-    server.stream_handlers.update(streams or {})
+    server.stream_handlers.update({name: _logged(function) for name, function in (streams or {}).items()})
+
+
+def _logged(function: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function that logs what `function` raises."""
+
+    @functools.wraps(function)
+    def call(**message: Any) -> None:
+        try:
+            function(**message)
+        except Exception:
+            _log.exception("a message of dsgd was not understood, and is ignored: %s", sorted(message))
+
+    return call
 
 
 def ask_scheduler(node: Client | Worker, op: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
@@ -248,10 +270,9 @@ def blocked_call(error: BaseException) -> BlockedCall | None:
 
 
 def make_scheduler_probe(versions: Callable[[], Mapping[str, str]]) -> Callable[..., dict[str, Any]]:
-    """Return a function for `Client.run_on_scheduler` that says what is there: versions, identity, workers, plugins.
+    """Return a function for `Client.run_on_scheduler` that says what is there: versions and plugins.
 
-    Uses ``Scheduler.id``, ``Scheduler.plugins`` and ``Scheduler.worker_plugins``. Without the first, workers are asked
-    for their versions in every fit; without the others, plugins are sent again.
+    Uses ``Scheduler.plugins``. Without it the plugin is sent again.
 
     Parameters
     ----------
@@ -261,14 +282,102 @@ def make_scheduler_probe(versions: Callable[[], Mapping[str, str]]) -> Callable[
 
     # A nested function is pickled by value, so it also runs where dsgd is not installed.
     def look(dask_scheduler: Any) -> dict[str, Any]:
-        return {
-            "versions": versions(),
-            "id": dask_scheduler.id,
-            "workers": list(dask_scheduler.workers),
-            "plugins": [*dask_scheduler.plugins, *dask_scheduler.worker_plugins],
-        }
+        return {"versions": versions(), "plugins": list(dask_scheduler.plugins)}
 
     return look
+
+
+async def add_worker_plugin(scheduler: Scheduler, worker: str, plugin: bytes, name: str) -> None:
+    """Install a pickled plugin on one worker.
+
+    Uses the RPC ``plugin-add`` of workers through ``Scheduler.rpc``. The documented ``Client.register_plugin`` gives a
+    plugin to every worker that ever joins, and one without dsgd then refuses to start; and it answers at once where
+    another client is installing the same plugin. Without it no gang forms.
+
+    Raises
+    ------
+    OSError
+        The worker cannot be reached.
+    """
+    await getattr(scheduler.rpc(worker), "plugin-add")(plugin=plugin, name=name)
+
+
+def offers(worker: WorkerState, names: Sequence[str] | None, resources: Mapping[str, float]) -> bool:
+    """Return whether a worker is among some names, addresses and hosts, and has these resources.
+
+    Uses ``WorkerState.resources``, as ``Client.submit(resources=...)`` does. Without it fits cannot be restricted to
+    resources.
+    """
+    is_named = names is None or not {worker.address, str(worker.name), worker.host}.isdisjoint(names)
+    return is_named and all(worker.resources.get(what, 0.0) >= amount for what, amount in resources.items())
+
+
+def needed_workers(scheduler: Scheduler, keys: Iterable[Any]) -> list[list[str]]:
+    """Return the workers that keys wait for: a list for each part of them, of those that could give it.
+
+    Uses ``TaskState.processing_on``, ``who_has`` and ``dependencies``. Without them a computation that waits for a
+    stopped worker ends only when Dask removes that worker.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    keys : iterable of str
+        Keys that are waited for.
+    """
+    found: list[list[str]] = []
+    seen: set[Any] = set()
+    stack = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
+    while stack:
+        task = stack.pop()
+        if task in seen:
+            continue
+        seen.add(task)
+        if task.who_has:
+            found.append([ws.address for ws in task.who_has])
+        else:
+            found += [[task.processing_on.address]] if task.processing_on is not None else []
+            stack.extend(task.dependencies)
+    return found
+
+
+def make_installer(wanted: Mapping[str, str], op: str) -> Any:
+    """Return a worker plugin that puts ours in its place, or goes away again, and says which in a message.
+
+    Uses ``Worker.batched_send``, and that Dask puts a plugin into ``Worker.plugins`` before its ``setup``. Without them
+    workers are not ready for jobs.
+
+    Parameters
+    ----------
+    wanted : mapping of str to str
+        The versions that the worker must have.
+    op : str
+        The name of the message; it has ``problem``, which is empty if the worker is ready.
+    """
+    from distributed.diagnostics.plugin import WorkerPlugin
+
+    # A nested class is pickled by value, so it also arrives where dsgd is not installed.
+    class Installer(WorkerPlugin):
+        def setup(self, worker: Any) -> None:
+            import importlib
+
+            (name,) = [name for name, plugin in worker.plugins.items() if plugin is self]
+            del worker.plugins[name]
+            try:
+                # All that its ranks need, so that the first of them does not wait for it.
+                importlib.import_module("dsgd.runtime.worker.member")
+                found = importlib.import_module("dsgd.runtime.versions").local_versions()
+                wrong = [f"{what} {found.get(what)}" for what, number in wanted.items() if found.get(what) != number]
+                problem = f"has {', '.join(wrong)}" if wrong else ""
+                if not problem:
+                    plugin = importlib.import_module("dsgd.runtime.worker.plugin").GangWorkerPlugin()
+                    plugin.setup(worker)
+                    worker.plugins[name] = plugin
+            except Exception as error:
+                problem = f"cannot import dsgd ({type(error).__name__}: {error})"
+            worker.batched_send({"op": op, "problem": problem})
+
+    return Installer()
 
 
 def plugins_of(scheduler: Scheduler) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["HEARTBEAT", "JOB_ORDER", "MEMBER_END", "MEMBER_EVENT", "pack_table", "read_table"]
+__all__ = ["HEARTBEAT", "JOB_ORDER", "MEMBER_END", "MEMBER_EVENT", "WORKER_ANSWER", "pack_table", "read_table"]
 
 #: From the scheduler to a worker: open, abort, end early or close a job.
 JOB_ORDER: Final = "dsgd-job"
@@ -16,6 +16,8 @@ MEMBER_EVENT: Final = "dsgd-member-event"
 MEMBER_END: Final = "dsgd-member-end"
 #: From a worker to the scheduler: its event loop turns.
 HEARTBEAT: Final = "dsgd-heartbeat"
+#: From a worker to the scheduler: it can run ranks, or why it cannot.
+WORKER_ANSWER: Final = "dsgd-worker-answer"
 
 
 def pack_table(addresses: Sequence[str], workers: Sequence[str], n_cores: int) -> bytes:

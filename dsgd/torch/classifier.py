@@ -21,6 +21,7 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
@@ -118,6 +119,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Fits of a higher one get workers first; see `dsgd.runtime.run_on_cluster`.
     integrity : {"none", "hmac"} or None, default None
         What protects frames between hosts on a cluster without TLS; see `dsgd.runtime.run_on_cluster`.
+    workers : list of str, dict of str to float, or None, default None
+        Workers that a fit on a cluster may use; see `dsgd.runtime.run_on_cluster`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 
@@ -195,6 +198,7 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         timeouts: Timeouts | None = None,
         priority: int | None = None,
         integrity: Integrity | None = None,
+        workers: Workers = None,
         **options: Any,
     ) -> None:
         self._store(locals())

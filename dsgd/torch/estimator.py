@@ -31,6 +31,7 @@ from dsgd.inputs.validation_split import split_off
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
+from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.train import TrainJob, TrainResult, train
@@ -93,6 +94,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     timeouts: Timeouts | None
     priority: int | None
     integrity: Integrity | None
+    workers: Workers
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
 
@@ -340,6 +342,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         check_timeouts(f"{name}(timeouts=...)", self.timeouts)
         check_numbers(self, "priority", integer=True, optional=True)
         check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
+        check_workers(f"{name}(workers=...)", self.workers)
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):
             raise InvalidParameterError(f"{name}(passes=...) must be a dsgd.torch.Passes or None. Got {self.passes!r}.")

@@ -18,6 +18,7 @@ from dsgd.inputs import BlockSummary
 from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
@@ -44,7 +45,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`; validation rows are scored by R2 unless `scoring` says otherwise.
     client, transport
         See `TorchClassifier`.
-    on_failure, checkpoint, resume_from, timeouts, priority, integrity
+    on_failure, checkpoint, resume_from, timeouts, priority, integrity, workers
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -89,6 +90,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         timeouts: Timeouts | None = None,
         priority: int | None = None,
         integrity: Integrity | None = None,
+        workers: Workers = None,
         **options: Any,
     ) -> None:
         self._store(locals())

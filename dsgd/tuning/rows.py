@@ -95,7 +95,9 @@ class TuningRows:
             chosen = np.sort(np.random.default_rng(seed).choice(self.n_rows, n_rows, replace=False))
             return replace(self, X=self.X[chosen], y=self.y[chosen], n_rows=n_rows)
         stride = -(-self.n_rows // n_rows)
-        blocks = self.client.map(_every, self.X, stride=stride, pure=False)
+        from dsgd.runtime.gang.cluster import Cluster
+
+        blocks = Cluster(self.client).map(_every, self.X, stride=stride)
         return replace(self, X=blocks, n_rows=self.n_rows // stride)
 
     def release(self) -> None:
@@ -140,11 +142,14 @@ def place_rows(
     if client is None:
         looks = [_look((X, y, None), classification=classification)]
         return _rows_of(looks, X, y, None)
+    from dsgd.runtime.gang.cluster import Cluster
+
+    cluster = Cluster(client, estimator.timeouts, estimator.workers)
     if is_distributed(X):
-        blocks = client.compute(to_delayed_blocks(X, y, None, build=make_block))
+        blocks = cluster.compute(to_delayed_blocks(X, y, None, build=make_block))
     else:
-        blocks, _ = scatter_rows(client, X, y, None, Spread(n_ranks=n_ranks, seed=seed))
-    looks = client.gather(client.map(_look, blocks, classification=classification, pure=False))
+        blocks, _ = scatter_rows(cluster, X, y, None, Spread(n_ranks=n_ranks, seed=seed))
+    looks = cluster.gather(cluster.map(_look, blocks, classification=classification), "computing the rows", "peer")
     return _rows_of(looks, list(blocks), None, client)
 
 

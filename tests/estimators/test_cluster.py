@@ -20,7 +20,7 @@ from sklearn.datasets import make_classification, make_regression
 
 from dsgd import CustomLoss, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
-from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
+from dsgd.errors import InvalidDataError, PartitionMismatchError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import SAGA, SVRG
 from dsgd.model_selection import SGDSearchCV
@@ -352,19 +352,25 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_worker_process_without_dsgd_is_named(data, lazy):
-    """A real worker that cannot import dsgd is named before any row is looked at, for arrays and dask collections."""
+def test_a_worker_process_without_dsgd_joins_and_is_left_out(data, lazy):
+    """It joins a cluster that has trained, runs tasks of others, and gets no row of a fit, which names it once."""
     X, y = data
     if lazy:
         X, y = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
     with start_cluster(1) as cluster, Client(cluster) as client:
+        alone = SGDClassifier(**OPTIONS, client=client).fit(X, y)
+        (trained_on,) = client.nthreads()
         flags = ["--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60"]
         command = [sys.executable, "-c", _WORKER_WITHOUT_DSGD, cluster.scheduler_address, *flags]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
             try:
                 client.wait_for_workers(2, timeout=60)
-                with pytest.raises(VersionMismatchError, match=r"worker tcp://\S+ cannot import dsgd"):
-                    SGDClassifier(**OPTIONS, client=client).fit(X, y)
+                (other,) = set(client.nthreads()) - {trained_on}
+                assert client.submit(sum, [1, 2], workers=[other]).result(20) == 3
+                with pytest.warns(RuntimeWarning, match=rf"worker {other} cannot import dsgd .*left out"):
+                    beside = SGDClassifier(**OPTIONS, client=client).fit(X, y)
+                assert beside.ledger_.workers == [trained_on]
+                assert np.array_equal(alone.coef_, beside.coef_)
             finally:
                 worker.terminate()
                 worker.wait(30)

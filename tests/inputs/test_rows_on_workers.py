@@ -17,6 +17,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.inputs import shared
 from dsgd.inputs.asked import Spread
 from dsgd.inputs.sources import scatter_rows
+from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.worker.plugin import store_of
 from dsgd.svm import SVC
 from gang_cluster import client_fixture, cluster_fixture, start_cluster, wait_until
@@ -139,7 +140,7 @@ def test_rows_belong_to_their_cluster(client: Client, cluster: Any) -> None:
 def test_large_arrays_reach_workers_of_this_host_through_shared_memory(client: Client) -> None:
     """They lie in a segment that has no name any more, and the model is that of rows that were sent."""
     X, y = make(60_000)
-    futures, _ = scatter_rows(client, X, y, None, Spread(seed=0))
+    futures, _ = scatter_rows(Cluster(client), X, y, None, Spread(seed=0))
     held = client.run(_mappings)
     assert set(held.values()) == {1}
     assert not [path for path in shared_folder().glob("dsgd-*") if path.stat().st_size > 0.45 * X.nbytes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import Callable
 from dataclasses import astuple
@@ -126,13 +125,14 @@ def test_rows_that_cannot_lie_in_shared_memory_are_sent(monkeypatch: pytest.Monk
     assert share_block((X, y, None), partition, 0) is None
 
 
-class Client:
-    """A client whose workers are functions of this process, beside some that find nothing."""
+class Cluster:
+    """A cluster whose workers are functions of this process, beside some that find nothing."""
 
     def __init__(self, here: set[str]) -> None:
-        self.here, self.asked = here, []
+        self.here, self.asked, self.client = here, [], frozenset(here)
+        self.threads = dict.fromkeys(sorted(here), 1)
 
-    def run(self, function: Any, *args: Any, workers: list[str], on_error: str) -> dict[str, Any]:
+    def run(self, function: Any, *args: Any, workers: list[str]) -> dict[str, Any]:
         """Call a function for each worker."""
         self.asked += workers
         return {w: function(*args) if w in self.here else OSError("elsewhere") for w in workers}
@@ -157,37 +157,28 @@ def test_blocks_are_summarised_before_they_exist(rows: str, columns: str, seed: 
 
 def test_workers_are_asked_once_for_a_segment() -> None:
     """A worker that finds none, or is inside this process, is no neighbour; nobody is asked twice."""
-    client: Any = Client({"tcp://a", "tcp://b"})
+    cluster: Any = Cluster({"tcp://a", "tcp://b"})
     workers = ["tcp://a", "tcp://far", "inproc://x"]
-    assert neighbours(client, workers) == neighbours(client, workers) == {"tcp://a"}
-    assert neighbours(client, [*workers, "tcp://b"]) == {"tcp://a", "tcp://b"}
-    assert client.asked == ["tcp://a", "tcp://far", "tcp://b"]
+    assert neighbours(cluster, workers) == neighbours(cluster, workers) == {"tcp://a"}
+    assert neighbours(cluster, [*workers, "tcp://b"]) == {"tcp://a", "tcp://b"}
+    assert cluster.asked == ["tcp://a", "tcp://far", "tcp://b"]
 
 
 def test_a_worker_that_cannot_map_a_block_is_sent_it(named: Callable[[], list[Path]]) -> None:
     """Where handing over fails, that block alone is sent, and no segment keeps its name."""
     X, y = ROWS["float32"], COLUMNS["numbers"][0]
 
-    class Scattering(Client):
-        cluster = None
+    class Scattering(Cluster):
+        def scatter(self, blocks: list[Any], workers: list[list[str]]) -> list[Any]:
+            return [self.sent(block, home) for block, home in zip(blocks, workers, strict=True)]
 
-        def nthreads(self) -> dict[str, int]:
-            return dict.fromkeys(sorted(self.here), 1)
+        def sent(self, block: Any, home: list[str]) -> Any:
+            if not isinstance(block, shared.SharedBlock):
+                return "sent", block
+            return OSError("Stream is closed") if home == ["tcp://b"] else ("mapped", pickle.loads(pickle.dumps(block)))
 
-        def scatter(self, data: list[Any], *, workers: list[str], **options: Any) -> Any:
-            return self.mapped(data[0], workers) if options.get("asynchronous") else [("sent", data[0])]
-
-        async def mapped(self, block: Any, workers: list[str]) -> list[Any]:
-            assert isinstance(block, shared.SharedBlock)
-            if workers == ["tcp://b"]:
-                raise OSError("Stream is closed")
-            return [("mapped", pickle.loads(pickle.dumps(block)))]
-
-        def sync(self, work: Callable[[], Any]) -> Any:
-            return asyncio.run(work())
-
-    client: Any = Scattering({"tcp://a", "tcp://b"})
-    futures, partition = sources.scatter_rows(client, X, y, None, Spread(seed=0))
+    cluster: Any = Scattering({"tcp://a", "tcp://b"})
+    futures, partition = sources.scatter_rows(cluster, X, y, None, Spread(seed=0))
     assert [how for how, _ in futures] == ["mapped", "sent"]
     assert not named()
     for k, (_, block) in enumerate(futures):

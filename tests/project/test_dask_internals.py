@@ -29,6 +29,7 @@ DOCUMENTED: Final = {
         "Scheduler",
         "Worker",
         "get_worker",
+        "rejoin",
         "secede",
         "wait",
         "worker_client",
@@ -60,7 +61,7 @@ INTERNALS: Final = frozenset(
         "stream_comms",
         "stream_handlers",
         "transitions",
-        "worker_plugins",
+        "processing_on",
         "worker_send",
     }
 )

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
+import cloudpickle
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 from dsgd.runtime import dask_internals as internals
+from dsgd.runtime.versions import local_versions
 from gang_cluster import start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -103,11 +105,69 @@ def test_a_task_has_a_client_of_its_own(cluster: LocalCluster, client: Client) -
 
 
 def test_the_probe_knows_the_scheduler(cluster: LocalCluster, client: Client) -> None:
-    """It says who the scheduler is, and which workers and plugins it has."""
+    """It says which versions and plugins the scheduler has."""
     found = client.run_on_scheduler(internals.make_scheduler_probe(lambda: {"dsgd": "1"}))
-    assert (found["versions"], found["id"]) == ({"dsgd": "1"}, cluster.scheduler.id)
-    assert set(found["workers"]) == set(client.scheduler_info(n_workers=-1)["workers"])
-    assert set(found["plugins"]) >= set(internals.plugins_of(cluster.scheduler))
+    assert found == {"versions": {"dsgd": "1"}, "plugins": list(internals.plugins_of(cluster.scheduler))}
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_one_worker_gets_a_plugin(cluster: LocalCluster, number: str) -> None:
+    """It is installed there alone if versions agree, and else nothing of it stays; the worker says which."""
+    scheduler, (one, two) = cluster.scheduler, cluster.workers.values()
+    heard: list[Any] = []
+    internals.serve(scheduler, {}, {"dsgd-answer": lambda worker, problem: heard.append((worker, problem))})
+    plugin = cloudpickle.dumps(internals.make_installer({**local_versions(), "python": number}, "dsgd-answer"))
+    _on_loop(cluster, lambda: internals.add_worker_plugin(scheduler, one.address, plugin, "dsgd-test"))
+    wait_until(lambda: not heard)
+    assert heard == [(one.address, f"has python {local_versions()['python']}")]
+    assert "dsgd-test" not in {*one.plugins, *two.plugins, *scheduler.worker_plugins}
+
+
+def test_what_is_not_understood_ends_no_stream(cluster: LocalCluster, client: Client) -> None:
+    """A message that its function cannot take, or raises for, is logged; worker and scheduler hear the next one."""
+    scheduler, one = cluster.scheduler, next(iter(cluster.workers.values()))
+    heard: list[Any] = []
+    internals.serve(scheduler, {}, {"dsgd-up": lambda worker, n: heard.append(1 // n)})
+    internals.serve(one, {}, {"dsgd-down": lambda n: heard.append(-1 // n)})
+    for message in ({"n": 0}, {"m": 1}, {"n": 1}):
+        internals.tell_scheduler(one, {"op": "dsgd-up", **message})
+        _on_loop(cluster, lambda m=message: internals.tell_worker(scheduler, one.address, {"op": "dsgd-down", **m}))
+    wait_until(lambda: len(heard) < 2)
+    assert sorted(heard) == [-1, 1]
+    assert client.submit(_place, 0, workers=[one.address], pure=False).result(20.0) == one.address
+
+
+_GATE = threading.Event()
+
+
+def _wait_for(_: str) -> bool:
+    return _GATE.wait(20.0)
+
+
+def test_who_is_waited_for(cluster: LocalCluster, client: Client) -> None:
+    """Of a key that is there these are its holders, of one that is computed the worker of what is missing."""
+    scheduler, (one, two) = cluster.scheduler, cluster.workers.values()
+    _GATE.clear()
+    held = client.submit(_place, 0, workers=[one.address], pure=False)
+    held.result(20.0)
+    slow = client.submit(_wait_for, held, workers=[two.address], pure=False)
+    last = client.submit(bool, slow, pure=False)
+    wait_until(lambda: not client.processing()[two.address])
+    found = _on_loop(cluster, lambda: internals.needed_workers(scheduler, [held.key, last.key, "unknown"]))
+    assert len(found) == 2
+    assert [two.address] in found
+    assert any(one.address in any_of for any_of in found)
+    _GATE.set()
+    assert last.result(20.0)
+
+
+def test_workers_are_meant_by_what_they_are(cluster: LocalCluster) -> None:
+    """By name, address or host, and by resources; both must fit."""
+    states = list(cluster.scheduler.workers.values())
+    host = states[0].host
+    for names, n in ((None, 2), ([states[0].address], 1), (["0"], 1), ([host], 2), (["other"], 0)):
+        assert sum(internals.offers(ws, names, {}) for ws in states) == n
+    assert not any(internals.offers(ws, None, {"GPU": 1.0}) for ws in states)
 
 
 def test_a_paused_worker_gets_no_tasks(cluster: LocalCluster, client: Client) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 from dask.system import CPU_COUNT
-from distributed import Client, LocalCluster, __version__
+from distributed import Client, LocalCluster, __version__, get_client, worker_client
 
 import gang_programs as programs
 from dsgd import SGDClassifier
@@ -156,6 +159,7 @@ def test_a_block_that_no_worker_takes_is_an_error(client: Client) -> None:
     """Sending ends with the deadline of the job, and the error says what was in the way."""
     blocks = put_blocks(client, 1)
     blocks[0].cancel()
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)))
 
     def reload(index: int) -> Any:
         raise OSError("the connection is closed")
@@ -281,24 +285,93 @@ def test_workers_that_are_threads_of_this_process() -> None:
 
 
 def test_another_version_on_the_workers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names every worker and both versions, before anything runs."""
+    """The error names both versions, before anything runs."""
     mine = versions.local_versions()
     monkeypatch.setattr(versions, "local_versions", lambda: {**mine, "dsgd": "99.0"})
-    with pytest.raises(VersionMismatchError, match=r"client has dsgd 99\.0.*scheduler has dsgd") as caught:
+    with pytest.raises(VersionMismatchError, match=r"client has dsgd 99\.0.*scheduler has dsgd"):
         run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
-    assert all(worker in str(caught.value) for worker in client.scheduler_info(n_workers=-1)["workers"])
 
 
-def test_a_worker_without_dsgd_is_refused(client: Client) -> None:
-    """The error names the worker that cannot import it, and the next job runs once it can."""
-    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
-    client.run(_hide, workers=[worker])
-    try:
-        with pytest.raises(VersionMismatchError, match=f"worker {worker} cannot import dsgd"):
-            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
-    finally:
-        client.run(_show, workers=[worker])
-    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 3
+def test_a_worker_without_dsgd_is_left_out() -> None:
+    """It is named once and the others do the work; where no worker has it that is an error."""
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        one, two = sorted(client.nthreads())
+        client.run(_hide, workers=[two])
+        with pytest.warns(RuntimeWarning, match=f"worker {two} cannot import dsgd .*: left out") as caught:
+            assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
+        with pytest.raises(VersionMismatchError, match=f"worker {two} cannot import dsgd"):
+            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=[two])
+        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=[one]).value[0] == 1
+
+
+def test_the_first_jobs_of_several_clients_wait_for_the_workers() -> None:
+    """However long a worker takes to get ready, no order reaches it before, and it stays in the cluster."""
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+        for worker in cluster.workers.values():
+            worker.handlers["plugin-add"] = _delayed(worker.handlers["plugin-add"])
+        before, values = set(client.nthreads()), []
+
+        def first() -> None:
+            with Client(cluster, set_as_default=False) as own:
+                values.append(run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0])
+
+        threads = [threading.Thread(target=first) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert values == [2] * 4
+        assert set(client.nthreads()) == before
+
+
+def _delayed(handler: Any) -> Any:
+    async def later(**message: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return await handler(**message)
+
+    return later
+
+
+def test_jobs_keep_to_the_workers_that_are_meant() -> None:
+    """By name, address or resource, or by an annotation of Dask; none that fits is an error that says so."""
+    options = {"processes": False, "resources": {"slots": 2}}
+    with start_cluster(2, **options) as cluster, Client(cluster, set_as_default=False) as client:
+        one, _two = sorted(client.nthreads())
+
+        def places(workers: Any = None) -> list[str]:
+            found = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=workers)
+            return [str(stats["worker"]) for stats in found.stats]
+
+        assert places([one]) == [one]
+        assert len(places(["0"])) == 1
+        assert len(places({"slots": 1})) == 2
+        with dask.annotate(workers=[one], resources={"slots": 1}):
+            assert places() == [one]
+        for nobody in (["elsewhere"], {"slots": 3}, {"GPU": 1}):
+            with pytest.raises(ClusterError, match="no worker of the cluster is meant by workers="):
+                places(nobody)
+        for wrong in ("one", [], {"slots": "two"}, 3):
+            with pytest.raises(
+                InvalidParameterError, match=r"run_on_cluster\(workers=\.\.\.\) must be a list of names"
+            ):
+                places(wrong)
+
+
+@pytest.mark.parametrize("given", ["get_client", "worker_client"])
+def test_a_task_that_names_its_client_trains(client: Client, given: str) -> None:
+    """A task on a worker with one thread leaves it to the ranks, whatever client it uses, and its rows reach them."""
+    X, y = np.random.default_rng(0).normal(size=(30_000, 8)), np.arange(30_000) % 2
+
+    def task() -> Any:
+        with worker_client() if given == "worker_client" else nullcontext(get_client()) as inner:
+            return SGDClassifier(client=inner, max_iter=1, tol=None, random_state=0).fit(X, y).coef_
+
+    there = client.submit(task, pure=False).result(60.0)
+    here = SGDClassifier(client=client, max_iter=1, tol=None, random_state=0).fit(X, y).coef_
+    assert there.tobytes() == here.tobytes()
 
 
 def _hide() -> None:
@@ -306,15 +379,6 @@ def _hide() -> None:
 
     sys.modules["hidden dsgd"] = sys.modules.pop("dsgd.runtime.worker.member", None)  # type: ignore[assignment]
     sys.modules["dsgd.runtime.worker.member"] = None  # type: ignore[assignment]
-
-
-def _show() -> None:
-    import sys
-
-    hidden = sys.modules.pop("hidden dsgd")
-    del sys.modules["dsgd.runtime.worker.member"]
-    if hidden is not None:
-        sys.modules["dsgd.runtime.worker.member"] = hidden
 
 
 def test_a_leased_worker_is_not_scaled_away(cluster: LocalCluster, client: Client) -> None:

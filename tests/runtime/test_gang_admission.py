@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import dask
 import pytest
@@ -20,8 +19,7 @@ import gang_programs as programs
 from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
-from dsgd.runtime.gang.plugins import register
-from dsgd.runtime.gang.versions import check_versions
+from dsgd.runtime.gang.versions import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
@@ -117,7 +115,7 @@ def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client:
     wait_until(lambda: waiting.place != 1)
     before = client.run_on_scheduler(_leases)
     assert set(before) == {"workers", "jobs"}
-    register(client)
+    prepare_scheduler(client, 20.0)
     assert client.run_on_scheduler(_leases) == before
     client.run_on_scheduler(_register_once_more)
     assert client.run_on_scheduler(_leases) == before
@@ -140,7 +138,7 @@ async def _register_once_more(dask_scheduler: Any) -> None:
 
 def test_another_version_with_jobs_is_not_disturbed(client: Client) -> None:
     """While jobs of another version hold workers a fit is refused with both versions; then it takes over."""
-    register(client)
+    prepare_scheduler(client, 20.0)
     client.run_on_scheduler(_become_old)
     with pytest.raises(
         VersionMismatchError, match=rf"client has dsgd {__version__}, but 1 job\(s\) of dsgd 0\.0\.1 hold"
@@ -167,22 +165,27 @@ def _end_old(dask_scheduler: Any) -> None:
 
 
 def test_workers_are_asked_for_their_versions_once() -> None:
-    """A cluster that was found right answers in one message; a worker that joins is asked, and only that one."""
+    """The scheduler asks a worker that has joined, and only that one, whichever clients have jobs."""
     with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
-        with patch.object(client, "run", wraps=client.run) as asked:
-            plugins = check_versions(client)
-            assert not asked.called
-            assert {f"dsgd-gangs-{__version__}", f"dsgd-jobs-{__version__}"} <= plugins
-            known = set(client.nthreads())
+        asked: list[str] = []
+        for address, worker in zip(sorted(client.nthreads()), cluster.workers.values(), strict=True):
+            worker.handlers["plugin-add"] = _counted(worker.handlers["plugin-add"], asked, address)
+        with Client(cluster, set_as_default=False) as other:
+            for each in (client, other, client):
+                run_on_cluster(programs.add_up, [], client=each, pack=programs.keep)
+            assert sorted(asked) == sorted(client.nthreads())
             cluster.scale(3)
             wait_until(lambda: len(client.nthreads()) != 3, 60.0)
-            check_versions(client)
-            (newcomer,) = set(client.nthreads()) - known
-            assert asked.call_args.kwargs["workers"] == [newcomer]
-        with Client(cluster, set_as_default=False) as other, patch.object(other, "run", wraps=other.run) as asked:
-            check_versions(other)
-            assert len(asked.call_args.kwargs["workers"]) == 3
+            assert run_on_cluster(programs.add_up, [], client=other, pack=programs.keep).value[0] == 3
+            assert len(asked) == 2
+
+
+def _counted(handler: Any, asked: list[str], name: str) -> Any:
+    async def count(**message: Any) -> Any:
+        asked.append(name)
+        return await handler(**message)
+
+    return count
 
 
 def test_a_client_of_another_version_cannot_register(client: Client) -> None:

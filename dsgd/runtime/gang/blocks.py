@@ -98,7 +98,10 @@ class JobBlocks:
         """
         deadline = time.monotonic() + handle.timeout_s
         while True:
-            handle.client.sync(self._settled)
+            handle.cluster.wait(self._settled, "waiting for rows")
+            pending = [future.key for future in self.futures if future.status == "pending"]
+            if pending:
+                handle.cluster.check_silence("computing rows", keys=pending, limit="peer")
             survey = handle.survey([future.key for future in self.futures])
             lost = missing(survey)
             if not lost:

@@ -10,10 +10,10 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from distributed import Client, LocalCluster, get_worker, worker_client
+from distributed import Client, LocalCluster, get_worker, rejoin, secede, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 from dsgd.runtime.dask_internals import QUIET_HEARTBEATS, ask_scheduler, event_loop, open_client, stop_loop
@@ -28,6 +28,7 @@ __all__ = [
     "close_own_cluster",
     "connect_client",
     "guarded",
+    "out_of_pool",
     "owner_here",
     "require_cluster",
 ]
@@ -145,9 +146,9 @@ def close_own_cluster() -> None:
 def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
     """Give a client for the length of a ``with`` block: the one passed, the current one, or one of a new cluster.
 
-    Inside a Dask task this is the worker's client, and the task leaves the thread pool meanwhile, so that its thread is
-    free for the tasks that it starts. A cluster started with `n_workers` is closed at the end in any case; one without
-    is kept for later calls (`close_own_cluster`).
+    Inside a Dask task the default is the worker's client. The task leaves the thread pool meanwhile, whatever client it
+    uses, so that its thread is free for the tasks that it starts. A cluster started with `n_workers` is closed at the
+    end in any case; one without is kept for later calls (`close_own_cluster`).
 
     Parameters
     ----------
@@ -175,7 +176,8 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
         return
     found = client_of(client)
     if found is not None:
-        yield found
+        with out_of_pool():
+            yield found
     elif n_workers is None and threads_per_worker == 1:
         yield _own_cluster.client()
     else:
@@ -278,6 +280,20 @@ def require_cluster(client: Any) -> Client:
     if found is None:
         raise ClusterError("there is no Dask client: pass client=Client(...).")
     return found
+
+
+@contextmanager
+def out_of_pool() -> Iterator[None]:
+    """Leave the thread pool of the worker in a ``with`` block, where this is a task on one that is still in it.
+
+    Its thread would be missing for the tasks that it waits for.
+    """
+    with ExitStack() as stack:
+        # No task, one that has left already, or one without a thread of its own.
+        with suppress(ValueError, KeyError, AttributeError):
+            secede()
+            stack.callback(rejoin)
+        yield
 
 
 def _in_task() -> bool:

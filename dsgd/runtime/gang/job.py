@@ -17,17 +17,16 @@ from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
 from dsgd.runtime.gang.blocks import JobBlocks
-from dsgd.runtime.gang.client import require_cluster
+from dsgd.runtime.gang.client import out_of_pool, require_cluster
+from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.job_handle import JobHandle
-from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
-from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.sharing import priority_of
+from dsgd.runtime.sharing import Workers, check_workers, priority_of
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.tracing import carrier, span
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
@@ -83,6 +82,7 @@ def run_on_cluster(
     packed_as: PackedAs | None = None,
     title: str | None = None,
     priority: int | None = None,
+    workers: Workers = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
@@ -173,6 +173,10 @@ def run_on_cluster(
     priority : int or None, default None
         Jobs of a higher one get workers first; see :doc:`/deployment` for the order of those that have the same. None
         takes the setting ``dsgd.runtime.priority`` of Dask, else 0.
+    workers : sequence of str, mapping of str to float, or None, default None
+        The workers that ranks may run on: names, addresses or hosts, or amounts of resources that they have, as
+        ``{"GPU": 1}``; ranks count against these. None takes what ``dask.annotate(workers=..., resources=...)`` says,
+        else all workers that have this version of dsgd.
 
     Returns
     -------
@@ -182,9 +186,9 @@ def run_on_cluster(
     Raises
     ------
     VersionMismatchError
-        A worker, or the scheduler, has no dsgd or another version.
+        The scheduler, or every worker, has no dsgd or another version.
     ClusterError
-        The workers have too few threads, or the cluster uses TLS and `transport` does not encrypt.
+        No worker is meant, the workers have too few threads, or the cluster uses TLS and `transport` does not encrypt.
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
@@ -207,14 +211,15 @@ def run_on_cluster(
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface, integrity)
     wires.check_cluster(scheduler_address(client))
+    check_workers("run_on_cluster(workers=...)", workers)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
-        register(client, check_versions(client))
+        cluster = Cluster(client, limits, workers)
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    handle = JobHandle(client, limits, on_event, title, priority_of("run_on_cluster", priority))
+    handle = JobHandle(cluster, on_event, title, priority_of("run_on_cluster", priority))
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    with handle.lease.attended, working_for(handle.job_id), span("job", title=title):
+    with out_of_pool(), handle.lease.attended, working_for(handle.job_id), span("job", title=title):
         orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as, carrier())
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
@@ -308,6 +313,7 @@ def _train(
             workers=[member.worker.address],
             # The others could not reach a rank elsewhere; they know its worker from the plan.
             allow_other_workers=False,
+            resources=handle.cluster.resources or None,
             priority=_PRIORITY,
         )
         futures.append(future)

@@ -15,17 +15,17 @@ from dsgd.progress.callback import StopTraining
 from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.dask_internals import ask_scheduler, event_loop
 from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
+from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import MemberPlan, Plan
 from dsgd.runtime.progress import warn_user
 from dsgd.runtime.scheduler.jobs import JobLabel
 from dsgd.runtime.stragglers import straggler_text
-from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import as_error
 from dsgd.runtime.worker.member import recorded_stacks
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Future
 
 __all__ = ["JobHandle"]
 
@@ -52,10 +52,8 @@ class JobHandle:
 
     Parameters
     ----------
-    client : Client
-        Synchronous and connected.
-    limits : Timeouts
-        The limits of its waits, each as a number.
+    cluster : Cluster
+        The cluster, and the limits of its waits.
     on_event : callable or None
         Called in this thread with the events that rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job
         waits for its workers. Its errors stop the job; `StopTraining` asks the program to end early.
@@ -72,13 +70,12 @@ class JobHandle:
 
     def __init__(
         self,
-        client: Client,
-        limits: Timeouts,
+        cluster: Cluster,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         title: str = "",
         priority: int = 0,
     ) -> None:
-        self.client = client
+        self.cluster, self.client, limits = cluster, cluster.client, cluster.limits
         self._title, self._priority = title, priority
         self.job_id = uuid.uuid4().hex
         self.epoch = 0
@@ -94,7 +91,7 @@ class JobHandle:
         self._members: list[tuple[str, str, int]] = []
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
-        self.lease = Lease(event_loop(client), self._renew_lease, self._give_up, self._lease_s)
+        self.lease = Lease(event_loop(self.client), self._renew_lease, self._give_up, self._lease_s)
 
     def credentials(self, member: int) -> MemberCredentials:
         """Return the credentials that a member shows in its messages."""
@@ -102,8 +99,7 @@ class JobHandle:
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the running workers, and size and holders of the blocks with these keys."""
-        answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
-        return answer
+        return self.cluster.survey(keys)
 
     def admit(self, plan: Plan, *, patient: bool = True) -> bool:
         """Wait for the lease of all workers of the plan.
@@ -178,6 +174,7 @@ class JobHandle:
             The job failed; see `dsgd.runtime.worker.failures`.
         """
         idle_since, waiting_for = time.monotonic(), None
+        done_at: float | None = None
         missing: Sequence[MemberPlan]
         while True:
             work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + self._call_s)
@@ -187,6 +184,9 @@ class JobHandle:
                 return work.result()
             if status is None:
                 continue
+            if status["job_state"] == "done":
+                done_at = time.monotonic() if done_at is None else done_at
+                self._check_results(time.monotonic() - done_at)
             missing = stalled(status) if stalled is not None else ()
             culprit = missing[0] if missing else None
             if culprit is None or culprit != waiting_for:
@@ -399,6 +399,21 @@ class JobHandle:
             self._emit(event)
         if status["job_state"] in ("failed", "unknown"):
             self._raise(status)
+
+    def _check_results(self, waited_s: float) -> None:
+        """Raise if what ranks returned does not come: their workers send no heartbeats of ours any more."""
+        if waited_s > self.timeout_s:
+            raise GangTimeoutError(
+                f"all ranks have ended, but their results did not arrive within {self.timeout_s:g} s. Can the "
+                "scheduler and this process reach the workers?"
+            )
+        silent_s, worker, host = self.cluster.silence(keys=[future.key for future in self.futures])
+        if silent_s > self.hung_after_s:
+            places = [address for address, _, n in self._members for _ in range(n)]
+            text = f"its worker was not heard of for {silent_s:.1f} s"
+            place = {"rank": places.index(worker), "worker": worker, "host": host}
+            self.failure = {"kind": "hung", **place, "text": text, "pickled": b""}
+            raise as_error(self.failure)
 
     def _raise(self, status: Mapping[str, Any]) -> NoReturn:
         failure = status.get("failure") or status.get("why")

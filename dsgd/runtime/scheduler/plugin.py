@@ -11,7 +11,7 @@ another version replaces it only if it has no jobs, so that two queues never lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,8 @@ from dsgd.runtime.dask_internals import (
     departure,
     forget_replicas,
     has_dashboard,
+    needed_workers,
+    offers,
     pause_worker,
     plugins_of,
     remove_worker,
@@ -31,7 +33,8 @@ from dsgd.runtime.dask_internals import (
     state_of,
     tell_worker,
 )
-from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT
+from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT, WORKER_ANSWER
+from dsgd.runtime.scheduler.admission import Admission
 from dsgd.runtime.scheduler.fit_handlers import FitHandlers
 from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
@@ -41,6 +44,7 @@ from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+    from distributed.scheduler import WorkerState
 
 __all__ = ["LOG_TOPIC", "SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
 
@@ -84,13 +88,15 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
         self._aside: dict[str, float] = {}
+        self._pulses: dict[str, tuple[float, float]] = {}
         self._vigil = Vigil()
+        self.admission = Admission(scheduler)
         before = plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
             self._meetings, self.detached = before._meetings, before.detached
-            self._aside, self._vigil = before._aside, before._vigil
+            self._aside, self._vigil, self.admission = before._aside, before._vigil, before.admission
             self.registry.queue.most_workers = most_workers
             before._next_tick.cancel()
         self._tick()
@@ -98,6 +104,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             scheduler,
             {
                 "dsgd_survey": self.survey,
+                "dsgd_silence": self.silence,
                 "dsgd_set_aside": self.set_aside,
                 "dsgd_admit": self.admit,
                 "dsgd_watch": self.watch,
@@ -110,7 +117,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_finish": self.registry.finish,
                 **self.detached.calls(),
             },
-            {MEMBER_EVENT: self.member_event, MEMBER_END: self.member_end, HEARTBEAT: self.heartbeat},
+            {
+                MEMBER_EVENT: self.member_event,
+                MEMBER_END: self.member_end,
+                HEARTBEAT: self.heartbeat,
+                WORKER_ANSWER: self.admission.answer,
+            },
         )
         expose(self.registry, self.detached.fits)
         if has_dashboard(scheduler):
@@ -121,27 +133,71 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     # ---- asked by the client
 
-    async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+    async def survey(
+        self,
+        keys: Sequence[Any],
+        wait_s: float = 0.0,
+        names: Sequence[str] | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
         """Return the workers, and for each block its size, its holders, and whether it is still available.
 
-        Workers are those that run and, apart, those that Dask has paused because their memory is full; a gang has at
-        most so many of them as a user may hold (``most_workers``).
+        Workers are those that can run ranks and, apart, those of them that Dask has paused because their memory is
+        full; a gang has at most so many as a user may hold (``most_workers``). ``left_out`` says why others cannot.
 
         Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
         the first few.
+
+        Parameters
+        ----------
+        keys : sequence of str
+            The blocks.
+        wait_s : float, default 0.0
+            How long workers may take that are asked for the first time.
+        names : sequence of str or None, default None
+            Names, addresses or hosts of the workers that are meant; None means all.
+        resources : mapping of str to float or None, default None
+            What they must have.
         """
         for _ in range(_SETTLE_STEPS):
             if all(state_of(ws) != "init" for ws in self.scheduler.workers.values()):
                 break
             await asyncio.sleep(_SETTLE_STEP_S)
+        await self.admission.ask(wait_s)
         blocks = []
         for key in keys:
             task = self.scheduler.tasks.get(key)
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
             nbytes = max(task.nbytes, 0) if task is not None else 0
             blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
-        workers = {"workers": self._workers("running"), "paused": self._workers("paused")}
-        return {**workers, "blocks": blocks, "most_workers": self.registry.queue.most_workers}
+        meant = [ws for ws in self.scheduler.workers.values() if offers(ws, names, resources or {})]
+        refused = self.admission.refused
+        return {
+            "workers": self._workers(meant, "running"),
+            "paused": self._workers(meant, "paused"),
+            "left_out": {ws.address: refused[ws.address] for ws in meant if ws.address in refused},
+            "n_meant": len(meant),
+            "blocks": blocks,
+            "most_workers": self.registry.queue.most_workers,
+        }
+
+    def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:
+        """Return for how long a worker that a client waits for was not heard of: seconds, address and host.
+
+        By Dask's own heartbeats, which every worker sends. They are looked at when this is called: clients that wait
+        call it about every second.
+
+        Parameters
+        ----------
+        workers : sequence of str
+            Workers that are waited for.
+        keys : sequence of str
+            Keys that are waited for; any of those that hold one of them, or of what it depends on, will do.
+        """
+        waits = [[address] for address in workers] + needed_workers(self.scheduler, keys)
+        silences = [min((self._silence_s(address), address) for address in any_of) for any_of in waits]
+        silence_s, worker = max(silences, default=(0.0, ""))
+        return silence_s, worker, self.scheduler.workers[worker].host if worker in self.scheduler.workers else ""
 
     def admit(
         self,
@@ -161,7 +217,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if barred:
             self.registry.abort(job_id, barred)
         for worker, *_ in members:
-            if worker not in self.scheduler.workers:
+            # Gone since it was planned with, or another process with its address, which knows no orders.
+            if worker not in self.admission.ready:
                 self.registry.worker_left(worker)
         if client not in self.scheduler.clients:
             self.registry.client_left(client)
@@ -244,6 +301,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         how = departure(stimulus_id)
         self._heard.pop(worker, None)
         self._aside.pop(worker, None)
+        self._pulses.pop(worker, None)
+        self.admission.forget(worker)
         self.registry.worker_left(worker, how)
         self.detached.fits.worker_left(worker, how)
 
@@ -270,11 +329,24 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """End all waits when the scheduler closes."""
         self.registry.stop_all("the scheduler is closing")
         withdraw(self.registry)
+        self.admission.close()
         self._next_tick.cancel()
 
     # ---- inside
 
-    def _workers(self, state: str) -> list[dict[str, Any]]:
+    def _silence_s(self, worker: str) -> float:
+        """Return for how long a worker was not heard of; one that has left is silent no more."""
+        ws = self.scheduler.workers.get(worker)
+        if ws is None:
+            return 0.0
+        # Its own clock, and that of the wall, may be set; when its heartbeat changed is measured here.
+        seen, at = self._pulses.get(worker, (None, 0.0))
+        if seen != ws.last_seen:
+            at = monotonic()
+            self._pulses[worker] = ws.last_seen, at
+        return self._vigil.silence_s(at)
+
+    def _workers(self, meant: Sequence[WorkerState], state: str) -> list[dict[str, Any]]:
         return [
             {
                 "address": ws.address,
@@ -285,8 +357,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "memory_used": ws.memory.optimistic,
                 "busy": ws.address in self.registry.leases,
             }
-            for ws in self.scheduler.workers.values()
-            if state_of(ws) == state
+            for ws in meant
+            if state_of(ws) == state and ws.address in self.admission.ready
         ]
 
     def _give_way(self, scheduler: Scheduler) -> None:

@@ -1,0 +1,347 @@
+"""A cluster as jobs use it: the workers that can run ranks, and calls that all have a deadline.
+
+Problem: most calls of a Dask client wait without end where a worker is stopped, or cut off, but still connected. And a
+cluster may have workers for other purposes, without dsgd.
+
+Method: every call waits in slices of a second, after each of which the scheduler is asked for how long the workers that
+matter were not heard of. The wait ends with an error once that is too long. Calls run on the event loop of the client
+and outside the context of the caller. If that is a task on a worker, Dask would otherwise keep what it is asked to send
+there, as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from distributed import CancelledError
+
+from dsgd.errors import (
+    ClusterError,
+    ClusterUnreachableError,
+    GangTimeoutError,
+    VersionMismatchError,
+)
+from dsgd.runtime.dask_internals import blocked_call, event_loop
+from dsgd.runtime.gang.client import call_scheduler
+from dsgd.runtime.gang.versions import prepare_scheduler, refused_call, wanted_text
+from dsgd.runtime.progress import warn_user
+from dsgd.runtime.sharing import Workers, check_workers, meant_workers
+from dsgd.runtime.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["Cluster"]
+
+T = TypeVar("T")
+
+_LOOK_S: Final = 1.0
+# How long Dask looks for a worker that takes what it is sent: one that has left or is paused takes nothing.
+_TAKE_S: Final = 3.0
+#: For each client, the workers that it was told cannot run ranks.
+_TOLD: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+
+
+class Cluster:
+    """A cluster whose scheduler takes jobs, and those of its workers that can run ranks.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Synchronous and connected.
+    timeouts : Timeouts or None, default None
+        How long its calls wait.
+    workers : sequence of str, mapping of str to float, or None, default None
+        The workers that are meant: names, addresses or hosts, or the resources that they have. None takes what
+        ``dask.annotate(workers=..., resources=...)`` says, else all.
+
+    Attributes
+    ----------
+    threads : dict of str to int
+        Threads of the workers that can run ranks, as last seen.
+    only : list of str or None
+        Their addresses, for calls of Dask; None if all workers of the cluster are meant and can.
+
+    Raises
+    ------
+    VersionMismatchError
+        The scheduler, or all workers, have no dsgd or another version.
+    ClusterError
+        No worker is meant, or the cluster takes no code from clients.
+    GangTimeoutError
+        No worker answers.
+    ClusterUnreachableError
+        The scheduler does not answer.
+    """
+
+    def __init__(self, client: Client, timeouts: Timeouts | None = None, workers: Workers = None) -> None:
+        check_workers("workers=...", workers)
+        self.client = client
+        self.limits = (timeouts or Timeouts()).settled()
+        self._names, self.resources = meant_workers(workers)
+        self.threads: dict[str, int] = {}
+        self.only: list[str] | None = None
+        prepare_scheduler(client, self.limits.seconds("scheduler"))
+        self._check(self.survey([]))
+        self._turn = itertools.cycle(sorted(self.threads))
+
+    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return the workers, and size and holders of blocks with these keys; see `GangSchedulerPlugin.survey`."""
+        patience_s = self.limits.seconds("hung")
+        found: dict[str, Any] = call_scheduler(
+            self.client,
+            "dsgd_survey",
+            patience_s + self.limits.seconds("scheduler"),
+            keys=list(keys),
+            wait_s=patience_s,
+            names=self._names,
+            resources=self.resources,
+        )
+        usable = [*found["workers"], *found["paused"]]
+        self.threads = {worker["address"]: worker["nthreads"] for worker in found["workers"]}
+        is_whole = self._names is None and not self.resources and len(usable) == found["n_meant"]
+        self.only = None if is_whole else [worker["address"] for worker in usable]
+        self._tell(found["left_out"])
+        return found
+
+    def _check(self, found: Mapping[str, Any]) -> None:
+        """Raise if there are workers, and none of them can run ranks."""
+        left_out = found["left_out"]
+        if found["workers"] or found["paused"]:
+            return
+        if not found["n_meant"]:
+            if self._names is not None or self.resources:
+                raise ClusterError(
+                    f"no worker of the cluster is meant by workers={self._names or self.resources!r}: these are names, "
+                    "addresses or hosts of workers, or resources that they were started with."
+                )
+            return  # a plan says what is missing
+        for problem in left_out.values():
+            blocked = blocked_call(Exception(problem))
+            if blocked is not None:
+                raise refused_call(blocked)
+        if left_out:
+            each = "; ".join(f"worker {address} {problem}" for address, problem in sorted(left_out.items()))
+            raise VersionMismatchError(wanted_text(each))
+        raise GangTimeoutError(
+            f"none of the {found['n_meant']} workers has answered within {self.limits.seconds('hung'):g} s: they are "
+            "stopped, cut off or busy. See timeouts=Timeouts(hung=...)."
+        )
+
+    def _tell(self, left_out: Mapping[str, str]) -> None:
+        """Warn of workers that cannot run ranks, once."""
+        told = _TOLD.setdefault(self.client, set())
+        new = {address: problem for address, problem in left_out.items() if address not in told}
+        told.update(new)
+        if new and self.threads:
+            which = "; ".join(f"worker {address} {problem}" for address, problem in sorted(new.items()))
+            warn_user(f"{which}: left out, as it cannot run ranks. The fit uses the other workers.", RuntimeWarning)
+
+    # ---- calls
+
+    def wait(
+        self,
+        make: Callable[[], Awaitable[T]],
+        doing: str,
+        *,
+        workers: Sequence[str] = (),
+        pending: Callable[[], Sequence[Any]] = tuple,
+        limit: str = "hung",
+        at_most_s: float = float("inf"),
+    ) -> T:
+        """Wait for something on the cluster, as long as the workers that it needs are heard of.
+
+        Parameters
+        ----------
+        make : callable
+            Returns the awaitable; called on the event loop of the client.
+        doing : str
+            What is waited for, for the error.
+        workers : sequence of str
+            Workers that are needed.
+        pending : callable
+            Returns the keys that are still waited for.
+        limit : str, default "hung"
+            Which of the timeouts bounds the silence of a worker.
+        at_most_s : float, optional
+            How long to wait in all.
+
+        Raises
+        ------
+        GangTimeoutError
+            A worker was not heard of for too long, which is named, or all of it took too long.
+        ClusterUnreachableError
+            The scheduler does not answer any more.
+        """
+        deadline = time.monotonic() + at_most_s
+        # Without the context of the caller, which on a worker says that this is a task of it.
+        work = Context().run(asyncio.run_coroutine_threadsafe, _outcome(make), event_loop(self.client))
+        try:
+            while True:
+                try:
+                    value, error = work.result(_LOOK_S)
+                    break
+                except TimeoutError:
+                    pass
+                self.check_silence(doing, workers, pending(), limit)
+                if time.monotonic() >= deadline:
+                    raise GangTimeoutError(
+                        f"{doing}: not done after {at_most_s:g} s, though the workers are heard of. Can this process "
+                        "reach them? timeouts=Timeouts(peer=...) sets how long to wait."
+                    )
+        finally:
+            work.cancel()
+        if error is not None:
+            raise error
+        return value
+
+    def check_silence(
+        self, doing: str, workers: Sequence[str] = (), keys: Sequence[Any] = (), limit: str = "hung"
+    ) -> None:
+        """Raise `GangTimeoutError` if a worker that is needed, for itself or for some keys, is silent for too long."""
+        silent_s, worker, host = self.silence(workers, keys)
+        if silent_s > self.limits.seconds(limit):
+            raise GangTimeoutError(
+                f"{doing}: worker {worker} (host {host}) was not heard of for {silent_s:.0f} s. It is stopped, cut "
+                "off, or busy in code that holds the interpreter lock. "
+                f"timeouts=Timeouts({limit}=...) sets how long to wait."
+            )
+
+    def silence(self, workers: Sequence[str] = (), keys: Sequence[Any] = ()) -> tuple[float, str, str]:
+        """Return for how long one that is needed was not heard of; see `GangSchedulerPlugin.silence`."""
+        call_s = self.limits.seconds("scheduler")
+        silent_s, worker, host = call_scheduler(
+            self.client, "dsgd_silence", call_s, workers=list(workers), keys=list(keys)
+        )
+        return float(silent_s), str(worker), str(host)
+
+    def run(self, function: Callable[..., Any], *args: Any, workers: Sequence[str] | None = None) -> dict[str, Any]:
+        """Call a function on workers, by default on all that can run ranks; answers that are errors come as such."""
+        where = list(self.threads) if workers is None else list(workers)
+
+        def call() -> Awaitable[dict[str, Any]]:
+            answers: Awaitable[dict[str, Any]] = self.client.run(function, *args, workers=where, on_error="return")
+            return answers
+
+        return self.wait(call, f"asking workers ({function.__name__})", workers=where) if where else {}
+
+    def submit(
+        self, function: Callable[..., Any], *args: Any, workers: Sequence[str] | None = None, **options: Any
+    ) -> Future:
+        """Submit a task, to these workers or to any that can run ranks."""
+        where = self.only if workers is None else list(workers)
+        future: Future = self.client.submit(function, *args, workers=where, pure=False, **options)
+        return future
+
+    def map(self, function: Callable[..., Any], *values: Sequence[Any], **options: Any) -> list[Future]:
+        """Submit a task for each of some values, to workers that can run ranks."""
+        futures: list[Future] = self.client.map(function, *values, workers=self.only, pure=False, **options)
+        return futures
+
+    def compute(self, values: Sequence[Any]) -> list[Future]:
+        """Compute delayed values on workers that can run ranks."""
+        futures: list[Future] = self.client.compute(list(values), workers=self.only)
+        return futures
+
+    def scatter(self, values: Sequence[Any], workers: Sequence[Sequence[str]]) -> list[Any]:
+        """Send objects to workers at the same time, as each takes round trips.
+
+        Parameters
+        ----------
+        values : sequence of object
+            What to send.
+        workers : sequence of sequence of str
+            To which workers each may go; empty for one that is taken in turn.
+
+        Returns
+        -------
+        list of Future or OSError
+            What became of each: its future, or why no worker could take it.
+        """
+        # A cluster in this process or on this host is reachable; through a gateway or proxy only the scheduler is.
+        direct = not type(self.client.cluster).__name__.startswith("Gateway")
+
+        async def send(value: Any, home: list[str]) -> Any:
+            # Keys by content would cost a pass over all rows, and equal blocks would share one.
+            sent = await self.client.scatter([value], workers=home, direct=direct, hash=False, timeout=_TAKE_S)
+            return sent[0]
+
+        async def send_all() -> list[Any]:
+            sends = (send(value, home) for value, home in zip(values, workers, strict=True))
+            return await asyncio.gather(*sends, return_exceptions=True)
+
+        workers = [list(home) or [next(self._turn)] for home in workers]
+        everywhere = sorted({address for home in workers for address in home})
+        found = self.wait(send_all, "handing rows to workers", workers=everywhere) if values else []
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, OSError):
+                raise each
+        return found
+
+    def settle(self, futures: Sequence[Future], doing: str, limit: str = "hung") -> None:
+        """Wait until futures are done, successfully or not."""
+
+        # Not distributed.wait, which raises if one was cancelled.
+        async def settled() -> None:
+            await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
+
+        self.wait(settled, doing, pending=_pending(futures), limit=limit)
+
+    def gather(self, futures: Sequence[Future], doing: str, limit: str = "hung") -> list[Any]:
+        """Return the results of futures.
+
+        Raises
+        ------
+        ClusterError
+            The cluster gave up computing them.
+        Exception
+            What a task has raised.
+        """
+
+        async def gathered() -> list[Any]:
+            values: list[Any] = await self.client.gather(list(futures))
+            return values
+
+        self.settle(futures, doing, limit)
+        keys = [future.key for future in futures]
+        try:
+            # They are there: what is left is to bring them here.
+            return self.wait(gathered, doing, pending=lambda: keys, at_most_s=self.limits.seconds("peer"))
+        except (CancelledError, asyncio.CancelledError) as error:
+            if self.client.status != "running":
+                raise ClusterUnreachableError(
+                    f"the scheduler of {self.client!r} does not answer any more: {error}"
+                ) from error
+            raise ClusterError(
+                f"the cluster gave up {doing} ({error}): it was restarted, or a user or another program cancelled it. "
+                "Load the data again."
+            ) from error
+
+    def ask(self, op: Callable[[], Awaitable[T]]) -> T:
+        """Call the scheduler through the client; as long as a call may take."""
+
+        async def call() -> T:
+            return await asyncio.wait_for(op(), self.limits.seconds("scheduler"))
+
+        try:
+            return self.wait(call, "asking the scheduler")
+        except TimeoutError as error:
+            raise ClusterUnreachableError(f"the scheduler of {self.client!r} does not answer any more.") from error
+
+
+def _pending(futures: Sequence[Future]) -> Callable[[], list[Any]]:
+    return lambda: [future.key for future in futures if not future.done()]
+
+
+async def _outcome(make: Callable[[], Awaitable[T]]) -> tuple[Any, BaseException | None]:
+    """Return the value or the error: a loop takes errors about cancelled futures for its own."""
+    try:
+        return await make(), None
+    except BaseException as error:
+        return None, error
