@@ -358,14 +358,15 @@ def make_installer(wanted: Mapping[str, str], op: str) -> Any:
 
     # A nested class is pickled by value, so it also arrives where dsgd is not installed.
     class Installer(WorkerPlugin):
-        def setup(self, worker: Any) -> None:
+        async def setup(self, worker: Any) -> None:
+            import asyncio
             import importlib
 
             (name,) = [name for name, plugin in worker.plugins.items() if plugin is self]
             del worker.plugins[name]
             try:
-                # All that its ranks need, so that the first of them does not wait for it.
-                importlib.import_module("dsgd.runtime.worker.member")
+                # All that its ranks need, beside the event loop: it takes seconds.
+                await asyncio.to_thread(importlib.import_module, "dsgd.runtime.worker.member")
                 found = importlib.import_module("dsgd.runtime.versions").local_versions()
                 wrong = [f"{what} {found.get(what)}" for what, number in wanted.items() if found.get(what) != number]
                 problem = f"has {', '.join(wrong)}" if wrong else ""

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -19,15 +20,17 @@ from distributed import Client, LocalCluster
 
 import dsgd
 from dsgd import SGDClassifier
+from dsgd.comm.memory.segment import shared_folder
 from dsgd.errors import DsgdError
 from dsgd.runtime import Timeouts
 from gang_cluster import start_cluster, wait_until
+from shared_memory import shared_names
 
 LIMITS = Timeouts(hung=2.0, peer=4.0, scheduler=10.0)
 #: Longer than all limits together, and far below the minutes after which Dask gives up.
 AT_MOST_S = 40.0
 FAULTS = ["stop", "kill", "retire"]
-#: Calls that are repeated as long as a wait lasts: a fault at the first of them stands for all.
+#: ``DSGD_EVERY_CALL=1`` hurts every call of every fit in every way, in half an hour; else some of each kind.
 EVERYTHING = os.environ.get("DSGD_EVERY_CALL") == "1"
 
 rng = np.random.default_rng(0)
@@ -84,21 +87,29 @@ def calls(client: Client, heed: Callable[[str], None]) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:Client 'published-.*' desires key:UserWarning")  # Dask's own, of a killed worker
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("fit", [fit_arrays, fit_collection, fit_on_disk, fit_apart])
+@pytest.mark.parametrize(
+    ("fit", "fault"),
+    [(fit, fault) for fit in (fit_arrays, fit_collection, fit_on_disk, fit_apart) for fault in FAULTS]
+    if EVERYTHING
+    else [(fit_arrays, "stop"), (fit_collection, "stop"), (fit_on_disk, "kill"), (fit_apart, "kill")],
+)
 def test_no_call_waits_without_end(fit: Callable[[Client], None], fault: str) -> None:
     """Wherever a worker is stopped or killed, the fit goes on without it or ends with an error of ours, and soon."""
+    before = shared_names()
     with ExitStack() as stack:
         seen: list[str] = []
         cluster, client = started(stack, fit)
         with calls(client, seen.append):
             fit(client)
         firsts = sorted({op: k for k, op in reversed(list(enumerate(seen)))}.values())
-        places = range(len(seen)) if EVERYTHING else firsts[FAULTS.index(fault) :: len(FAULTS)]
+        places = range(len(seen)) if EVERYTHING else firsts[fault == "kill" :: 2]
         for place in places:
             if one_fault(cluster, client, fit, fault, seen[place], seen[:place].count(seen[place])):
                 stack.close()
                 cluster, client = started(stack, fit)
+    # Of a driver that was killed while it handed rows over: the next process would remove it, but not at once.
+    for name in shared_names() - before:
+        Path(shared_folder(), name).unlink()
 
 
 def started(stack: ExitStack, fit: Callable[[Client], None]) -> tuple[LocalCluster, Client]:

@@ -93,13 +93,14 @@ class Cluster:
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the workers, and size and holders of blocks with these keys; see `GangSchedulerPlugin.survey`."""
-        patience_s = self.limits.seconds("hung")
+        at_most_s = self.limits.seconds("peer")
         found: dict[str, Any] = call_scheduler(
             self.client,
             "dsgd_survey",
-            patience_s + self.limits.seconds("scheduler"),
+            at_most_s + self.limits.seconds("scheduler"),
             keys=list(keys),
-            wait_s=patience_s,
+            hung_s=self.limits.seconds("hung"),
+            at_most_s=at_most_s,
             names=self._names,
             resources=self.resources,
         )

@@ -13,7 +13,8 @@ that has no dsgd, or another version, keeps nothing of ours and is left out, wit
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import cloudpickle
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
+# How often to check whether a worker that is waited for is still heard of.
+_LOOK_S: Final = 0.25
+
 
 class Admission:
     """The workers of a scheduler that have been asked to run ranks.
@@ -34,6 +38,8 @@ class Admission:
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
+    silence_s : callable
+        Takes an address; returns for how long that worker was not heard of.
 
     Attributes
     ----------
@@ -43,25 +49,34 @@ class Admission:
         Why others cannot have it.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, silence_s: Callable[[str], float]) -> None:
+        self._scheduler, self._silence_s = scheduler, silence_s
         self.ready: set[str] = set()
         self.refused: dict[str, str] = {}
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._answers: dict[str, asyncio.Event] = {}
-        self._late: set[str] = set()
 
-    async def ask(self, wait_s: float) -> None:
-        """Install the plugin where it is missing; wait up to `wait_s`, for a worker that does not answer only once."""
+    async def ask(self, hung_s: float, at_most_s: float) -> None:
+        """Install the plugin where it is missing, and wait for the answers.
+
+        Parameters
+        ----------
+        hung_s : float
+            A worker that was not heard of for so long is not waited for.
+        at_most_s : float
+            How long to wait. To load dsgd takes a second, and several on a machine with other load.
+        """
         for address, worker in list(self._scheduler.workers.items()):
             if address in self.ready or address in self.refused or state_of(worker) not in ("running", "paused"):
                 continue
             if address not in self._asked:
                 self._asked[address] = asyncio.create_task(self._install(address))
-        waits = {task for address, task in self._asked.items() if address not in self._late}
-        if waits:
-            _, pending = await asyncio.wait(waits, timeout=wait_s)
-            self._late |= {address for address, task in self._asked.items() if task in pending}
+        deadline = asyncio.get_running_loop().time() + at_most_s
+        while asyncio.get_running_loop().time() < deadline:
+            waits = [task for address, task in self._asked.items() if self._silence_s(address) <= hung_s]
+            if not waits:
+                break
+            await asyncio.wait(waits, timeout=_LOOK_S)
 
     def answer(self, worker: str, problem: str) -> None:
         """Record what a worker says: that it is ready, or why it cannot be."""
@@ -77,7 +92,6 @@ class Admission:
     def forget(self, worker: str) -> None:
         """Forget a worker that left: another may come with its address."""
         self.ready.discard(worker)
-        self._late.discard(worker)
         self.refused.pop(worker, None)
         task = self._asked.pop(worker, None)
         if task is not None:
@@ -102,7 +116,6 @@ class Admission:
             if self._answers.get(worker) is answered:
                 del self._answers[worker]
                 self._asked.pop(worker, None)
-                self._late.discard(worker)
 
 
 def _installer() -> bytes:

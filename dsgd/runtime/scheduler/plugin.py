@@ -90,7 +90,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._aside: dict[str, float] = {}
         self._pulses: dict[str, tuple[float, float]] = {}
         self._vigil = Vigil()
-        self.admission = Admission(scheduler)
+        self.admission = Admission(scheduler, self._silence_s)
         before = plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
@@ -136,7 +136,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def survey(
         self,
         keys: Sequence[Any],
-        wait_s: float = 0.0,
+        hung_s: float = 0.0,
+        at_most_s: float = 0.0,
         names: Sequence[str] | None = None,
         resources: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
@@ -152,8 +153,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         ----------
         keys : sequence of str
             The blocks.
-        wait_s : float, default 0.0
-            How long workers may take that are asked for the first time.
+        hung_s, at_most_s : float, default 0.0
+            How long to wait for workers that are asked for the first time; see `Admission.ask`.
         names : sequence of str or None, default None
             Names, addresses or hosts of the workers that are meant; None means all.
         resources : mapping of str to float or None, default None
@@ -163,7 +164,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             if all(state_of(ws) != "init" for ws in self.scheduler.workers.values()):
                 break
             await asyncio.sleep(_SETTLE_STEP_S)
-        await self.admission.ask(wait_s)
+        await self.admission.ask(hung_s, at_most_s)
         blocks = []
         for key in keys:
             task = self.scheduler.tasks.get(key)
