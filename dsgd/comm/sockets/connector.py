@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import platform
 import socket
 import ssl
 import time
@@ -32,6 +33,7 @@ _FILTERED_S: Final = 0.5
 # every connection and then close it.
 _N_TRIES: Final = 3
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE)
+_UNREACHABLE: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 _OPEN_FILES: Final = Path("/proc/self/fd")
 # What a process needs beside its connections for a moment: segments, local sockets, a file of kernels.
 _SPARE_FILES: Final = 16
@@ -140,12 +142,28 @@ class Connector:
             return self._through_worker(peer, f"{address} (through its worker)", deadline)
         except TimeoutError as error:
             raise GangTimeoutError(
-                f"rank {rank} could not join {who} within {deadline.limit_s:g} s: it does not answer."
+                f"rank {rank} on {platform.node()} could not connect to {who} within {deadline.limit_s:g} s: it does "
+                f"not answer. {self._advice}"
             ) from error
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise ClusterError(no_room(f"rank {rank} cannot connect to {who}: {error.strerror}")) from error
-            raise AbortedError(f"{who} went away while rank {rank} joined it: {error}.") from error
+            # Only a peer that was there is known to have gone.
+            advice = f" If it never was reached from {platform.node()}: {self._advice}" * (error.errno in _UNREACHABLE)
+            raise AbortedError(f"{who} went away while rank {rank} joined it: {error}.{advice}") from error
+
+    @property
+    def _advice(self) -> str:
+        """What may help where two ranks cannot connect."""
+        asks = (
+            "Is there a firewall between the two? Ranks listen on any port, or on those that ports=... or the setting "
+            "dsgd.comm.ports of Dask allows"
+        )
+        if self._detour is None:
+            return f'{asks}; transport="auto" or "rpc" goes through the ports of their workers instead.'
+        return (
+            f"{asks}. The ports of their workers cannot be reached either, and each must be able to reach all others."
+        )
 
     def _direct(self, peer: int, address: str, deadline: Deadline) -> Link | None:
         """Connect to a peer and greet it; None if that cannot be and there is a detour."""

@@ -133,8 +133,8 @@ class JobBlocks:
             )
         try:
             self.futures[index] = self._reload(index)
-        except (KeyError, OSError) as problem:
-            # The worker that it was sent to has just left: Dask raises the error of its scheduler.
+        except (KeyError, OSError, ClusterError) as problem:
+            # The worker that it was sent to has just left, or there is none for a moment.
             if time.monotonic() >= deadline:
                 raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
             return False

@@ -86,10 +86,10 @@ class Cluster:
         self.limits = (timeouts or Timeouts()).settled()
         self._names, self.resources = meant_workers(workers)
         self.threads: dict[str, int] = {}
+        self._turns = itertools.count()
         self.only: list[str] | None = None
         prepare_scheduler(client, self.limits.seconds("scheduler"))
         self._check(self.survey([]))
-        self._turn = itertools.cycle(sorted(self.threads))
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the workers, and size and holders of blocks with these keys; see `GangSchedulerPlugin.survey`."""
@@ -258,7 +258,7 @@ class Cluster:
         values : sequence of object
             What to send.
         workers : sequence of sequence of str
-            To which workers each may go; empty for one that is taken in turn.
+            To which workers each may go; empty for any.
 
         Returns
         -------
@@ -277,7 +277,12 @@ class Cluster:
             sends = (send(value, home) for value, home in zip(values, workers, strict=True))
             return await asyncio.gather(*sends, return_exceptions=True)
 
-        workers = [list(home) or [next(self._turn)] for home in workers]
+        if not all(workers):
+            self.survey([])  # some may have left since
+            if not self.threads:
+                return [OSError("there are no workers")] * len(values)
+        anywhere = sorted(self.threads)
+        workers = [list(home) or [anywhere[next(self._turns) % len(anywhere)]] for home in workers]
         everywhere = sorted({address for home in workers for address in home})
         found = self.wait(send_all, "handing rows to workers", workers=everywhere) if values else []
         for each in found:
