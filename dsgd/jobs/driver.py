@@ -19,6 +19,7 @@ from dsgd.jobs.sending import packed, unpacked
 from dsgd.runtime.dask_internals import ask_scheduler, event_loop, open_client_beside
 from dsgd.runtime.gang.client import call_scheduler
 from dsgd.runtime.gang.lease import Lease
+from dsgd.runtime.logs import working_for
 from dsgd.runtime.scheduler.detached import failed_with, rows_of
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import pickled_error, unpickled_error
@@ -88,7 +89,7 @@ class _Driver:
         if not self._attempt:
             return FitOutcome(b"", failed_with("stopped", "the fit was over before its driver began", **self._place))
         lease = Lease(event_loop(self._client), self._renew, self._give_up, self._lease_s)
-        with lease.attended:
+        with lease.attended, working_for(self._fit_id):
             lease.begin()
             outcome = self._fit(data, n_futures)
             try:

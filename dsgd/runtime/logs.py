@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import logging
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-__all__ = ["JsonFormatter", "RankFilter", "Whereabouts", "whereabouts", "working_for"]
+__all__ = ["JsonFormatter", "RankFilter", "Whereabouts", "keep_log", "whereabouts", "working_for"]
+
+_FORMAT: Final = "%(asctime)s - %(name)s - %(levelname)s - job %(dsgd_job).8s, rank %(dsgd_rank)s - %(message)s"
 
 
 class Whereabouts(NamedTuple):
@@ -55,6 +58,30 @@ def working_for(job: str, formed: int = 0, rank: int | None = None) -> Iterator[
 def whereabouts() -> Whereabouts:
     """Return what this thread works for."""
     return _current.get()
+
+
+def keep_log() -> None:
+    """Let what dsgd logs in this process say when, how grave and for which job it is, unless somebody has chosen how.
+
+    Python would print bare messages. Warnings of threads that work for a job are logged, too: nobody reads what a
+    worker prints. Called in schedulers and workers; a second call changes nothing.
+    """
+    log = logging.getLogger("dsgd")
+    if log.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.addFilter(RankFilter())
+    log.addHandler(handler)
+    show = warnings.showwarning
+
+    def log_warning(message: Any, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+        if whereabouts().job:
+            log.getChild("warnings").warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
+        else:
+            show(message, category, filename, lineno, *rest)
+
+    warnings.showwarning = log_warning
 
 
 class RankFilter(logging.Filter):

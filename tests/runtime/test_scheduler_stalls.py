@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -99,3 +100,29 @@ def test_a_scheduler_that_sleeps_long_costs_no_fit(cluster: Cluster, stage: str)
 def _n_started(dask_scheduler: Any) -> int:
     plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
     return sum(len(job.started) for plugin in plugins for job in plugin.registry.jobs.values())
+
+
+def test_a_worker_that_is_always_late_is_not_hung(cluster: Cluster) -> None:
+    """On a machine with too much to do heartbeats come late: as late again, and somewhat later, ends no job."""
+    with cluster.observer() as client:
+        pid = next(iter(client.run(os.getpid).values()))
+
+        def starve() -> None:
+            for seconds in (1.2, 3.0):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(seconds)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(1.0)
+
+        starving = threading.Thread(target=starve)
+
+        def once(event: Mapping[str, Any]) -> None:
+            if "phase" not in event and not starving.ident:
+                starving.start()
+
+        result = run_on_cluster(
+            programs.spin, [], client=client, pack=programs.keep, args=(7.0,), hung_after_s=2.0, on_event=once
+        )
+        starving.join()
+        assert result.value > 0
+        assert_clean(client)

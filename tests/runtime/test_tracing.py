@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
+import subprocess
 import sys
 import threading
 import types
@@ -235,3 +237,26 @@ def test_the_real_opentelemetry_gets_the_same_spans() -> None:
     assert found["dsgd.train"].parent.span_id == found["dsgd.member"].context.span_id
     assert dict(found["dsgd.member"].attributes) == {"dsgd.job": "j", "dsgd.formed": 1, "dsgd.rank": 3}
     assert not found["dsgd.train"].status.is_ok
+
+
+def test_a_log_that_nobody_has_set_up_says_when_and_for_which_job() -> None:
+    """Lines of dsgd, and warnings of a thread that works for a job, have time, level and job; other warnings do not."""
+    script = """
+import logging, warnings
+from dsgd.runtime.logs import keep_log, working_for
+keep_log()
+keep_log()
+with working_for("0123456789", 0, 3):
+    logging.getLogger("dsgd.runtime").warning("slow")
+    warnings.warn("odd")
+warnings.warn("of others")
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    lines = found.stderr.splitlines()
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
+    assert re.fullmatch(rf"{when} - dsgd\.runtime - WARNING - job 01234567, rank 3 - slow", lines[0])
+    assert re.fullmatch(
+        rf"{when} - dsgd\.warnings - WARNING - job 01234567, rank 3 - UserWarning: odd \(<string>:\d\)", lines[1]
+    )
+    assert lines[2].startswith("<string>:")
+    assert len([line for line in lines if "slow" in line]) == 1

@@ -16,7 +16,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from distributed import CancelledError
@@ -200,7 +200,7 @@ class Cluster:
             work.cancel()
         if error is not None:
             raise error
-        return value
+        return cast(T, value)
 
     def check_silence(
         self, doing: str, workers: Sequence[str] = (), keys: Sequence[Any] = (), limit: str = "hung"
@@ -274,7 +274,7 @@ class Cluster:
             return sent[0]
 
         async def send_all() -> list[Any]:
-            sends = (send(value, home) for value, home in zip(values, workers, strict=True))
+            sends = (send(value, home) for value, home in zip(values, homes, strict=True))
             return await asyncio.gather(*sends, return_exceptions=True)
 
         if not all(workers):
@@ -282,8 +282,8 @@ class Cluster:
             if not self.threads:
                 return [OSError("there are no workers")] * len(values)
         anywhere = sorted(self.threads)
-        workers = [list(home) or [anywhere[next(self._turns) % len(anywhere)]] for home in workers]
-        everywhere = sorted({address for home in workers for address in home})
+        homes = [list(home) or [anywhere[next(self._turns) % len(anywhere)]] for home in workers]
+        everywhere = sorted({address for home in homes for address in home})
         found = self.wait(send_all, "handing rows to workers", workers=everywhere) if values else []
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, OSError):

@@ -33,6 +33,7 @@ from dsgd.runtime.dask_internals import (
     state_of,
     tell_worker,
 )
+from dsgd.runtime.logs import keep_log
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT, WORKER_ANSWER
 from dsgd.runtime.scheduler.admission import Admission
 from dsgd.runtime.scheduler.fit_handlers import FitHandlers
@@ -55,6 +56,8 @@ _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
+# Of the longest gap between heartbeats so far, after how many a worker may be hung.
+_TIMES_LATE: Final = 4.0
 # How often the scheduler checks jobs and workers.
 _TICK_S: Final = 0.5
 
@@ -79,6 +82,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         InvalidParameterError
             The configuration of the scheduler limits users to what is no number of workers.
         """
+        keep_log()
         self._give_way(scheduler)
         self.scheduler = scheduler
         most_workers = workers_per_user()
@@ -87,6 +91,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
+        self._gaps: dict[str, float] = {}
         self._aside: dict[str, float] = {}
         self._pulses: dict[str, tuple[float, float]] = {}
         self._vigil = Vigil()
@@ -94,7 +99,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         before = plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
-            self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
+            self.registry, self._changed = before.registry, before._changed
+            self._heard, self._gaps = before._heard, before._gaps
             self._meetings, self.detached = before._meetings, before.detached
             self._aside, self._vigil, self.admission = before._aside, before._vigil, before.admission
             self.registry.queue.most_workers = most_workers
@@ -292,6 +298,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def heartbeat(self, worker: str) -> None:
         """Record a heartbeat of the event loop of a worker."""
+        if worker in self._heard:
+            gap_s = self._vigil.silence_s(self._heard[worker])
+            self._gaps[worker] = max(gap_s, self._gaps.get(worker, 0.0))
         self._heard[worker] = monotonic()
         self._take_back(worker)
 
@@ -301,6 +310,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """Stop the job of a worker that left."""
         how = departure(stimulus_id)
         self._heard.pop(worker, None)
+        self._gaps.pop(worker, None)
         self._aside.pop(worker, None)
         self._pulses.pop(worker, None)
         self.admission.forget(worker)
@@ -388,12 +398,17 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
         Heartbeats come from the event loop of the worker, which keeps running beside a kernel of any length that has
         released the interpreter lock, as ours do. They are not Dask's own, which pause after the wall clock of a worker
-        was set back. Arrival times are measured here, by a monotonic clock.
+        was set back. Arrival times are measured here, by a monotonic clock. A worker whose heartbeats come late, since
+        its machine has more to do than it can, is given several times the longest gap between two of them.
         """
         # By the clock of the event loop: timers of tornado pause after the wall clock was set back.
         self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         self._vigil.look()
-        silences = self._silences()
+        silences = {
+            worker: silent_s
+            for worker, silent_s in self._silences().items()
+            if silent_s > _TIMES_LATE * self._gaps.get(worker, 0.0)
+        }
         for job_id in list(self.registry.jobs):
             self.registry.hear(job_id, silences)
         self.registry.expire(self._vigil.silence_s)
@@ -416,6 +431,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if tell_worker(self.scheduler, worker, {"op": JOB_ORDER, **message}) and message["action"] == "open":
             # Silence begins when heartbeats are asked for.
             self._heard[worker] = monotonic()
+            self._gaps.pop(worker, None)
 
     def _log(self, record: dict[str, Any]) -> None:
         self.scheduler.log_event(LOG_TOPIC, record)

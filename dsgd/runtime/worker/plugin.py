@@ -13,6 +13,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from dsgd.errors import ClusterError
 from dsgd.runtime.dask_internals import serve, ssl_context, tell_scheduler
+from dsgd.runtime.logs import keep_log
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER
 from dsgd.runtime.versions import LOADED_VERSION
 from dsgd.runtime.worker.metrics import expose, withdraw
@@ -35,6 +36,7 @@ class GangWorkerPlugin(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Take the handler into the worker."""
+        keep_log()
         self.worker = worker
         # Dask makes a context for each call and reads the certificates from disk for that. Its own connections keep
         # those that the worker has begun with, and so do ranks.
