@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final
 
 from numba import njit
-from numba.core import event
+from numba.core import config, event
 from numba.core.runtime.nrt import rtsys
 from numba.extending import register_jitable
 
@@ -26,8 +26,13 @@ __all__ = ["inlined", "kernel", "leaf_kernel", "part", "scalar"]
 # Numba would add a wrapper for C to every function, which takes a tenth of all compiling; nothing here asks for one.
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
-_compile = njit(cache=True, **_OPTIONS)
-_compile_leaf = njit(cache=True, _nrt=False, **_OPTIONS)
+if config.DISABLE_JIT:
+    # Kernels need intrinsics that Python has not: NUMBA_DISABLE_JIT is for the user's own code.
+    config.DISABLE_JIT = False
+    logging.getLogger("dsgd").warning(
+        "NUMBA_DISABLE_JIT is set: dsgd compiles its kernels nevertheless, and so is whatever is decorated from now on."
+    )
+
 _files = frozenset(Path(__file__).parent.glob("*.py"))
 
 #: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
@@ -103,7 +108,7 @@ event.register("numba:compile", _FirstUse())
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Return `function` compiled: cached on disk, without the interpreter lock, dividing as numpy does."""
-    return _with_stamp(_compile(function))
+    return _cached(function, _OPTIONS)
 
 
 def leaf_kernel(function: Callable[..., Any]) -> Any:
@@ -112,7 +117,25 @@ def leaf_kernel(function: Callable[..., Any]) -> Any:
     For a kernel that another one calls for every few rows: counting up and down, atomically, for each of a dozen
     arrays would take longer than a step. Numba refuses to compile it if it makes an array.
     """
-    return _with_stamp(_compile_leaf(function))
+    return _cached(function, {**_OPTIONS, "_nrt": False})
+
+
+def _cached(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Return a compiled function that is kept on disk, where there is a folder for it."""
+    try:
+        return _with_stamp(njit(cache=True, **options)(function))
+    except RuntimeError:
+        # Neither the folder of the package nor a cache of the user can be written to.
+        _say_once()
+        return njit(**options)(function)
+
+
+@cache
+def _say_once() -> None:
+    logging.getLogger("dsgd").warning(
+        "kernels of dsgd cannot be kept on disk, and every process compiles them again, which takes seconds: no folder "
+        "can be written to. Set NUMBA_CACHE_DIR to one that can."
+    )
 
 
 def _with_stamp(dispatcher: Any) -> Any:
@@ -121,9 +144,9 @@ def _with_stamp(dispatcher: Any) -> Any:
     Numba looks at the file of the kernel, but not at those of the functions that it calls. So the stamp here covers all
     files of this folder, and those of every compiled function that the kernel calls.
     """
-    cache = dispatcher._cache
-    cache.load_overload = _staged(_turns.loading(dispatcher, _without_registries(cache)))
-    cache.save_overload = _turns.saving(dispatcher, cache.save_overload)
+    kept = dispatcher._cache
+    kept.load_overload = _staged(_turns.loading(dispatcher, _without_registries(kept)))
+    kept.save_overload = _turns.saving(dispatcher, kept.save_overload)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
         files = sorted(_files | _files_called(dispatcher.py_func))

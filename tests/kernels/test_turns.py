@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,3 +75,34 @@ def test_a_kernel_that_cannot_be_compiled_ends_the_turn(tmp_path: Path) -> None:
     turns.leave(dispatcher)
     with (tmp_path / "dsgd-compiling.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(
+    ("setting", "script", "said"),
+    [
+        ({"NUMBA_DISABLE_JIT": "1"}, "", "NUMBA_DISABLE_JIT is set: dsgd compiles its kernels nevertheless"),
+        ({}, "caching.CompileResultCacheImpl._locator_classes = []", "cannot be kept on disk"),
+    ],
+    ids=["no compiler", "no folder"],
+)
+def test_kernels_run_where_nothing_is_kept_or_compiled(setting: dict[str, str], script: str, said: str) -> None:
+    """Without a folder that can be written to, and where Numba's compiler is off, kernels run; it is said once."""
+    code = f"""
+from numba.core import caching
+{script}
+import numpy as np
+from dsgd.kernels.jit import kernel, leaf_kernel
+
+for make in (kernel, leaf_kernel):
+    @make
+    def total(values):
+        return values.sum()
+
+    assert total(np.arange(4.0)) == 6.0
+    assert total.nopython_signatures
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | setting, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count(said) == 1
