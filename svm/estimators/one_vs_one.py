@@ -35,7 +35,7 @@ from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
 from dsgd.svm.kernel_solver.linear_start import has_linear_start
-from dsgd.svm.kernel_solver.merging import distribute
+from dsgd.svm.kernel_solver.merging import distribute, sums_by
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
@@ -445,7 +445,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 # LIBSVM's scores where there is nothing to learn.
                 scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
                 continue
-            solution = solve(np.bincount(place[kept], weights=upper[kept], minlength=n).astype(np.float64))
+            solution = solve(sums_by(place[kept], upper[kept], n))
             margin = _margin(solution)
             if margin > 0:
                 scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin

@@ -16,6 +16,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.svm.kernel_solver.members import add_members, advance, pick_worst
+from dsgd.svm.kernel_solver.problem import SUM_ROUNDING
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.exponential import exp_double
 
@@ -121,13 +122,36 @@ def _sort(points, weights, m):  # type: ignore[no-untyped-def]
 
 
 @part()
-def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: ignore[no-untyped-def]
-    """Set what is told of a solution: objective, duality gap and thresholds, as `conclude` computes them.
+def _settle(y, upper, alpha, group, n_groups, fixed):  # type: ignore[no-untyped-def]
+    """Put variables at their bounds where `dsgd.svm.kernel_solver.problem.settled` does; return whether any moved."""
+    has_moved, drift = False, -fixed
+    for k in range(alpha.shape[1]):
+        drift += y[0, k] * alpha[0, k]
+    for g in range(n_groups):
+        total, farthest = 0.0, 0.0
+        for k in range(alpha.shape[1]):
+            if group[0, k] == g:
+                total += alpha[0, k]
+                farthest = max(farthest, min(alpha[0, k], upper[0, k] - alpha[0, k]))
+        if 0.0 < farthest <= SUM_ROUNDING * total + abs(drift):
+            has_moved = True
+            for k in range(alpha.shape[1]):
+                if group[0, k] == g:
+                    alpha[0, k] = 0.0 if alpha[0, k] < upper[0, k] - alpha[0, k] else upper[0, k]
+    return has_moved
 
-    The best threshold is a weighted quantile of -f. Whose f is above the highest of I_low counts in full, whose f is
-    below the lowest of I_up not at all, so it lies between the two, and few have to be sorted.
+
+@part()
+def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  # type: ignore[no-untyped-def]
+    """Set what is told of a solution: gap, objective, duality gap and thresholds, as `conclude` computes them.
+
+    `fixed` is what y α has to sum to. The best threshold is a weighted quantile of -f. Whose f is above the highest of
+    I_low counts in full, whose f is below the lowest of I_up not at all, so it lies between the two, and few have to be
+    sorted.
     """
     n, objective, total = len(u), 0.0, 0.0
+    if _settle(y, upper, alpha, group, len(least), fixed):
+        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
     points, weights = np.empty(n), np.empty(n)
     for k in range(n):
         objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
@@ -222,8 +246,10 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
     slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
     # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
     members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
+    fixed = 0.0
     for k in range(n):
         c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
+        fixed += y[0, k] * alpha[0, k]
         if alpha[0, k] > 0.0:
             slot_of[k], members[held] = held, k
             held += 1
@@ -278,6 +304,6 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
         steps += made
     told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
     if status == PROVEN:
-        conclude_pair(u, c, y, p, upper, alpha, group, least, most, told)
+        conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
         if not np.isfinite(told[5]):
             told[0] = BROKEN

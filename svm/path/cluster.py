@@ -16,6 +16,7 @@ import numpy as np
 
 from dsgd.runtime.rank import Rank
 from dsgd.svm.distributed.kernel import RankRows, join_gang
+from dsgd.svm.kernel_solver.merging import sums_by
 from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.path.warm_starts import Link
@@ -81,7 +82,7 @@ class _Recorded:
         """Return which rows represent all, who represents each, and their summed weights."""
         first, owner = self._record.first, self._record.owner
         used = owner >= 0
-        return first, owner, np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+        return first, owner, sums_by(owner[used], weights[used], len(first))
 
     def make_kernel(
         self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool

@@ -218,6 +218,6 @@ def test_what_is_told_is_what_numpy_tells(seed, by_sign, n):
     want = conclude(dual, Kernel("rbf"), alpha, u, tol=1e-3, counts=Counts())
     least, most, told = np.empty(dual.n_groups), np.empty(dual.n_groups), np.zeros(7 + dual.n_groups)
     extremes(u, y * dual.p, y, upper, alpha, dual.group, least, most)
-    conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, told)
+    conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, float((y * alpha).sum()), told)
     np.testing.assert_allclose(told[4:6], [want.duality_gap, want.objective], rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(told[7:], want.thresholds, rtol=1e-10, atol=1e-10)
