@@ -41,7 +41,7 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_choice
+from dsgd.validation import check_bool, check_choice, weights_of_classes
 
 __all__ = ["AbstractKernelClassifier"]
 
@@ -191,28 +191,39 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         codes = np.asarray(target)
         if codes.dtype.kind not in "iu":
             codes = codes.astype(np.int64)
-        # The labels of all rows are only needed to count them.
-        labels = self.classes_[codes] if isinstance(self.class_weight, str) else self.classes_
-        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
-        self._check_weightless(codes[self.class_weight_[codes] * weights > 0])
-        self._train(X, codes, weights)
+        where = f"{type(self).__name__}(class_weight=...)"
+        is_balanced = isinstance(self.class_weight, str)
+        self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
+        codes = self._leave_out_classes(codes, weights)
+        if is_balanced:
+            labels = self.classes_[codes[codes < len(self.classes_)]]
+            self.class_weight_ = weights_of_classes(where, self.class_weight, self.classes_, labels=labels)
+        if not self.class_weight_.all():
+            raise InvalidParameterError(
+                f"{where} gives classes the weight zero: {self.classes_[self.class_weight_ == 0.0].tolist()}. Leave "
+                "their rows out."
+            )
+        self._train(X, np.minimum(codes, len(self.classes_) - 1), weights)
 
-    def _check_weightless(self, used: IntVector) -> None:
-        """Refuse classes that no row of weight is left of, by the codes of the rows that have weight."""
-        present = np.unique(used)
+    def _leave_out_classes(self, codes: IntVector, weights: FloatVector) -> IntVector:
+        """Forget classes of which no row has weight, as if their rows were not there; return codes of the others.
+
+        Rows of these have the number of classes as their code.
+        """
+        present = np.unique(codes[weights > 0])
         if len(present) == 1:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
             )
-        if len(present) < len(self.classes_):
-            lost = np.setdiff1d(np.arange(len(self.classes_)), present)
-            raise InvalidDataError(
-                f"Invalid input - all samples of the classes {self.classes_[lost]} have zero or negative weights. "
-                "Leave these classes out of X and y."
-            )
+        if len(present) == len(self.classes_):
+            return codes
+        numbers = np.full(len(self.classes_), len(present), dtype=codes.dtype)
+        numbers[present] = np.arange(len(present))
+        self.classes_, self.class_weight_ = self.classes_[present], self.class_weight_[present]
+        return numbers[codes]
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
-        X = self._deal_pairs(X)
+        X = self._deal_pairs(X, codes)
         bounds = self._bounds(codes, weights)
         first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
@@ -269,11 +280,11 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
         self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
 
-    def _deal_pairs(self, X: Any) -> Any:
+    def _deal_pairs(self, X: Any, codes: AnyArray) -> Any:
         """Return the rows that this rank trains on: all, as in a fit in one process, where pairs are dealt out."""
         if self._gang is None or self._answer is not None:
             return X
-        self._dealer = dealer_of(self._gang, X, self)
+        self._dealer = dealer_of(self._gang, X, self, codes)
         if self._dealer is not None:
             X, self._gang = self._gang.gather_rows(X), None
         return X

@@ -42,6 +42,8 @@ class PathRecord:
         Representatives of equal rows, and who represents each (`dsgd.svm.kernel_solver.merging`).
     target, weights : arrays, shape (n,)
         Class codes or targets; sample weights.
+    classes : array or None
+        What the codes stand for.
     ids : int64 array, shape (m,)
         The rows that have a coefficient at some point, ascending.
     rows : array or CSR matrix, shape (m, d)
@@ -54,12 +56,15 @@ class PathRecord:
     owner: IntVector
     target: FloatVector
     weights: FloatVector
+    classes: AnyArray | None
     ids: IntVector
     rows: Any
 
     def build(self, model: Any, gamma: int, answer: Callable[..., Solution]) -> Any:
         """Fit a model from known solutions, at the gamma of a number; `answer` has the solutions."""
         model._answer, model._gang = answer, _Recorded(self, self.kernels[gamma])
+        if self.classes is not None:  # a fit forgets those without weight
+            model.classes_ = self.classes
         model._fit_rows(self.rows, self.target, self.weights)
         del model._answer, model._gang
         model._warn_if_open(int(np.sum(model.n_iter_)))
@@ -130,8 +135,11 @@ def solve_path_on_rank(
         return found[0].solution
 
     model._answer = answer
+    classes = getattr(model, "classes_", None)
     for gamma in gammas:
         model.gamma = gamma
+        if classes is not None:
+            model.classes_ = classes
         chains.append({})
         model._fit_rows(data.X, gang.target, gang.weights)
         if not fitted:
@@ -141,7 +149,7 @@ def solve_path_on_rank(
     rows = gang.collect(data.X, ids)
     if not gang.leads:
         return None
-    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, ids, rows)
+    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, classes, ids, rows)
     return {**fitted, "_record": record}
 
 
