@@ -60,7 +60,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     ----------
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
-        never for the whole matrix at once. It gets rows that are not vectors, such as texts, all at once, as lists.
+        never for the whole matrix at once. It gets rows that are not vectors all at once: texts and other
+        objects as lists, matrices as one array.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
     elimination : str or dsgd.svm.Elimination, default "auto"

@@ -52,7 +52,7 @@ def test_wrong_weights_of_classes_are_named(model, weights):
 
 
 def test_a_class_of_weight_zero_is_as_in_liblinear_or_refused_by_name():
-    """LinearSVC trains without the losses of the class; where no machine follows, the error names class and parameter."""
+    """LinearSVC trains without the losses of the class; where no machine follows, an error names the class."""
     weights, two = {0: 0.0}, Y[:56]
     ours, theirs = PAIRS[2]
     ours, theirs = (clone(model).set_params(class_weight=weights).fit(X[:56], two) for model in (ours, theirs))
