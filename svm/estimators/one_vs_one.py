@@ -475,11 +475,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
         k = len(self.classes_)
         self._margins = np.array([_margin(solution) for solution in solutions])
-        if not (self._margins > 0).all():
-            raise InvalidDataError(
-                f"The margin between two classes is {self._margins.min():.3g}, so no decision function follows. Lower "
-                "nu, or scale the features with StandardScaler or MinMaxScaler."
-            )
+        for margin, solution in zip(self._margins.tolist(), solutions, strict=True):
+            if len(solution.thresholds) > 1 and not margin > solution.gap:
+                self._doubt_margin(margin, solution.gap)
+                break
         scale = np.ones((k - 1, k))
         for (a, b), margin in zip(pairs, self._margins, strict=True):
             scale[b - 1, a] = scale[a, b] = 1.0 / margin
@@ -491,6 +490,18 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         self._keep_coefs(coefs, -thresholds / self._margins, kernel)
         self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
+
+    def _doubt_margin(self, margin: float, gap: float) -> None:
+        """Refuse a margin that is not above zero; warn of one that is less than the gap."""
+        found = f"The margin between two classes is {margin:.3g}"
+        advice = "Raise nu, up to twice the share of the smaller class (a lower nu makes it smaller), or use SVC."
+        if not margin > 0.0:
+            raise InvalidDataError(f"{found}, so no decision function follows. {advice}")
+        text = f"{found}, below the gap of {gap:.3g}, and coefficients that are divided by it are not certain. {advice}"
+        if self._gang is not None or self._dealer is not None:
+            self._note = text
+        else:
+            warnings.warn(text, RuntimeWarning, stacklevel=8)
 
 
 def _margin(solution: Solution) -> float:
