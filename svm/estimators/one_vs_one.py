@@ -475,10 +475,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
         k = len(self.classes_)
         self._margins = np.array([_margin(solution) for solution in solutions])
-        for margin, solution in zip(self._margins.tolist(), solutions, strict=True):
-            if len(solution.thresholds) > 1 and not margin > solution.gap:
-                self._doubt_margin(margin, solution.gap)
-                break
+        found = zip(self._margins.tolist(), solutions, strict=True)
+        faint = [(margin, s.gap) for margin, s in found if len(s.thresholds) > 1 and not margin > s.gap]
+        if faint:
+            self._doubt_margin(*min(faint))
         scale = np.ones((k - 1, k))
         for (a, b), margin in zip(pairs, self._margins, strict=True):
             scale[b - 1, a] = scale[a, b] = 1.0 / margin
