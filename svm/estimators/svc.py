@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class SVC(AbstractKernelClassifier):
     >>> model.predict([[-0.8, -1.0]]).tolist(), model.converged_
     (['no'], True)
     """
+
+    _IS_PLAIN: ClassVar[bool] = True
 
     C: float = 1.0
     kernel: Any = "rbf"
