@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
-from dsgd.errors import InvalidParameterError
+from sklearn.utils import compute_class_weight
 
-__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number", "check_numbers"]
+from dsgd.errors import InvalidParameterError
+from dsgd.types import AnyArray
+
+__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number", "check_numbers", "weights_of_classes"]
 
 
 def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:
@@ -83,6 +86,49 @@ def check_number(
         raise InvalidParameterError(
             f"{where} must be {noun} in the range {left}{low:g}, {high:g}{right}. Got {value!r}."
         )
+
+
+def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any = None) -> AnyArray:
+    """Return the weight of each class, as scikit-learn finds it.
+
+    A dict may name classes that are not there, as in a fold without a rare class, if it names all that are.
+
+    Parameters
+    ----------
+    where : str
+        The parameter as the user wrote it.
+    given : object
+        What was got: a dict of weights, "balanced" or None.
+    classes : array, shape (n_classes,)
+        The labels, sorted.
+    labels : array, shape (n,), or None
+        The labels of all rows, which "balanced" counts; None refuses it.
+
+    Returns
+    -------
+    array of float64, shape (n_classes,)
+        The weights.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is neither, a weight is negative or not finite, or a dict names classes that are not there and not all that
+        are.
+    """
+    if isinstance(given, dict):
+        for label, weight in given.items():
+            check_number(f"{where} of {label!r}", weight, low=0, open_high=True)
+        unknown = [label for label in given if label not in classes.tolist()]
+        missing = [label for label in classes.tolist() if label not in given]
+        if unknown and missing:
+            raise InvalidParameterError(
+                f"{where} has weights of {unknown}, which are no labels of y. The classes, {missing}, are not in "
+                "class_weight: give each a weight, or leave the others out."
+            )
+    elif given is not None and (labels is None or not isinstance(given, str) or given != "balanced"):
+        raise InvalidParameterError(f"{where} must be a dict of weights by class, 'balanced' or None. Got {given!r}.")
+    weights: AnyArray = compute_class_weight(given, classes=classes, y=classes if labels is None else labels)
+    return weights
 
 
 def check_n_jobs(name: str, n_jobs: Any) -> None:

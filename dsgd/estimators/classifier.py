@@ -8,7 +8,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 import scipy.special
-from sklearn.utils import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,7 +24,7 @@ from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.inputs.scoring import classes_of
 from dsgd.local import CustomLoss, LearningRate, Objective
 from dsgd.types import AnyArray
-from dsgd.validation import check_number
+from dsgd.validation import weights_of_classes
 
 __all__ = ["SGDClassifier"]
 
@@ -347,14 +346,11 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         if self.class_weight is None:
             return np.ones(len(self.classes_))
         if isinstance(self.class_weight, dict):
-            for label, weight in self.class_weight.items():
-                check_number(f"{name} of {label!r}", weight, low=0)
             given = self.class_weight
             if self._is_growing:  # it may name classes that have yet to come
                 known = set(self.classes_.tolist())
                 given = {label: weight for label, weight in given.items() if label in known}
-            present: AnyArray = compute_class_weight(given, classes=self.classes_, y=self.classes_)
-            return present
+            return weights_of_classes(name, given, self.classes_)
         if not isinstance(self.class_weight, str) or self.class_weight != "balanced":
             raise InvalidParameterError(f"{name} must be a dict, 'balanced' or None. Got {self.class_weight!r}.")
         counts = np.zeros(len(self.classes_))

@@ -21,7 +21,7 @@ from dsgd.inputs.scoring import AbstractClusterClassifier, classes_of
 from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_number, weights_of_classes
 
 __all__ = ["LogisticRegression"]
 
@@ -259,19 +259,13 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     def _class_factors(self) -> FloatVector | None:
         """Return the weights of the classes; None for balanced ones, which the rows must say."""
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            return None
         where = "LogisticRegression(class_weight=...)"
-        if self.class_weight is None:
-            return np.ones(len(self.classes_))
-        if isinstance(self.class_weight, dict):
-            labels = self.classes_.tolist()
-            unknown = [label for label in self.class_weight if label not in labels]
-            if unknown:
-                raise InvalidParameterError(
-                    f"{where} names classes that are not in y: {unknown}. The classes are {labels}."
-                )
-            factors = np.array([float(self.class_weight.get(label, 1.0)) for label in labels])
-            if not (np.isfinite(factors) & (factors > 0.0)).all():
-                raise InvalidParameterError(f"{where} must be positive numbers. Got {self.class_weight!r}.")
-            return factors
-        check_choice(where, self.class_weight, ["balanced"])
-        return None
+        factors = weights_of_classes(where, self.class_weight, self.classes_)
+        if not factors.all():
+            raise InvalidParameterError(
+                f"{where} gives classes the weight zero: {self.classes_[factors == 0.0].tolist()}. Of a class without "
+                "weight no intercept is the best: leave its rows out."
+            )
+        return factors

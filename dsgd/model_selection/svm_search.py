@@ -143,20 +143,22 @@ class SVMSearchCV(AbstractSearchCV):
             No model can be trained on the rows of its fold, or one cannot and ``error_score="raise"``.
         """
         self._check_options()
-        (X, y, sample_weight), _ = take_tables(self.estimator, X, y, sample_weight, here=True)
-        _check_base(self.estimator, X)
+        _check_base(self.estimator)
         settings = self._settings()
         if not settings:
             raise InvalidParameterError("SVMSearchCV(param_grid=...) has no candidate.")
         candidates = [clone(self.estimator).set_params(**setting) for setting in settings]
         for candidate in candidates:
             candidate._check_parameters()
+        reader = next((each for each in candidates if callable(each.kernel)), self.estimator)
+        (X, y, sample_weight), _ = take_tables(reader, reader._as_rows(X), y, sample_weight, here=True)
+        _check_rows(X)
         self._scorers = self._own_scorers()
         splits = self._splits(X, y, groups)
         self.n_splits_ = len(splits)
         table = _Table(self, len(settings), len(splits))
         # Chains that share distances are solved together; others are more, and so easier to deal out.
-        chains = make_chains(candidates, settings, join=shares_distances(self.estimator, X) or self._has_gang)
+        chains = make_chains(candidates, settings, join=shares_distances(reader, X) or self._has_gang)
         rows, targets, weights = indexable(X, y, sample_weight)
         data = rows, column_or_1d(targets, warn=True), None if weights is None else np.asarray(weights)
         self._solve(data, chains, splits, table)
@@ -279,7 +281,7 @@ class _Table:
         }
 
 
-def _check_base(estimator: Any, X: Any) -> None:
+def _check_base(estimator: Any) -> None:
     """Raise where the search cannot train an estimator."""
     if not isinstance(estimator, SVC | SVR):
         raise InvalidParameterError(
@@ -291,6 +293,10 @@ def _check_base(estimator: Any, X: Any) -> None:
             f"SVMSearchCV writes no checkpoints: {type(estimator).__name__}(checkpoint=..., resume_from=...) does not "
             "go with it. Leave both out, and set them on an estimator of best_params_."
         )
+
+
+def _check_rows(X: Any) -> None:
+    """Raise where rows are elsewhere."""
     if is_distributed(X):
         raise InvalidDataError(
             f"SVMSearchCV takes folds of arrays of this process, X is a {type(X).__name__}: load it, or take "

@@ -89,7 +89,7 @@ def deal(costs: Sequence[float] | FloatVector, n_ranks: int) -> list[IntVector]:
     return [np.array(numbers, dtype=np.int64) for numbers in dealt]
 
 
-def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
+def dealer_of(gang: Gang, X: Any, model: Any, codes: AnyArray) -> Dealer | None:
     """Return what deals the pairs of a model out; None where all ranks had better solve one after the other.
 
     Pairs are dealt out if all are small, or none is large and ranks can share them well; and if the rows of all ranks
@@ -103,12 +103,14 @@ def dealer_of(gang: Gang, X: Any, model: Any) -> Dealer | None:
     X : array or CSR matrix, shape (n, d)
         The rows of this rank.
     model : AbstractKernelSVM
-        Not fitted, with ``classes_`` if it is a classifier.
+        Not fitted, with ``classes_``.
+    codes : int array, shape (n_total,)
+        The classes of the rows of all ranks.
     """
-    size, n_classes = gang.rank.size, len(getattr(model, "classes_", ()))
+    size, n_classes = gang.rank.size, len(model.classes_)
     if n_classes < 3 or model.solver != "block" or gang.progress.is_wanted:
         return None
-    counts = np.bincount(gang.target[gang.weights > 0], minlength=n_classes)
+    counts = np.bincount(codes[gang.weights > 0], minlength=n_classes)
     sizes = np.array([counts[a] + counts[b] for a, b in combinations(range(n_classes), 2)])
     costs = predict_costs(sizes)
     loads = [costs[numbers].sum() for numbers in deal(costs, size)]

@@ -358,7 +358,10 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
     model, gang = join_gang(rank, data, model, keeps=True)
     model._fit_rows(data.X, gang.target, gang.weights)
     gang.progress.close()
-    return {**model._fitted_state(), "_note": gang.progress.note_for_user} if gang.leads else None
+    if not gang.leads:
+        return None
+    notes = model.__dict__.pop("_note", ""), gang.progress.note_for_user
+    return {**model._fitted_state(), "_note": " ".join(note for note in notes if note)}
 
 
 def join_gang(rank: Rank, data: RankRows, model: Any, *, keeps: bool = False) -> tuple[Any, Gang]:

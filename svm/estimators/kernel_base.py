@@ -35,7 +35,7 @@ from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_solver.linear_start import has_linear_start, solve_from_weights
 from dsgd.svm.kernel_solver.merging import merge_rows
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Counts, Dual, Posed, Solution
+from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import places_of
@@ -60,7 +60,8 @@ class AbstractKernelSVM(AbstractKernelMachine):
     ----------
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
-        never for the whole matrix at once. It gets rows that are not vectors, such as texts, all at once, as lists.
+        never for the whole matrix at once. It gets rows that are not vectors all at once: texts and other
+        objects as lists, matrices as one array.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
     elimination : str or dsgd.svm.Elimination, default "auto"
@@ -324,14 +325,14 @@ class AbstractKernelSVM(AbstractKernelMachine):
         self.dual_objective_ = float(sum(s.objective for s in solutions))
         self.converged_ = all(s.converged for s in solutions)
         self.fit_status_ = int(not self.converged_)
-        total = sum((s.counts for s in solutions), Counts())
-        self.n_eliminated_ = total.n_eliminated
-        self.n_returned_ = total.n_returned
-        self.n_reconstructions_ = total.n_reconstructions
-        self.n_kernel_evaluations_ = total.n_evaluations
-        self.elimination_history_ = [s.counts.history for s in solutions]
+        counts = [s.counts for s in solutions]
+        self.n_eliminated_ = sum(each.n_eliminated for each in counts)
+        self.n_returned_ = sum(each.n_returned for each in counts)
+        self.n_reconstructions_ = sum(each.n_reconstructions for each in counts)
+        self.n_kernel_evaluations_ = sum(each.n_evaluations for each in counts)
+        self.elimination_history_ = [each.history for each in counts]
         if self._gang is None and self._dealer is None:  # a gang's client warns
-            self._warn_if_open(total.n_iter)
+            self._warn_if_open(sum(each.n_iter for each in counts))
 
     def _warn_if_open(self, n_iter: int) -> None:
         if not self.converged_:

@@ -36,7 +36,7 @@ from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice
+from dsgd.validation import check_choice, weights_of_classes
 
 __all__ = ["LinearSVC"]
 
@@ -80,7 +80,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         `random_state` is None.
     class_weight : dict, "balanced" or None, default None
         Factors of C by class. With more than two classes, they apply to the rows of an output's own class, as in
-        scikit-learn.
+        scikit-learn. "balanced" gives all classes the same total of sample weights.
     verbose : int, default 0
         Print solver, iterations and gap of every output.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
@@ -361,20 +361,6 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
     def _class_factors(self) -> FloatVector | str:
         """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""
-        if self.class_weight is None:
-            return np.ones(len(self.classes_))
-        if isinstance(self.class_weight, str):
-            check_choice("LinearSVC(class_weight=...)", self.class_weight, ["balanced"])
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             return self.class_weight
-        if not isinstance(self.class_weight, dict):
-            raise InvalidParameterError(
-                "LinearSVC(class_weight=...) must be a dict of factors by class, 'balanced' or None. "
-                f"Got {self.class_weight!r}."
-            )
-        labels = self.classes_.tolist()
-        unknown = [label for label in self.class_weight if label not in labels]
-        if unknown:
-            raise InvalidParameterError(
-                f"LinearSVC(class_weight=...) names classes that are not in y: {unknown}. The classes are {labels}."
-            )
-        return np.array([float(self.class_weight.get(label, 1.0)) for label in labels])
+        return weights_of_classes("LinearSVC(class_weight=...)", self.class_weight, self.classes_)

@@ -1,4 +1,4 @@
-"""Rows that are not vectors, such as texts, for kernel functions.
+"""Rows that are not vectors, such as texts or matrices, for kernel functions.
 
 Blocks of rows are for arrays. Of objects a kernel may want to see the whole set, and comparing them costs more than a
 matrix of their values holds; so the values of all pairs are computed once, and the machine is that of a given matrix.
@@ -23,7 +23,8 @@ def as_objects(X: Any) -> Any:
     """Return the rows that a callable kernel is given, as an array of objects if that is what they are, else X itself.
 
     Objects are the elements of a list, or of an array or series of one dimension, that are neither rows of numbers nor
-    blocks. Texts are objects here: a callable kernel takes no list of files.
+    blocks. Texts are objects here: a callable kernel takes no list of files. So are matrices, and arrays of more
+    dimensions, that one array holds: it stays as it is.
 
     Parameters
     ----------
@@ -38,8 +39,9 @@ def as_objects(X: Any) -> Any:
         if is_distributed(X):
             return X
         try:
-            if np.asarray(X).ndim > 1:
-                return X
+            together = np.asarray(X)
+            if together.ndim > 1:
+                return X if together.ndim == 2 else together
         except ValueError:  # of unequal lengths: objects
             pass
     rows = np.empty(len(X), dtype=object)
@@ -49,7 +51,7 @@ def as_objects(X: Any) -> Any:
 
 def are_objects(X: Any) -> bool:
     """Return whether X is what `as_objects` makes of objects."""
-    return isinstance(X, np.ndarray) and X.ndim == 1 and X.dtype == object
+    return isinstance(X, np.ndarray) and (X.ndim > 2 or (X.ndim == 1 and X.dtype == object))
 
 
 def compare(function: Callable[[Any, Any], Any], rows: AnyArray, others: AnyArray) -> FloatMatrix:
@@ -58,8 +60,8 @@ def compare(function: Callable[[Any, Any], Any], rows: AnyArray, others: AnyArra
     Parameters
     ----------
     function : callable
-        Takes two lists of objects.
-    rows, others : object arrays, shapes (n,) and (m,)
+        Takes two lists of objects, or two arrays of matrices.
+    rows, others : arrays, shapes (n,) and (m,), or (n, ...) and (m, ...)
         The objects.
 
     Raises
@@ -67,7 +69,7 @@ def compare(function: Callable[[Any, Any], Any], rows: AnyArray, others: AnyArra
     InvalidDataError
         The kernel returned another shape.
     """
-    values = function(list(rows), list(others))
+    values = function(*(list(some) if some.ndim == 1 else some for some in (rows, others)))
     values = np.asarray(values.toarray() if sp.issparse(values) else values, dtype=np.float64)
     if values.shape != (len(rows), len(others)):
         raise InvalidDataError(

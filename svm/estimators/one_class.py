@@ -131,7 +131,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         return np.asarray(self.score_samples(X) - self.offset_)
 
     def predict(self, X: Any) -> Any:
-        """Return 1 for rows inside the region and −1 for the others, shape (n,)."""
+        """Return 1 for rows inside the region and −1 for the others, those on its edge included, shape (n,)."""
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.int64)
-        return np.where(self.decision_function(X) >= 0, 1, -1)
+        return np.where(self.decision_function(X) > 0, 1, -1)

@@ -35,13 +35,13 @@ from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
 from dsgd.svm.kernel_solver.linear_start import has_linear_start
-from dsgd.svm.kernel_solver.merging import distribute
+from dsgd.svm.kernel_solver.merging import distribute, sums_by
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_choice
+from dsgd.validation import check_bool, check_choice, weights_of_classes
 
 __all__ = ["AbstractKernelClassifier"]
 
@@ -110,6 +110,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     class_weight: Any
     random_state: Any
 
+    #: Whether a dual has one sum, the linear term −1 and a start at zero, as those do that are solved many in a call.
+    _IS_PLAIN: ClassVar[bool] = False
     #: What LIBSVM says where rows of one class only have weight.
     _ONE_CLASS_LEFT: ClassVar[str] = "Invalid input - all samples with positive weights belong to the same class"
 
@@ -191,33 +193,45 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         codes = np.asarray(target)
         if codes.dtype.kind not in "iu":
             codes = codes.astype(np.int64)
-        # The labels of all rows are only needed to count them.
-        labels = self.classes_[codes] if isinstance(self.class_weight, str) else self.classes_
-        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
-        self._check_weightless(codes[self.class_weight_[codes] * weights > 0])
-        self._train(X, codes, weights)
+        where = f"{type(self).__name__}(class_weight=...)"
+        is_balanced = isinstance(self.class_weight, str)
+        self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
+        codes = self._leave_out_classes(codes, weights)
+        if is_balanced:
+            labels = self.classes_[codes[codes < len(self.classes_)]]
+            self.class_weight_ = weights_of_classes(where, self.class_weight, self.classes_, labels=labels)
+        if not self.class_weight_.all():
+            raise InvalidParameterError(
+                f"{where} gives classes the weight zero: {self.classes_[self.class_weight_ == 0.0].tolist()}. Leave "
+                "their rows out."
+            )
+        self._train(X, np.minimum(codes, len(self.classes_) - 1), weights)
 
-    def _check_weightless(self, used: IntVector) -> None:
-        """Refuse classes that no row of weight is left of, by the codes of the rows that have weight."""
-        present = np.unique(used)
+    def _leave_out_classes(self, codes: IntVector, weights: FloatVector) -> IntVector:
+        """Forget classes of which no row has weight, as if their rows were not there; return codes of the others.
+
+        Rows of these have the number of classes as their code.
+        """
+        present = np.unique(codes[weights > 0])
         if len(present) == 1:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
             )
-        if len(present) < len(self.classes_):
-            lost = np.setdiff1d(np.arange(len(self.classes_)), present)
-            raise InvalidDataError(
-                f"Invalid input - all samples of the classes {self.classes_[lost]} have zero or negative weights. "
-                "Leave these classes out of X and y."
-            )
+        if len(present) == len(self.classes_):
+            return codes
+        numbers = np.full(len(self.classes_), len(present), dtype=codes.dtype)
+        numbers[present] = np.arange(len(present))
+        self.classes_, self.class_weight_ = self.classes_[present], self.class_weight_[present]
+        return numbers[codes]
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
-        X = self._deal_pairs(X)
+        X = self._deal_pairs(X, codes)
         bounds = self._bounds(codes, weights)
         first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
+        both = np.array(pairs)
         table = _RowTable(codes, owner, bounds, weights, *self._hold_out(codes))
 
         def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> TrainedPair:
@@ -246,19 +260,25 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             solution = solve(upper_of)
             near = None if self._curve_method() is None else solution.alpha
             curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
-            if self._is_heard:
-                steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
-                self._say(f"{self.classes_[list(pair)]}: {steps}", solution.gap)
+            self._tell_of(pair, solution)
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
             return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, curve)
 
+        def train_many(numbers: IntVector, pool: Pool, *, small: ClassPairs) -> list[TrainedPair | None]:
+            tol, limit, sign = float(self.tol), int(self.max_iter), self._sign_of_first()
+            solved = small.solve_many(both[numbers], total, sign, tol=tol, max_iter=limit, pool=pool)
+            return [None if each is None else TrainedPair(*each, None) for each in solved]
+
         with self._open_pool() as pool:
             most = self._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(kernel, X, first, merged_codes, pool, most)
-            sizes = np.bincount(merged_codes, minlength=len(self.classes_))[np.array(pairs)].sum(axis=1)
-            found = self._for_each(pairs, sizes, partial(train_pair, small=small), pool)
+            sizes = np.bincount(merged_codes, minlength=len(self.classes_))[both].sum(axis=1)
+            is_plain = self._IS_PLAIN and self._dealer is None and not self._is_calibrated()
+            batches = small.batches(pairs) if is_plain else []
+            many = batches, partial(train_many, small=small)
+            found = self._for_each(pairs, sizes, partial(train_pair, small=small), many, pool)
         if found is None:  # they are on rank 0
             return
         self._take_curves([trained.curve for trained in found if trained.curve is not None])
@@ -269,11 +289,11 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
         self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
 
-    def _deal_pairs(self, X: Any) -> Any:
+    def _deal_pairs(self, X: Any, codes: AnyArray) -> Any:
         """Return the rows that this rank trains on: all, as in a fit in one process, where pairs are dealt out."""
         if self._gang is None or self._answer is not None:
             return X
-        self._dealer = dealer_of(self._gang, X, self)
+        self._dealer = dealer_of(self._gang, X, self, codes)
         if self._dealer is not None:
             X, self._gang = self._gang.gather_rows(X), None
         return X
@@ -283,6 +303,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         pairs: list[tuple[int, int]],
         sizes: IntVector,
         train_pair: Callable[[tuple[int, int], Pool, int], TrainedPair],
+        many: tuple[list[IntVector], Callable[[IntVector, Pool], list[TrainedPair | None]]],
         pool: Pool,
     ) -> list[TrainedPair] | None:
         """Train all pairs: one after the other on all threads, or side by side, each with its part of the cache.
@@ -309,7 +330,21 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 train(number, pool)
 
         if dealer is None:
-            train_all(np.arange(len(pairs)))
+            batches, train_many = many
+
+            def train_batch(place: int, pool: Pool) -> None:
+                numbers = batches[place]
+                for number, trained in zip(numbers.tolist(), train_many(numbers, pool), strict=True):
+                    found[number] = trained
+                    if trained is not None:
+                        self._tell_of(pairs[number], trained.solution)
+
+            if n > 1 and len(batches) > 1:
+                pool.spread(train_batch, len(batches))
+            else:
+                for place in range(len(batches)):
+                    train_batch(place, pool)
+            train_all(np.array([number for number, trained in enumerate(found) if trained is None], dtype=np.int64))
             return found
         dealer.run(sizes, train_all)
         return dealer.collect(found)
@@ -325,18 +360,25 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         total: FloatVector,
     ) -> tuple[FloatMatrix, IntVector]:
         """Return coefficients of rows, shape (n_classes - 1, m), as scikit-learn lays them out, and which rows."""
-        used = np.unique(np.concatenate([trained.samples for trained in found]))
+        samples = np.concatenate([trained.samples for trained in found])
+        used = np.unique(samples)
         merged = np.zeros((len(self.classes_) - 1, len(used)))
-        for pair, trained in zip(pairs, found, strict=True):
-            line = np.where(merged_codes[trained.samples] == pair[0], pair[1] - 1, pair[0])
-            merged[line, np.searchsorted(used, trained.samples)] = trained.beta
+        first, second = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
+        lines = np.where(merged_codes[samples] == first, second - 1, first)
         place = places_of(used, len(total) + 1)  # the last is that of rows without weight
+        merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
         rows = np.flatnonzero(place[owner] >= 0)
         rows = rows[np.argsort(codes[rows], kind="stable")]
         coefs = np.empty((len(merged), len(rows)))
         for line, dealt in zip(merged, coefs, strict=True):
             dealt[:] = distribute(line, place[owner[rows]], bounds[rows], total[used])
         return coefs, rows
+
+    def _tell_of(self, pair: tuple[int, int], solution: Solution) -> None:
+        """Tell who listens that a pair is solved."""
+        if self._is_heard:
+            steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
+            self._say(f"{self.classes_[list(pair)]}: {steps}", solution.gap)
 
     def _takes_small_pairs(self) -> bool:
         """Return whether no parameter needs a solver of one problem at a time."""
@@ -445,7 +487,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 # LIBSVM's scores where there is nothing to learn.
                 scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
                 continue
-            solution = solve(np.bincount(place[kept], weights=upper[kept], minlength=n).astype(np.float64))
+            solution = solve(sums_by(place[kept], upper[kept], n))
             margin = _margin(solution)
             if margin > 0:
                 scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin
@@ -463,23 +505,36 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     ) -> None:
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
         k = len(self.classes_)
-        self._margins = np.array([_margin(solution) for solution in solutions])
-        if not (self._margins > 0).all():
-            raise InvalidDataError(
-                f"The margin between two classes is {self._margins.min():.3g}, so no decision function follows. Lower "
-                "nu, or scale the features with StandardScaler or MinMaxScaler."
-            )
+        thresholds = np.concatenate([solution.thresholds for solution in solutions]).reshape(len(pairs), -1)
+        # What coefficients are divided by: the margin, if the sum is fixed for each sign.
+        is_divided = thresholds.shape[1] == 2
+        self._margins = 0.5 * (thresholds[:, 0] - thresholds[:, 1]) if is_divided else np.ones(len(pairs))
+        gaps = [solution.gap for solution in solutions] if is_divided else []
+        faint = [(margin, gap) for margin, gap in zip(self._margins.tolist(), gaps, strict=False) if not margin > gap]
+        if faint:
+            self._doubt_margin(*min(faint))
         scale = np.ones((k - 1, k))
-        for (a, b), margin in zip(pairs, self._margins, strict=True):
-            scale[b - 1, a] = scale[a, b] = 1.0 / margin
+        first, second = np.array(pairs).T
+        scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
         self._keep_support(X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
-        thresholds = np.array([solution.thresholds.mean() for solution in solutions])
         for line, by in zip(coefs, scale, strict=True):
             line *= by[codes[support]]
-        self._keep_coefs(coefs, -thresholds / self._margins, kernel)
+        self._keep_coefs(coefs, -thresholds.mean(axis=1) / self._margins, kernel)
         self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
+
+    def _doubt_margin(self, margin: float, gap: float) -> None:
+        """Refuse a margin that is not above zero; warn of one that is less than the gap."""
+        found = f"The margin between two classes is {margin:.3g}"
+        advice = "Raise nu, up to twice the share of the smaller class (a lower nu makes it smaller), or use SVC."
+        if not margin > 0.0:
+            raise InvalidDataError(f"{found}, so no decision function follows. {advice}")
+        text = f"{found}, below the gap of {gap:.3g}, and coefficients that are divided by it are not certain. {advice}"
+        if self._gang is not None or self._dealer is not None:
+            self._note = text
+        else:
+            warnings.warn(text, RuntimeWarning, stacklevel=8)
 
 
 def _margin(solution: Solution) -> float:

@@ -143,9 +143,9 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
         if self._is_lazy(X):
             return self._apply("predict", X, None, self.classes_.dtype)
         scores = self._pair_scores(X)
-        if scores.shape[1] == 1:
-            return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
         # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
+        if scores.shape[1] == 1:
+            return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
         votes, sums = self._votes(scores, scores >= 0 if self.break_ties else scores > 0)
         if self.break_ties:
             votes = votes + sums / (3 * (np.abs(sums) + 1))

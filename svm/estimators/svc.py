@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,7 +43,8 @@ class SVC(AbstractKernelClassifier):
         values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
         each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
-        Weight of each class.
+        Weight of each class, above zero. "balanced" gives the rows of all classes the same total before their own
+        weights: it counts rows as they are given, whatever their `sample_weight`, as in scikit-learn.
     solver : {"block", "pairwise"}, default "block"
         ``"pairwise"`` is the published parallel algorithm, one pair per step and no cache
         (`dsgd.svm.kernel_solver.pairwise`): the same optimum, much slower; for studies.
@@ -61,6 +62,8 @@ class SVC(AbstractKernelClassifier):
     >>> model.predict([[-0.8, -1.0]]).tolist(), model.converged_
     (['no'], True)
     """
+
+    _IS_PLAIN: ClassVar[bool] = True
 
     C: float = 1.0
     kernel: Any = "rbf"

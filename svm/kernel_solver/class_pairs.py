@@ -12,7 +12,7 @@ samples in each thread, n at most 2000.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -21,13 +21,14 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.linear_start import FIRST_STEPS, has_linear_start, weights_begin
-from dsgd.svm.kernel_solver.pair_kernels import BROKEN, GIVEN, KINDS, PROVEN, TOLD, solve_pair
+from dsgd.svm.kernel_solver.pair_kernels import BROKEN, GIVEN, KINDS, PROVEN, TOLD, solve_pairs
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
+from dsgd.svm.kernel_solver.work import Work
 from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.kernels.values import block_values
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ClassPairs"]
 
@@ -40,6 +41,10 @@ _MANY_CLASSES = 5
 _FEWEST, _AT_ONCE = 16, 30_000
 #: Steps of a call, and rounds and proofs together, at most: an interrupt waits for it.
 _STEPS, _RECORDS = 50_000, 256
+#: Samples of pairs that are solved many in a call, and of those of a call.
+_TINY, _TOGETHER = 128, 4096
+#: That of calls, which do not count it.
+_NO_WORK = Work()
 
 
 class ClassPairs:
@@ -162,59 +167,131 @@ class ClassPairs:
             return go_on(dual, max_iter)
         most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
         limit = most if max_iter < 0 else min(max_iter, most)
-        alpha, u, told, records = self._run(pair, dual, float(tol), limit, pool)
-        status, n_iter, n_records, gap, duality_gap, objective, n_values = told[: len(TOLD)].tolist()
-        if status == BROKEN:
+        alpha, u = dual.alpha.astype(np.float64), np.empty(n)
+        parts = tuple(part.ravel() for part in (dual.y, dual.p, dual.upper, alpha, dual.group))
+        told, records = self._run(np.array([pair]), parts, u, dual.n_groups, float(tol), limit, pool)
+        if told[0, 0] == BROKEN:
             return go_on(dual, max_iter)
-        seconds = time.perf_counter() - begin
-        history = [
-            EliminationRecord("verify" if is_proof else "block", int(steps), n, now, 0, int(values), seconds)
-            for is_proof, steps, now, values in records[: int(n_records)].tolist()
-        ]
-        n_blocks = sum(record.event == "block" for record in history)
-        counts = Counts(int(n_iter), n_blocks, n_evaluations=int(n_values), history=history)
-        if status != PROVEN:
-            # The solvers of a linear machine, which come in now, begin from zero.
-            start = dual if is_linear and has_linear_start(dual) else replace(dual, alpha=alpha)
-            rest = go_on(start, max_iter - counts.n_iter if max_iter >= 0 else -1)
-            return replace(rest, counts=counts + rest.counts)
-        counts.n_rounds = max(1, n_blocks)
-        return Solution(
-            alpha=alpha,
-            u=u,
-            thresholds=told[len(TOLD) :],
-            gap=max(gap, 0.0),  # it is infinite when no pair can move
-            duality_gap=duality_gap,
-            objective=objective,
-            converged=gap < tol,
-            counts=counts,
-        )
+        solution = next(_solutions(told, records, np.array([n]), time.perf_counter() - begin))
+        solution = replace(solution, alpha=alpha, u=u)
+        if told[0, 0] == PROVEN:
+            return solution
+        # The solvers of a linear machine, which come in now, begin from zero.
+        start = dual if is_linear and has_linear_start(dual) else replace(dual, alpha=alpha)
+        rest = go_on(start, max_iter - solution.counts.n_iter if max_iter >= 0 else -1)
+        return replace(rest, counts=solution.counts + rest.counts)
+
+    def solve_many(
+        self, pairs: IntVector, upper: FloatVector, sign: float, *, tol: float, max_iter: int, pool: Pool
+    ) -> list[tuple[IntVector, FloatVector, Solution] | None]:
+        """Solve the duals of `SVC` of pairs in one call: of tiny pairs most time would go into calls.
+
+        Parameters
+        ----------
+        pairs : int64 array, shape (n_pairs, 2)
+            Pairs that `batches` has put together.
+        upper : array, shape (n,)
+            Bounds of all samples.
+        sign : float
+            That of the variables of the first class.
+        tol, max_iter, pool
+            As for `solve`.
+
+        Returns
+        -------
+        list
+            Of each pair its samples with coefficients, these, and the rest of its solution; None where it is left open.
+        """
+        pool.check()
+        begin, counts = time.perf_counter(), np.diff(self._ends)[pairs]
+        lengths, sizes = counts.ravel(), counts.sum(axis=1)
+        # Rows of the classes one after another: those of a class are a stretch.
+        rows = np.arange(lengths.sum()) + np.repeat(self._ends[pairs].ravel() - np.cumsum(lengths) + lengths, lengths)
+        samples, n = self._order[rows], len(rows)
+        y = np.repeat(np.tile([sign, -sign], len(pairs)), lengths)
+        alpha = np.zeros(n)
+        parts = (y, np.full(n, -1.0), upper[samples], alpha, np.zeros(n, dtype=np.int64))
+        told, records = self._run(pairs, parts, np.empty(n), 1, tol, _STEPS if max_iter < 0 else max_iter, pool)
+        used = np.flatnonzero(alpha)
+        ends = np.searchsorted(used, np.concatenate([[0], np.cumsum(sizes)])).tolist()
+        of, beta = samples[used], (y * alpha)[used]
+        seconds = (time.perf_counter() - begin) / len(pairs)
+        found: list[tuple[IntVector, FloatVector, Solution] | None] = []
+        for k, solution in enumerate(_solutions(told, records, sizes, seconds)):
+            part = slice(ends[k], ends[k + 1])
+            found.append((of[part], beta[part], solution) if solution.converged else None)
+        return found
+
+    def batches(self, pairs: Sequence[tuple[int, int]]) -> list[IntVector]:
+        """Return pairs that `solve_many` takes, by their numbers, a few hundred samples together."""
+        if not self._is_on or self._kernel.name == "linear":
+            return []
+        sizes = np.diff(self._ends)[np.array(pairs)].sum(axis=1)
+        tiny = np.flatnonzero(sizes <= _TINY)
+        return np.split(tiny, np.flatnonzero(np.diff(np.cumsum(sizes[tiny]) // _TOGETHER)) + 1) if len(tiny) else []
 
     def _run(
-        self, pair: tuple[int, int], dual: Dual, tol: float, limit: int, pool: Pool
-    ) -> tuple[FloatMatrix, FloatVector, FloatVector, FloatMatrix]:
-        """Run the compiled solver; return the variables, K(yα), the numbers that `TOLD` names, and the records."""
-        n = dual.y.shape[1]
-        starts = np.array([self._ends[pair[0]], self._ends[pair[0] + 1], self._ends[pair[1]], self._ends[pair[1] + 1]])
-        alpha, u, records = dual.alpha.astype(np.float64), np.empty(n), np.empty((_RECORDS, 4))
-        told = np.zeros(len(TOLD) + dual.n_groups)
-        solve_pair(
+        self,
+        pairs: IntVector,
+        parts: tuple[AnyArray, ...],
+        u: FloatVector,
+        n_groups: int,
+        tol: float,
+        limit: int,
+        pool: Pool,
+    ) -> tuple[FloatMatrix, FloatMatrix]:
+        """Run the compiled solver on pairs, whose duals are one after another; return what is told, and the events."""
+        starts = np.stack([self._ends[pairs], self._ends[pairs + 1]], axis=2).reshape(len(pairs), 4)
+        sizes = starts[:, 1] - starts[:, 0] + starts[:, 3] - starts[:, 2]
+        told, records = np.zeros((len(pairs), len(TOLD) + n_groups)), np.empty((_RECORDS * len(pairs), 4))
+        most = int(sizes.max())
+        solve_pairs(
             self._kind,
             self._rows,
             self._numbers,
             self._own,
-            self._own_at[list(pair)],
+            self._own_at[pairs],
             starts,
-            (dual.y, dual.p, dual.upper, alpha, dual.group),
+            parts,
             tol,
-            limit,
-            n if n * n * (1.0 + self._width / 32.0) <= _AT_ONCE else _FEWEST,
-            pool.lend(8 * n * (2 * n + self._width)).view(np.float64),
+            np.full(len(pairs), limit),
+            np.where(sizes * sizes * (1.0 + self._width / 32.0) <= _AT_ONCE, sizes, _FEWEST),
+            pool.lend(8 * most * (2 * most + self._width)).view(np.float64),
             u,
             told,
             records,
         )
-        return alpha, u, told, records
+        return told, records[: int(told[:, 2].sum())]
+
+
+def _solutions(told: FloatMatrix, records: FloatMatrix, sizes: IntVector, seconds: float) -> Iterator[Solution]:
+    """Yield the solutions of pairs of so many samples from what is told of them; variables are left out.
+
+    There may be thousands, so that what Python does for each is little, and few objects: numbers are taken by columns.
+    """
+    events = [column.tolist() for column in records.T]
+    at, nothing = 0, np.empty((1, 0))
+    columns = (column.tolist() for column in told[:, : len(TOLD)].T)
+    numbers = zip(*columns, told[:, len(TOLD) :], sizes.tolist(), strict=True)
+    for status, n_iter, n_records, gap, duality_gap, objective, n_values, thresholds, n in numbers:
+        history, n_blocks = [], 0
+        for k in range(at, at + int(n_records)):
+            is_proof, steps, now, values = events[0][k], events[1][k], events[2][k], events[3][k]
+            n_blocks += not is_proof
+            event = "verify" if is_proof else "block"
+            history.append(EliminationRecord(event, int(steps), n, now, 0, int(values), seconds))
+        at += int(n_records)
+        n_rounds = max(1, n_blocks) if status == PROVEN else n_blocks
+        yield Solution(
+            alpha=nothing,
+            u=nothing[0],
+            thresholds=thresholds,
+            gap=max(gap, 0.0),  # it is infinite when no pair can move
+            duality_gap=duality_gap,
+            objective=objective,
+            converged=status == PROVEN,
+            counts=Counts(int(n_iter), n_rounds, n_evaluations=int(n_values), history=history, work=_NO_WORK),
+        )
 
 
 def _can_take(kernel: Kernel, X: Any, n: int, cache_bytes: int) -> bool:

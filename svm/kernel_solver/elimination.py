@@ -74,7 +74,7 @@ class Elimination:
         return max(1, int(self.every if whole else self.every * n_samples))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: a fit of many classes makes ten thousand, and freezing takes four times as long
 class EliminationRecord:
     """The state of the solver after one block, for plots of a run.
 

@@ -24,7 +24,7 @@ def add_members(flat, coefs, u):  # type: ignore[no-untyped-def]
         if coefs[a] != 0.0:
             slots[count], used[count] = a, coefs[a]
             count += 1
-    add_rows(u, flat, len(u), slots[:count], used[:count], np.int64(0), len(u))  # not a literal: see `solve_pair`
+    add_rows(u, flat, len(u), slots[:count], used[:count], np.int64(0), len(u))  # not a literal: see `solve_pairs`
 
 
 @kernel

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal"]
+__all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal", "sums_by"]
 
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
@@ -58,8 +58,21 @@ def merge_prints(
         of_all[used] = np.arange(len(used))
         return used, of_all, weights[used].astype(np.float64)
     of_all[used] = owner
-    total = np.bincount(owner, weights=weights[used], minlength=len(first)).astype(np.float64)
-    return used[first], of_all, total
+    return used[first], of_all, sums_by(owner, weights[used], len(first))
+
+
+def sums_by(owner: IntVector, weights: FloatVector, n: int) -> FloatVector:
+    """Return the sums of the weights of each of n owners, rounded once: bounds of many rows must be those of one.
+
+    One after another a hundred thousand equal weights would round to another sum than their product.
+    """
+    counts = np.bincount(owner, minlength=n)
+    if counts.max(initial=0) <= 1:  # as mostly: no rows are equal
+        return np.bincount(owner, weights=weights, minlength=n).astype(np.float64)
+    total = np.zeros(n)
+    ordered = weights[np.argsort(owner, kind="stable")].astype(np.longdouble)
+    total[counts > 0] = np.add.reduceat(ordered, (np.cumsum(counts) - counts)[counts > 0])
+    return total
 
 
 def fingerprints(X: Any, target: FloatVector) -> AnyArray:

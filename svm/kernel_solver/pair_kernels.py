@@ -16,10 +16,11 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.svm.kernel_solver.members import add_members, advance, pick_worst
+from dsgd.svm.kernel_solver.problem import SUM_ROUNDING
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.exponential import exp_double
 
-__all__ = ["BROKEN", "GIVEN", "KINDS", "OPEN", "PROVEN", "TOLD", "solve_pair"]
+__all__ = ["BROKEN", "GIVEN", "KINDS", "OPEN", "PROVEN", "TOLD", "solve_pairs"]
 
 #: How a call ends: with a gap below the tolerance, with work left to do, with numbers that are not finite.
 PROVEN, OPEN, BROKEN = 0, 1, 2
@@ -121,13 +122,36 @@ def _sort(points, weights, m):  # type: ignore[no-untyped-def]
 
 
 @part()
-def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: ignore[no-untyped-def]
-    """Set what is told of a solution: objective, duality gap and thresholds, as `conclude` computes them.
+def _settle(y, upper, alpha, group, n_groups, fixed):  # type: ignore[no-untyped-def]
+    """Put variables at their bounds where `dsgd.svm.kernel_solver.problem.settled` does; return whether any moved."""
+    has_moved, drift = False, -fixed
+    for k in range(alpha.shape[1]):
+        drift += y[0, k] * alpha[0, k]
+    for g in range(n_groups):
+        total, farthest = 0.0, 0.0
+        for k in range(alpha.shape[1]):
+            if group[0, k] == g:
+                total += alpha[0, k]
+                farthest = max(farthest, min(alpha[0, k], upper[0, k] - alpha[0, k]))
+        if 0.0 < farthest <= SUM_ROUNDING * total + abs(drift):
+            has_moved = True
+            for k in range(alpha.shape[1]):
+                if group[0, k] == g:
+                    alpha[0, k] = 0.0 if alpha[0, k] < upper[0, k] - alpha[0, k] else upper[0, k]
+    return has_moved
 
-    The best threshold is a weighted quantile of -f. Whose f is above the highest of I_low counts in full, whose f is
-    below the lowest of I_up not at all, so it lies between the two, and few have to be sorted.
+
+@part()
+def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  # type: ignore[no-untyped-def]
+    """Set what is told of a solution: gap, objective, duality gap and thresholds, as `conclude` computes them.
+
+    `fixed` is what y α has to sum to. The best threshold is a weighted quantile of -f. Whose f is above the highest of
+    I_low counts in full, whose f is below the lowest of I_up not at all, so it lies between the two, and few have to be
+    sorted.
     """
     n, objective, total = len(u), 0.0, 0.0
+    if _settle(y, upper, alpha, group, len(least), fixed):
+        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
     points, weights = np.empty(n), np.empty(n)
     for k in range(n):
         objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
@@ -184,37 +208,9 @@ def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ign
     return extremes(u, c, y, upper, alpha, group, least, most)
 
 
-@kernel
-def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
-    """Solve the dual of a pair of classes; `alpha` and `u` change, ``told`` and ``records`` are set.
-
-    Parameters
-    ----------
-    kernel_of : tuple of int and three floats
-        The kernel's kind, gamma, coef0 and degree.
-    rows : array, shape (n_rows, width)
-        Prepared rows, those of a class one after another; or the given matrix.
-    order : int64 array
-        With a given matrix, its row and column for each row in the order of classes.
-    own, own_at : float64 array, and int64 array, shape (2,)
-        Values within classes, and where those of either class begin; below zero where they are not held.
-    starts : int64 array, shape (4,)
-        Where the rows of either class begin and end; the samples of the pair are those of the first, then the second.
-    dual : tuple of arrays, each of shape (1, n)
-        Signs, linear term, upper bounds, variables, groups.
-    tol : float
-        The gap to reach.
-    limit, fewest : int
-        Steps at most; members that a round adds at least. With as many as there are samples all are members at once.
-    memory : array, shape (2 n² + n width,)
-        Scratch.
-    u : array, shape (n,)
-        Takes K(yα).
-    told : array, shape (len(TOLD) + n_groups,)
-        Takes what is to be told.
-    records : array, shape (n_records, 4)
-        Takes of each event whether it is a proof, the steps, the gap and the values computed; its length limits them.
-    """
+@part()
+def _solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
+    """Solve the dual of a pair of classes, as `solve_pairs` does of several."""
     y, p, upper, alpha, group = dual
     n, n_groups = len(u), len(told) - 7
     flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
@@ -222,8 +218,10 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
     slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
     # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
     members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
+    fixed = 0.0
     for k in range(n):
         c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
+        fixed += y[0, k] * alpha[0, k]
         if alpha[0, k] > 0.0:
             slot_of[k], members[held] = held, k
             held += 1
@@ -278,6 +276,70 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
         steps += made
     told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
     if status == PROVEN:
-        conclude_pair(u, c, y, p, upper, alpha, group, least, most, told)
+        conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
         if not np.isfinite(told[5]):
             told[0] = BROKEN
+
+
+@kernel
+def solve_pairs(kernel_of, rows, order, own, own_at, starts, dual, tol, limits, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
+    """Solve the duals of pairs of classes; `alpha` and `u` change, ``told`` and ``records`` are set.
+
+    Parameters
+    ----------
+    kernel_of : tuple of int and three floats
+        The kernel's kind, gamma, coef0 and degree.
+    rows : array, shape (n_rows, width)
+        Prepared rows, those of a class one after another; or the given matrix.
+    order : int64 array
+        With a given matrix, its row and column for each row in the order of classes.
+    own, own_at : float64 array, and int64 array, shape (n_pairs, 2)
+        Values within classes, and where those of either class begin; below zero where they are not held.
+    starts : int64 array, shape (n_pairs, 4)
+        Where the rows of either class begin and end; the samples of a pair are those of the first, then the second.
+    dual : tuple of arrays, each of shape (n,)
+        Signs, linear term, upper bounds, variables, groups, those of one pair after those of another.
+    tol : float
+        The gap to reach.
+    limits, fewest : int64 arrays, shape (n_pairs,)
+        Steps at most; members that a round adds at least. With as many as there are samples all are members at once.
+    memory : array, shape (2 m² + m width,)
+        Scratch, for m samples in the largest pair.
+    u : array, shape (n,)
+        Takes K(yα).
+    told : array, shape (n_pairs, len(TOLD) + n_groups)
+        Takes what is to be told.
+    records : array, shape (n_pairs * n_records, 4)
+        Takes of each event whether it is a proof, the steps, the gap and the values computed; the events of a pair come
+        after those of the one before, and are `n_records` at most.
+    """
+    y, p, upper, alpha, group = dual
+    begin, at, most = 0, 0, len(records) // len(starts)
+    for k in range(len(starts)):
+        n = starts[k, 1] - starts[k, 0] + starts[k, 3] - starts[k, 2]
+        end = begin + n
+        of_pair = (
+            y[begin:end].reshape(1, n),
+            p[begin:end].reshape(1, n),
+            upper[begin:end].reshape(1, n),
+            alpha[begin:end].reshape(1, n),
+            group[begin:end].reshape(1, n),
+        )
+        events = records[at : at + most]
+        _solve_pair(
+            kernel_of,
+            rows,
+            order,
+            own,
+            own_at[k],
+            starts[k],
+            of_pair,
+            tol,
+            limits[k],
+            fewest[k],
+            memory,
+            u[begin:end],
+            told[k],
+            events,
+        )
+        begin, at = end, at + np.int64(told[k, 2])

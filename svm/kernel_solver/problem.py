@@ -21,7 +21,10 @@ from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Counts", "Dual", "Posed", "Solution", "conclude", "refuse"]
+__all__ = ["SUM_ROUNDING", "Counts", "Dual", "Posed", "Solution", "conclude", "refuse", "settled"]
+
+#: Sums of bounds round by this share of what is summed, at least.
+SUM_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,7 @@ def conclude(
     if len(alpha) == 2 and not dual.by_sign:  # the common part of the variables of a sample moves nothing, and costs
         alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
     peers = peers or Peers(len(u))
+    alpha = settled(dual, alpha, peers)
     objective, gap_of_objectives = worth(dual, alpha, u, peers)
     is_finite = np.array([float(np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective))])
     peers.lowest(is_finite)
@@ -219,6 +223,26 @@ def conclude(
         converged=gap < tol,
         counts=counts,
     )
+
+
+def settled(dual: Dual, alpha: FloatMatrix, peers: Peers) -> FloatMatrix:
+    """Return the variables, those of a group at their bounds if rounding is all that keeps them from there.
+
+    Bounds sum up to what is fixed, where all variables should be at one, only but for rounding: what is missing is left
+    to some variable. Free for that reason alone, it would decide the threshold of its group, which may be anywhere
+    between two ends. What sums have been rounded by shows in the drift of yα, and is a share of what is summed.
+    """
+    group, n_groups = dual.group, dual.n_groups
+    of = [group == g if n_groups > 1 else np.ones(group.shape, dtype=np.bool_) for g in range(n_groups)]
+    sums = np.array([*(alpha[mine].sum() for mine in of), (dual.y * (alpha - dual.alpha)).sum()])
+    peers.add_up(sums)
+    away = np.minimum(alpha, dual.upper - alpha)
+    nearest = np.array([-away[mine].max(initial=0.0) for mine in of])
+    peers.lowest(nearest)
+    for mine, farthest, total in zip(of, -nearest, sums, strict=False):
+        if 0.0 < farthest <= SUM_ROUNDING * total + abs(sums[-1]):
+            alpha = np.where(mine, np.where(alpha < dual.upper - alpha, 0.0, dual.upper), alpha)
+    return alpha
 
 
 def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = None) -> tuple[float, float]:

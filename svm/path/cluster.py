@@ -16,6 +16,7 @@ import numpy as np
 
 from dsgd.runtime.rank import Rank
 from dsgd.svm.distributed.kernel import RankRows, join_gang
+from dsgd.svm.kernel_solver.merging import sums_by
 from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.path.warm_starts import Link
@@ -41,6 +42,8 @@ class PathRecord:
         Representatives of equal rows, and who represents each (`dsgd.svm.kernel_solver.merging`).
     target, weights : arrays, shape (n,)
         Class codes or targets; sample weights.
+    classes : array or None
+        What the codes stand for.
     ids : int64 array, shape (m,)
         The rows that have a coefficient at some point, ascending.
     rows : array or CSR matrix, shape (m, d)
@@ -53,12 +56,15 @@ class PathRecord:
     owner: IntVector
     target: FloatVector
     weights: FloatVector
+    classes: AnyArray | None
     ids: IntVector
     rows: Any
 
     def build(self, model: Any, gamma: int, answer: Callable[..., Solution]) -> Any:
         """Fit a model from known solutions, at the gamma of a number; `answer` has the solutions."""
         model._answer, model._gang = answer, _Recorded(self, self.kernels[gamma])
+        if self.classes is not None:  # a fit forgets those without weight
+            model.classes_ = self.classes
         model._fit_rows(self.rows, self.target, self.weights)
         del model._answer, model._gang
         model._warn_if_open(int(np.sum(model.n_iter_)))
@@ -81,7 +87,7 @@ class _Recorded:
         """Return which rows represent all, who represents each, and their summed weights."""
         first, owner = self._record.first, self._record.owner
         used = owner >= 0
-        return first, owner, np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+        return first, owner, sums_by(owner[used], weights[used], len(first))
 
     def make_kernel(
         self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool
@@ -129,8 +135,11 @@ def solve_path_on_rank(
         return found[0].solution
 
     model._answer = answer
+    classes = getattr(model, "classes_", None)
     for gamma in gammas:
         model.gamma = gamma
+        if classes is not None:
+            model.classes_ = classes
         chains.append({})
         model._fit_rows(data.X, gang.target, gang.weights)
         if not fitted:
@@ -140,7 +149,7 @@ def solve_path_on_rank(
     rows = gang.collect(data.X, ids)
     if not gang.leads:
         return None
-    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, ids, rows)
+    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, classes, ids, rows)
     return {**fitted, "_record": record}
 
 

@@ -192,7 +192,8 @@ def svm_path(
     ([0.1, 1.0, 10.0], True)
     """
     costs = _check_grid(Cs, gammas, estimator, parameters)
-    model, given = estimator(kernel=kernel, **parameters), (X, y, sample_weight)
+    model = estimator(kernel=kernel, **parameters)
+    given = (model._as_rows(X), y, sample_weight)
     if model.client is None:  # with one, there is one fit, which takes files and names as any other
         given, _ = take_tables(model, *given)
     grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), *given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits, make_classification
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from dsgd.errors import InvalidDataError
@@ -31,13 +33,13 @@ def _classes(n=240, k=6, d=5):
 
 def _watch(monkeypatch):
     """Return a list that takes the status of each call."""
-    seen, plain = [], class_pairs.solve_pair
+    seen, plain = [], class_pairs.solve_pairs
 
-    def solve_pair(*args):
+    def solve_pairs(*args):
         plain(*args)
-        seen.append(int(args[-2][0]))
+        seen.extend(args[-2][:, 0].astype(int).tolist())
 
-    monkeypatch.setattr(class_pairs, "solve_pair", solve_pair)
+    monkeypatch.setattr(class_pairs, "solve_pairs", solve_pairs)
     return seen
 
 
@@ -218,6 +220,27 @@ def test_what_is_told_is_what_numpy_tells(seed, by_sign, n):
     want = conclude(dual, Kernel("rbf"), alpha, u, tol=1e-3, counts=Counts())
     least, most, told = np.empty(dual.n_groups), np.empty(dual.n_groups), np.zeros(7 + dual.n_groups)
     extremes(u, y * dual.p, y, upper, alpha, dual.group, least, most)
-    conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, told)
+    conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, float((y * alpha).sum()), told)
     np.testing.assert_allclose(told[4:6], [want.duality_gap, want.objective], rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(told[7:], want.thresholds, rtol=1e-10, atol=1e-10)
+
+
+def test_pairs_solved_many_in_a_call_are_those_of_a_call_each(monkeypatch):
+    """Of many tiny classes a call solves many pairs, and finds the same to the last bit, open pairs included."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(40), rng.integers(1, 12, 40))
+    X = rng.normal(size=(len(y), 4)) + rng.normal(size=(40, 4))[y]
+    weights = rng.choice([0.5, 1.0, 2.0], len(y))
+    for options in ({}, {"class_weight": "balanced", "C": 1e-4}, {"max_iter": 12}, {"n_jobs": 3}):
+        found = []
+        for tiny in (0, class_pairs._TINY):
+            monkeypatch.setattr(class_pairs, "_TINY", tiny)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                found.append(SVC(**options).fit(X, y, weights))
+        one, many = found
+        for name in ("dual_coef_", "intercept_", "support_", "n_iter_", "gap_", "dual_objective_", "duality_gap_"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
+        assert one.n_kernel_evaluations_ == many.n_kernel_evaluations_
+        events = [[[(r.event, r.n_iter, r.gap) for r in run] for run in m.elimination_history_] for m in found]
+        assert events[0] == events[1]

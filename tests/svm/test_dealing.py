@@ -226,3 +226,16 @@ def test_sparse_rows_may_be_as_wide_as_no_array_could_be() -> None:
     ours, ledger = fit_on(SVC(gamma=0.5), wide, y, None, 2)
     assert is_dealt(ledger)
     np.testing.assert_allclose(ours.dual_coef_.toarray(), narrow.dual_coef_.toarray(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_ranks_forget_a_class_without_weight(n_ranks):
+    """Weights of zero for all rows of a class leave the machine of the others, with pairs dealt out and without."""
+    for k in (3, 4):
+        X, y, weights = rows(k=k)
+        weights[y == 1] = 0.0
+        model, _ = fit_on(SVC(class_weight="balanced"), X, y, weights, n_ranks)
+        expected = SVC(class_weight="balanced").fit(X, y, weights)
+        np.testing.assert_array_equal(model.classes_, np.delete(np.arange(k), 1))
+        np.testing.assert_allclose(model.class_weight_, expected.class_weight_)
+        np.testing.assert_array_equal(model.predict(X), expected.predict(X))

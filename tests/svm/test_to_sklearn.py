@@ -150,3 +150,26 @@ def test_from_sklearn_takes_the_class_of_its_name():
         SVC.from_sklearn(plain.NuSVC().fit(X, y))
     with pytest.raises(ValueError, match="not fitted"):
         LinearSVC.from_sklearn(plain.LinearSVC())
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "y"),
+    [
+        (SVC(kernel="linear"), [[0.0], [0.0], [1.0], [1.0]], [0, 1, 0, 1]),
+        (SVC(gamma=1.0), [[-1.0], [1.0]], [0, 1]),
+        (NuSVC(kernel="linear"), [[-1.0], [1.0]], [0, 1]),
+        (SVC(kernel="linear"), [[-1.0], [1.0], [5.0]], [0, 1, 2]),
+        (OneClassSVM(kernel="linear", nu=0.5), [[0.0]] * 4, None),
+    ],
+    ids=["equal rows", "rbf", "NuSVC", "three classes", "OneClassSVM"],
+)
+def test_a_score_of_zero_names_the_class_of_libsvm(model, X, y):
+    """On the border the second class of a pair is named, and an outlier, before and after conversion."""
+    on_border = [[0.0]]
+    model.fit(X, y)
+    scores = model.decision_function(on_border)
+    assert y == [0, 1, 2] or scores[0] == 0.0
+    other = model.to_sklearn()
+    expected = type(other)(**other.get_params()).fit(X, y).predict(on_border)
+    for machine in (model, other, type(model).from_sklearn(other)):
+        np.testing.assert_array_equal(machine.predict(on_border), expected)

@@ -73,7 +73,8 @@ def _ask(fit: Any) -> Answer:
         except ValueError as error:
             answer.error = error
     answer.warned = any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
-    answer.others = [str(w.message) for w in caught if not issubclass(w.category, ConvergenceWarning)]
+    texts = [str(w.message) for w in caught if not issubclass(w.category, ConvergenceWarning)]
+    answer.others = [text for text in texts if not text.startswith("The margin between two classes")]
     return answer
 
 

@@ -9,7 +9,10 @@
    feasible one by at most g/2 times the sum of |difference of a variable|: the sum of those that grow and that of
    those that shrink are equal, and the slopes of any two differ by at most g. This needs no optimum, so LIBSVM may
    stop early.
-5. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred
+5. The threshold is LIBSVM's: the mean of f where variables are free, or the middle of what is optimal where rounding is
+   all that keeps variables from their bounds. So predictions are LIBSVM's, but for ties: rows whose decision value is
+   within what the gaps of both leave open, in the weights and in the thresholds that are optimal.
+6. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred
    times as many as LIBSVM, beyond some for each variable, is going round. Only what chooses pairs to first order may
    take more, as it creeps where a second-order choice takes one step: the published algorithm, ``solver="pairwise"``,
    and blocks of a few variables. And LIBSVM is a peer only where it has closed the gap, as its rows are float32, and
@@ -43,6 +46,9 @@ _SMALL_BLOCK = 16
 _LESS = 0.99
 #: Rounding that is as large a share of `tol` as this may keep a gap open.
 _ROUNDING = 1e-3
+#: Variables so near to a bound, as a share of it, may be at it where a solver goes a little further; and where rounding
+#: is all that keeps them from it.
+_FURTHER, _BY_ROUNDING = 1e-6, 1e-11
 #: A nu so near to the most that is feasible, as a share of it, is feasible or not by the order of a sum.
 _AT_LIMIT = 1e-9
 
@@ -68,6 +74,10 @@ class Verdict:
         Our steps by those that are allowed.
     is_loose : bool
         Whether rounding may exceed ``tol``, so that a claim says little.
+    n_rows, n_ties : int
+        Predictions that were compared with LIBSVM's, and those that differ where both may be right.
+    n_corrected : int
+        Duals where rounding has chosen LIBSVM's threshold, which the middle of what is optimal then stands for.
     """
 
     outcome: str = "converged"
@@ -75,6 +85,9 @@ class Verdict:
     seconds: float = 0.0
     ratio: float = 0.0
     is_loose: bool = False
+    n_rows: int = 0
+    n_ties: int = 0
+    n_corrected: int = 0
 
 
 def judge(problem: Problem) -> Verdict:
@@ -142,9 +155,7 @@ def _is_rounded(problem: Problem) -> bool:
 
 
 def _may_refuse(problem: Problem, error: Exception) -> bool:
-    """Return whether there is a reason to refuse: a class without rows, values not finite, no margin to divide by."""
-    if problem.has_lost_a_class and "zero or negative weights" in str(error):
-        return True
+    """Return whether there is a reason to refuse: values not finite, no margin to divide by."""
     K = kernel_values(problem).K
     return not np.isfinite(K).all() or (problem.estimator == "NuSVC" and "margin" in str(error))
 
@@ -163,6 +174,8 @@ def _check(
     verdict.is_loose = noise > tol
     if not np.isfinite(noise):  # the bound on rounding has overflown, and nothing can be held against the rest
         return
+    if model.converged_ and not is_nu_machine(problem):
+        _check_thresholds(say, tol, parts)
     n_iter = np.atleast_1d(model.n_iter_)
     if limit >= 0 and (n_iter > limit).any():
         say(f"{n_iter.max()} steps, max_iter={limit}")
@@ -198,6 +211,9 @@ def _check(
         # Nobody shows a way round variables at their bounds, where rounding hides the rest of what is open.
         noise += at_bounds
     _check_end(problem, verdict, ours, peer_steps, noise, n_iter)
+    if is_peer and problem.is_psd and model.converged_:
+        assert peers is not None
+        _check_predictions(say, problem, verdict, parts, peers)
     if peers is not None and problem.is_psd and model.converged_:
         # What two variables of a sample share is not public: as sums of signs are fixed it moves as far as the rest.
         _check_objectives(say, tol, parts, peers, 2.0 if is_nu_svr else 1.0)
@@ -230,6 +246,52 @@ def _check_end(
         return
     if noise < _ROUNDING * tol:
         say(f"gave up after {ours.n_iter} steps with gap_={model.gap_:.3g}, tol={tol:g}; LIBSVM takes {peer_steps}")
+
+
+def is_nu_machine(problem: Problem) -> bool:
+    """Return whether public coefficients do not say which variables are free: divided, or differences of two."""
+    return problem.estimator in {"NuSVC", "NuSVR"}
+
+
+def _check_thresholds(say: Any, tol: float, parts: list[Part]) -> None:
+    """Compare thresholds with what the variables say; as equal rows share one, others may seem free, within `tol`."""
+    for part in parts:
+        by_rule = [part.thresholds_at(share)[2] for share in (None, _BY_ROUNDING)]
+        off = min(abs(part.threshold - each) for each in by_rule)
+        if off > tol + 4 * part.noise + 1e-9 * part.slope:
+            say(f"the threshold is {part.threshold:.9g}, by its variables {by_rule[0]:.9g}")
+
+
+def _check_predictions(say: Any, problem: Problem, verdict: Verdict, parts: list[Part], peers: list[Part]) -> None:
+    """Compare the signs of decision values, or the values of a regression, of the rows of each dual."""
+    for part, peer in zip(parts, peers, strict=True):
+        own = peer.thresholds_at()[2]
+        ours, theirs = part.u - part.threshold, peer.u - own
+        verdict.n_corrected += int(abs(peer.threshold - own) > part.noise + peer.noise + 1e-6 * peer.slope)
+        open_weights = np.sqrt(2.0 * max(part.duality_gap, 0.0)) + np.sqrt(2.0 * max(peer.duality_gap, 0.0))
+        room = open_weights * np.sqrt(np.maximum(np.diag(part.values.K), 0.0)) + part.noise + peer.noise
+        if problem.estimator == "NuSVR":  # and what its hidden variables leave open
+            room = room + 2.0 * problem.parameters["tol"]
+        edge = room.max() + part.gap + peer.gap
+        shift = abs(part.threshold - own)
+        is_open = False
+        for one, other in ((part, own), (peer, part.threshold)):
+            low, high, _ = one.thresholds_at(_FURTHER)
+            is_open |= low - edge <= other <= high + edge
+        allowed = room + (shift if is_open else edge)
+        verdict.n_rows += len(ours)
+        if problem.estimator.endswith("SVR"):
+            wrong = np.abs(ours - theirs) > allowed + 1e-9 * part.slope
+        else:
+            differ = (ours > 0) != (theirs > 0)
+            wrong = differ & (np.minimum(np.abs(ours), np.abs(theirs)) > allowed)
+            verdict.n_ties += int(np.sum(differ & ~wrong))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            say(
+                f"{wrong.sum()} predictions differ from LIBSVM's, the first {ours[row]:.6g} and {theirs[row]:.6g}, "
+                f"{allowed[row]:.2g} allowed; thresholds {part.threshold:.9g} and {own:.9g}"
+            )
 
 
 def _check_objectives(say: Any, tol: float, parts: list[Part], peers: list[Part], hidden: float) -> None:

@@ -91,6 +91,8 @@ class Part:
         Signs, linear term, bounds and the point.
     by_sign : bool
         Whether the sum is fixed for each sign.
+    threshold : float
+        What the machine subtracts from sums.
     """
 
     values: Values
@@ -99,6 +101,7 @@ class Part:
     upper: np.ndarray
     alpha: np.ndarray
     by_sign: bool = False
+    threshold: float = 0.0
 
     @property
     def beta(self) -> np.ndarray:
@@ -153,13 +156,47 @@ class Part:
 
         Variables within a share of the upper bound from either bound are at it.
         """
-        f = self.u + self.y * self.p
-        at_zero, at_upper = self.alpha <= share * self.upper, self.alpha >= (1 - share) * self.upper
+        return max(0.0, *(most - least for least, most, _ in self._ends(share * self.upper)))
+
+    def thresholds_at(self, share: float | None = None) -> tuple[float, float, float]:
+        """Return between which two thresholds all are optimal, and LIBSVM's: the mean of f where variables are free.
+
+        Or the middle, where none is. Variables are at a bound within a share of the upper one, or within what rounding
+        of their sums may do.
+        """
+        found = []
+        for least, most, free in self._ends(self.dealt if share is None else share * self.upper):
+            ends = [end for end in (least, most) if np.isfinite(end)]
+            middle = float(np.mean(ends)) if ends else 0.0
+            found.append((min(ends, default=0.0), max(ends, default=0.0), free.mean() if len(free) else middle))
+        low, high, found_by_rule = np.mean(found, axis=0)
+        return float(low), float(high), float(found_by_rule)
+
+    def _ends(self, slack: np.ndarray | float) -> list[tuple[float, float, np.ndarray]]:
+        """Return of each group min f over I_up, max f over I_low, and f of the variables in both.
+
+        Variables within the slack are at the bound that is nearer.
+        """
+        f, room = self.u + self.y * self.p, self.upper - self.alpha
+        at_zero, at_upper = (self.alpha <= slack) & (self.alpha <= room), (room <= slack) & (room <= self.alpha)
         up = np.where(self.y > 0, ~at_upper, ~at_zero)
         low = np.where(self.y > 0, ~at_zero, ~at_upper)
         groups = [self.y > 0, self.y < 0] if self.by_sign else [np.ones(self.y.shape, dtype=np.bool_)]
-        gaps = [f[low & g].max(initial=-np.inf) - f[up & g].min(initial=np.inf) for g in groups]
-        return max(0.0, *(float(gap) for gap in gaps))
+        return [
+            (float(f[up & g].min(initial=np.inf)), float(f[low & g].max(initial=-np.inf)), f[up & low & g])
+            for g in groups
+        ]
+
+    @property
+    def duality_gap(self) -> float:
+        """How far the objective may be from the optimum: what the best threshold leaves of the slacks."""
+        f, total = self.u + self.y * self.p, 0.0
+        for g in [self.y > 0, self.y < 0] if self.by_sign else [np.ones(self.y.shape, dtype=np.bool_)]:
+            slack = self.y[g] * (f[g][:, None] - f[g])  # for each threshold among the f
+            losses = np.where(slack > 0.0, (self.upper[g] - self.alpha[g]) * slack, -self.alpha[g] * slack)
+            losses = losses.sum(axis=1)
+            total += float(losses.min(initial=np.inf)) if g.any() else 0.0
+        return total
 
 
 def find_parts(problem: Problem, values: Values, model: Any) -> list[Part]:
@@ -173,16 +210,17 @@ def find_parts(problem: Problem, values: Values, model: Any) -> list[Part]:
     beta[model.support_] = coefs[0]
     used = np.flatnonzero(weights > 0)
     values, beta, weights = _take(values, used), beta[used], weights[used]
+    threshold = -float(model.intercept_[0])
     if name == "OneClassSVM":
         y = np.ones((1, len(used)))
-        return [Part(values, y, 0.0 * y, weights[None], beta[None])]
+        return [Part(values, y, 0.0 * y, weights[None], beta[None], threshold=threshold)]
     assert problem.y is not None
     z, y = problem.y[used].astype(np.float64), np.array([[1.0], [-1.0]]) * np.ones(len(used))
     upper = np.stack([weights, weights]) * problem.parameters["C"]
     alpha = np.stack([np.maximum(beta, 0.0), np.maximum(-beta, 0.0)])
     if name == "SVR":
-        return [Part(values, y, problem.parameters["epsilon"] - y * z, upper, alpha)]
-    return [Part(values, y, -y * z, upper, alpha, by_sign=True)]
+        return [Part(values, y, problem.parameters["epsilon"] - y * z, upper, alpha, threshold=threshold)]
+    return [Part(values, y, -y * z, upper, alpha, by_sign=True, threshold=threshold)]
 
 
 def _take(values: Values, rows: np.ndarray) -> Values:
@@ -192,23 +230,29 @@ def _take(values: Values, rows: np.ndarray) -> Values:
 
 def _pairs(problem: Problem, values: Values, model: Any, coefs: np.ndarray, weights: np.ndarray) -> list[Part]:
     """Return the dual of each pair of classes; coefficients are laid out as scikit-learn documents it."""
-    classes, codes = np.unique(problem.y, return_inverse=True)
+    classes, codes = np.unique(problem.y[weights > 0]), np.zeros(len(weights), dtype=np.int64)
+    codes[weights > 0] = np.searchsorted(classes, problem.y[weights > 0])
     all_coefs = np.zeros((len(classes) - 1, len(codes)))
     all_coefs[:, model.support_] = coefs
     parts = []
-    for a, b in combinations(range(len(classes)), 2):
+    # With two classes decision values are those of the second.
+    thresholds = -np.ravel(model.intercept_) * (-1.0 if len(classes) == 2 else 1.0)
+    for (a, b), threshold in zip(combinations(range(len(classes)), 2), thresholds.tolist(), strict=True):
         rows = np.flatnonzero(((codes == a) | (codes == b)) & (weights > 0))
         is_first = codes[rows] == a
         alpha = np.abs(np.where(is_first, all_coefs[b - 1, rows], all_coefs[a, rows]))
         y = np.where(is_first, 1.0, -1.0)
         if problem.estimator == "SVC":
             upper = problem.parameters["C"] * np.asarray(model.class_weight_)[codes[rows]] * weights[rows]
-            parts.append(Part(_take(values, rows), y[None], -np.ones((1, len(rows))), upper[None], alpha[None]))
+            taken = _take(values, rows)
+            parts.append(Part(taken, y[None], -np.ones((1, len(rows))), upper[None], alpha[None], threshold=threshold))
             continue
         # The machine is divided by its margin; the sum of the variables of a class says by how much.
         total = 0.5 * problem.parameters["nu"] * weights[rows].sum()
-        alpha = alpha * (total / alpha[is_first].sum())
+        scale = total / alpha[is_first].sum()
+        taken, ones = _take(values, rows), np.ones((1, len(rows)))
+        bounds = weights[rows][None]
         parts.append(
-            Part(_take(values, rows), y[None], np.zeros((1, len(rows))), weights[rows][None], alpha[None], by_sign=True)
+            Part(taken, y[None], 0.0 * ones, bounds, scale * alpha[None], by_sign=True, threshold=scale * threshold)
         )
     return parts

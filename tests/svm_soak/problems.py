@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import compute_class_weight
 
-__all__ = ["PRESETS", "Problem", "draw"]
+__all__ = ["PRESETS", "Problem", "draw", "draw_coarse", "draw_hard"]
 
 PRESETS = ("auto", "none", "single", "multi", "libsvm", "aggressive", "average", "conservative")
 
@@ -86,19 +86,14 @@ class Problem:
         X = self.X[np.ix_(rows, rows)] if self.kernel == "precomputed" else self.X[rows]
         parameters = dict(self.parameters)
         if "class_weight" in parameters:
-            classes = np.unique(self.y)
+            classes = np.unique(self.y[rows])
+            is_left = np.isin(self.y, classes)
             # The linear machines balance the weights of classes, the others their rows.
-            by = {"sample_weight": self.weights} if self.estimator.startswith("Linear") else {}
-            balance = compute_class_weight(parameters["class_weight"], classes=classes, y=self.y, **by)
+            by = {"sample_weight": self.weights[is_left]} if self.estimator.startswith("Linear") else {}
+            balance = compute_class_weight(parameters["class_weight"], classes=classes, y=self.y[is_left], **by)
             parameters["class_weight"] = dict(zip(classes.tolist(), balance.tolist(), strict=True))
         y = None if self.y is None else self.y[rows]
         return replace(self, X=X, y=y, weights=self.weights[rows], parameters=parameters)
-
-    @property
-    def has_lost_a_class(self) -> bool:
-        """Whether all rows of a class have weight zero."""
-        used = self.used()
-        return "SVC" in self.estimator and len(np.unique(used.y)) < len(np.unique(self.y))
 
     def __str__(self) -> str:
         words = {key: getattr(value, "__name__", value) for key, value in {**self.parameters, **self.ours}.items()}
@@ -136,7 +131,51 @@ _CALLABLES = {laplacian: True, matching: True, products: True, distance: False}
 
 
 def draw(seed: int, number: int) -> Problem:
-    """Return a problem."""
+    """Return a problem: one of three of rows of few values, the others hard in other ways."""
+    is_coarse = np.random.default_rng((seed, number, 2)).random() < 1 / 3
+    return draw_coarse(seed, number) if is_coarse else draw_hard(seed, number)
+
+
+def draw_coarse(seed: int, number: int) -> Problem:
+    """Return a problem of few-valued rows, many of them equal, with tiny and huge C, and weights that add up."""
+    rng = np.random.default_rng((seed, number, 3))
+    estimator = _pick(rng, {"SVC": 0.7, "NuSVC": 0.08, "SVR": 0.12, "NuSVR": 0.04, "OneClassSVM": 0.06})
+    n, d = int(rng.integers(4, 61)), int(rng.integers(1, 4))
+    X = rng.integers(0, rng.integers(2, 6), (n, d)).astype(np.float64)
+    if rng.random() < 0.3:
+        X = X[rng.integers(0, rng.integers(2, n + 1), n)]
+    parameters: dict[str, Any] = {"kernel": _pick(rng, {"rbf": 0.6, "linear": 0.25, "poly": 0.15})}
+    if parameters["kernel"] != "linear":
+        parameters["gamma"] = float(rng.choice([0.5, 1.0, 0.1]))
+    if parameters["kernel"] == "poly":
+        parameters |= {"degree": 2, "coef0": float(rng.integers(0, 2))}
+    y = None
+    if estimator.endswith("SVC"):
+        y = rng.integers(0, int(_pick(rng, {"2": 0.7, "3": 0.2, "4": 0.1})), n)
+        y[:2] = 0, 1
+    elif estimator.endswith("SVR"):
+        y = rng.integers(0, rng.integers(2, 5), n).astype(np.float64)
+    weights = None
+    if rng.random() < 0.4:
+        values = [[0.1, 0.2, 0.3, 0.7], [1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [1e-6, 1.0, 1e6]]
+        weights = rng.choice(values[int(rng.integers(len(values)))], n)
+        weights[:2] = np.maximum(weights[:2], 0.1)
+    if estimator == "SVC" and rng.random() < 0.4:
+        parameters["class_weight"] = "balanced" if rng.random() < 0.7 else dict.fromkeys(range(4), 1.0) | {1: 3.0}
+    _draw_parameters(rng, estimator, parameters, weights, y)
+    if "C" in parameters:
+        low, high = [(-8, -2), (-3, 3), (2, 8)][int(rng.choice(3, p=[0.5, 0.3, 0.2]))]
+        parameters["C"] = _power(rng, low, high)
+    parameters["tol"] = float(rng.choice([1e-3, 1e-6]))
+    block_size = int(rng.choice([2, 8, 64])) if rng.random() < 0.2 else None
+    n_ranks = 2 + int(rng.random() < 0.4) if rng.random() < 0.04 else 1
+    ours = _draw_ours(rng, estimator)
+    ours.pop("max_iter", None)
+    return Problem(seed, number, estimator, X, y, weights, parameters, ours, n_ranks, block_size, True)
+
+
+def draw_hard(seed: int, number: int) -> Problem:
+    """Return a problem of any kind."""
     rng = np.random.default_rng((seed, number))
     estimator = _pick(rng, _ESTIMATORS)
     n = _draw_size(rng)

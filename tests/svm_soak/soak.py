@@ -42,6 +42,8 @@ class Summary:
         One text per problem that broke a law, with the line that replays it.
     n_loose : int
         Problems where rounding may exceed the tolerance.
+    n_rows, n_ties, n_corrected : int
+        Predictions compared with LIBSVM's, those that differ in ties, and duals whose threshold rounding chose there.
     worst_ratio, worst_s : float
         Largest share of the allowed steps, longest of our fits, in seconds.
     slowest : int or None
@@ -54,6 +56,9 @@ class Summary:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     n_loose: int = 0
+    n_rows: int = 0
+    n_ties: int = 0
+    n_corrected: int = 0
     worst_ratio: float = 0.0
     worst_s: float = 0.0
     slowest: int | None = None
@@ -63,6 +68,7 @@ class Summary:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         return (
             f"{self.n_runs} problems, {len(self.failures)} failures; {ends}; rounding above tol in {self.n_loose}; "
+            f"{self.n_rows} predictions, {self.n_ties} ties, {self.n_corrected} thresholds of LIBSVM by rounding; "
             f"steps {self.worst_ratio:.2f} of the bound at most; slowest fit {self.worst_s:.2f} s "
             f"(number {self.slowest}), "
             f"{1e3 * self.elapsed_s / max(1, self.n_runs):.1f} ms per problem"
@@ -203,6 +209,8 @@ def _note(summary: Summary, seed: int, line: dict[str, Any], say: Callable[[str]
     """Add a verdict to the summary, and say so if a law is broken."""
     summary.n_runs += 1
     summary.outcomes[line["outcome"]] += 1
+    for name in ("rows", "ties", "corrected"):
+        setattr(summary, f"n_{name}", getattr(summary, f"n_{name}") + line.get(name, 0))
     summary.n_loose += bool(line.get("loose", False))
     summary.worst_ratio = max(summary.worst_ratio, line.get("ratio", 0.0))
     if line.get("seconds", 0.0) > summary.worst_s:

@@ -27,6 +27,7 @@ def main(seed: int, first: int, stop: int, step: int) -> None:
             continue
         found = {"number": number, "outcome": verdict.outcome, "failures": verdict.failures}
         found |= {"seconds": verdict.seconds, "ratio": verdict.ratio, "loose": verdict.is_loose}
+        found |= {"rows": verdict.n_rows, "ties": verdict.n_ties, "corrected": verdict.n_corrected}
         _tell(found)
 
 
