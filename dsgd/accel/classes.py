@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import os
 import time
 import weakref
@@ -264,7 +265,7 @@ def _trained(estimator: Any, given: Mapping[str, Any], seed: int | None) -> Any:
     parameters |= {"random_state": seed} if "random_state" in parameters else {}
     is_sgd = _kind_of(name) == "sgd"
     if is_sgd and given.get("sample_weight") is not None:
-        _refuse_copies(given["sample_weight"])
+        _refuse_other_weights(given["sample_weight"])
     # More ranks of SGD would be another algorithm; SVMs are exact on any number of threads.
     parameters["n_jobs"] = 1 if is_sgd else n_threads()
     weights = given.get("sample_weight")
@@ -298,16 +299,17 @@ def _unweighted_scale(X: Any) -> float:
     return 1.0 / (X.shape[1] * variance) if variance else 1.0
 
 
-def _refuse_copies(weights: Any) -> None:
-    """Raise unless every row of these weights is visited once, so that both objectives are the same.
+def _refuse_other_weights(weights: Any) -> None:
+    """Raise unless every row of these weights is visited once, and their mean is one: both objectives are the same.
 
     In our SGD a weight of two is two rows, each with its own step on the penalty, and a weight of zero is no row.
     """
     from dsgd.errors import IncompatiblePartsError
     from dsgd.local.order import count_visits
 
-    if np.any(count_visits(np.asarray(weights, np.float64)) != 1):
-        raise IncompatiblePartsError("sample_weight=...: weights of zero, or above one and a half, are copies of rows")
+    given = np.asarray(weights, np.float64)
+    if np.any(count_visits(given) != 1) or not math.isclose(given.mean(), 1.0, rel_tol=1e-6):
+        raise IncompatiblePartsError("sample_weight=...: our loss is a mean by the weights, and theirs by the rows")
 
 
 def _take_over(estimator: Any, model: Any, X: Any) -> None:

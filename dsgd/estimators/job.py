@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsgd.estimators.growth import grown
-from dsgd.estimators.packing import Packer
+from dsgd.estimators.packing import Packer, weight_scale_of
 from dsgd.estimators.start import Start, initial
 from dsgd.estimators.steps import map_of, optimizer_of
 from dsgd.estimators.validation import watched
@@ -55,6 +55,8 @@ def job_of(
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=estimator.out_of_core,
         storage=storage,
+        # Of calls of partial_fit a weight says how much each counts, and not only its rows.
+        weight_scale=1.0 if start.is_part else weight_scale_of(summaries),
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
     # Features of sparse rows are dense.
