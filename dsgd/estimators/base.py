@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -62,6 +61,7 @@ from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.types import AnyArray
+from dsgd.validation import warn_user
 
 __all__ = ["AbstractSGD"]
 
@@ -411,12 +411,12 @@ class AbstractSGD(AbstractLinearEstimator):
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _warn_if_not_converged(self) -> None:
-        if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
-            warnings.warn(
+        is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])
+        if self.tol is not None and is_open and self.n_iter_ == self.max_iter:
+            warn_user(
                 "Maximum number of iteration reached before convergence. "
                 "Consider increasing max_iter to improve the fit.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -34,7 +33,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import Hogwild, check_combination, resolve
-from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 
 __all__ = ["check_parameters", "check_whole_fit", "loss_parameter", "losses_for"]
 
@@ -112,11 +111,10 @@ def check_parameters(estimator: Any) -> None:
     check_numbers(estimator, "eta0", low=0, open_low=True)
     check_numbers(estimator, "power_t")
     if estimator.power_t < 0:
-        warnings.warn(
+        warn_user(
             "Negative values for `power_t` are deprecated, as in scikit-learn 1.8, and become an error when they do "
             f"there. Got {name}(power_t={estimator.power_t!r}).",
             FutureWarning,
-            stacklevel=5,
         )
     check_numbers(estimator, "validation_fraction", low=0, high=1, open_low=True, open_high=True)
     if not isinstance(estimator.average, (bool, np.bool_)):

@@ -16,7 +16,6 @@ successive halving is Jamieson and Talwalkar 2016, with epochs as Li et al. 2018
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -49,7 +48,7 @@ from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_ra
 from dsgd.model_selection.results import make_results
 from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
 from dsgd.model_selection.training import Model, Training, weigh
-from dsgd.validation import check_number
+from dsgd.validation import check_number, warn_user
 
 __all__ = ["SGDSearchCV"]
 
@@ -376,17 +375,15 @@ def _warn_of(models: Sequence[Model], error_score: Any) -> None:
     """Warn of models that failed, and of those that would have gone on."""
     failed = [model for model in models if model.problem]
     if failed:
-        warnings.warn(
+        warn_user(
             f"{len(failed)} of {len(models)} models failed, and their scores are {error_score}. The first: "
             f"{failed[0].problem}",
             FitFailedWarning,
-            stacklevel=4,
         )
     cut = [m for m in models if m.n_iter == m.max_iter and not (m.converged or m.problem or m.tol is None)]
     if cut:
-        warnings.warn(
+        warn_user(
             f"Maximum number of iteration reached before convergence by {len(cut)} of {len(models)} models. "
             "Consider increasing max_iter to improve the fit.",
             ConvergenceWarning,
-            stacklevel=4,
         )
