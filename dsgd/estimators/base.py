@@ -129,8 +129,9 @@ class AbstractSGD(AbstractLinearEstimator):
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
         1024 samples, less often with sparse rows (`LocalSGD`), and raises rates that do not fall like 1/t so that
         several ranks make as much progress per epoch as one. It has no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG` or None
-        How a rank takes its steps. None is plain SGD with a step per row. The rules take one step per minibatch, and
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG`, str or None
+        How a rank takes its steps; a text names one, with or without parameters (``"adam"``, ``"momentum:0.95"``,
+        ``"saga:step=0.1"``). None is plain SGD with a step per row. The rules take one step per minibatch, and
         GradientDescent one per round, along the gradient of all of its rows. `learning_rate` sets the rates, with t
         counted in steps; most rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take steps by
         row, choose their length themselves, and converge to the exact minimum of a smooth loss with an L2 penalty.

@@ -79,8 +79,8 @@ def take_in(estimator: Any, gang: GangResult, *, sparse: bool, elapsed_s: float)
 def _warn_of_divergence(estimator: Any, found: Divergence) -> None:
     targets = "" if estimator._is_classification else " and the targets"
     steps = f"learning_rate={estimator.learning_rate!r}, eta0={estimator.eta0!r}"
-    if hasattr(estimator.optimizer, "step"):
-        steps = repr(estimator.optimizer)
+    if str(estimator.optimizer).lower().startswith(("saga", "svrg")):
+        steps = f"optimizer={estimator.optimizer!r}"
     warn_user(
         f"{type(estimator).__name__} diverged: the objective is {found.end:.3g} after the last step, and was "
         f"{found.begin:.3g} before the first. Scale the features{targets}, for instance with StandardScaler, or take "

@@ -90,7 +90,9 @@ def job_of(
         job = replace(job, checkpoint=as_checkpoint(estimator.checkpoint), resume_from=resume_from)
         return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
     # Under other ones what is remembered would mean something else.
-    configuration = describe({"sync": job.strategy, "optimizer": estimator.optimizer, "sparse": by_column})
+    configuration = describe(
+        {"sync": job.strategy, "optimizer": job.optimizer.rule or job.optimizer.reduction, "sparse": by_column}
+    )
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
     job = replace(job, leaves=configuration, epochs_before=epochs_before)
     return packer, job, start.left if epochs_before else None
