@@ -25,12 +25,18 @@
         ├── ProtocolError                      a peer sent something unexpected
         └── AbortedError                       this rank stopped because the job did
 
-and one warning, `StragglerWarning` (UserWarning): a rank is much slower than the others.
+and two warnings: `StragglerWarning` (UserWarning), a rank is much slower than the others; `DivergenceWarning`
+(ConvergenceWarning of scikit-learn), a fit ended above the objective that it began at.
 
 Every error pickles, so that an error of a rank reaches the client unchanged.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    DivergenceWarning: type[Warning]
 
 __all__ = [
     "AbortedError",
@@ -39,6 +45,7 @@ __all__ = [
     "ClusterUnreachableError",
     "DatasetError",
     "DiskSpaceError",
+    "DivergenceWarning",
     "DsgdError",
     "GangError",
     "GangTimeoutError",
@@ -219,3 +226,14 @@ class AbortedError(GangError):
 
 class StragglerWarning(UserWarning):
     """A rank takes much longer for a row than the others; the text names its worker and host."""
+
+
+def __getattr__(name: str) -> type[Warning]:
+    if name != "DivergenceWarning":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Made when it is asked for: its base takes the time to load scikit-learn.
+    from sklearn.exceptions import ConvergenceWarning
+
+    text = "A fit ended above the objective that it began at; the text has both, and what to change."
+    made = type(name, (ConvergenceWarning,), {"__module__": __name__, "__doc__": text})
+    return globals().setdefault(name, made)  # type: ignore[no-any-return]

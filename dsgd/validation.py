@@ -1,8 +1,10 @@
-"""Checks of parameters, with one wording for all errors: what, where, and the value passed."""
+"""Checks of parameters, with one wording for all errors: what, where, and the value passed; and warnings."""
 
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -12,7 +14,26 @@ from sklearn.utils import compute_class_weight
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 
-__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number", "check_numbers", "weights_of_classes"]
+__all__ = [
+    "check_bool",
+    "check_choice",
+    "check_n_jobs",
+    "check_number",
+    "check_numbers",
+    "warn_user",
+    "weights_of_classes",
+]
+
+#: Packages whose frames lie between a warning and the line of the user that it is about.
+_LIBRARIES = ("dsgd", "joblib", "sklearn")
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the caller's own code that led here, however deep in this library it is."""
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, category, stacklevel=depth)
 
 
 def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:

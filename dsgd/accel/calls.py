@@ -6,8 +6,11 @@ import logging
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from dsgd.accel.profile import Profile
 
 __all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "note_refusal", "recorded_calls", "table_of"]
 
@@ -17,7 +20,7 @@ _MOST_CALLS: Final = 10_000
 
 @dataclass(frozen=True)
 class Call:
-    """A fit of an accelerated estimator.
+    """A fit of an accelerated estimator, or a prediction.
 
     Parameters
     ----------
@@ -33,6 +36,10 @@ class Call:
         Why scikit-learn trained it; empty if it did not.
     compared_s : float or None
         Wall time of the same fit with scikit-learn, if it was asked for.
+    method : str
+        ``"fit"``; predictions are recorded only by ``python -m dsgd.accel --profile``.
+    line : int or None
+        The line of the script, with ``--profile``.
     """
 
     estimator: str
@@ -41,6 +48,8 @@ class Call:
     seconds: float
     reason: str = ""
     compared_s: float | None = None
+    method: str = "fit"
+    line: int | None = None
 
     @property
     def saved_s(self) -> float | None:
@@ -49,7 +58,7 @@ class Call:
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        text = f"{self.estimator}.fit of {rows:,} x {columns:,}: {self.by} {self.seconds:.3g} s"
+        text = f"{self.estimator}.{self.method} of {rows:,} x {columns:,}: {self.by} {self.seconds:.3g} s"
         if self.saved_s is not None:
             text += f", {'saved' if self.saved_s >= 0 else 'cost'} {abs(self.saved_s):.3g} s"
         return f"{text} ({self.reason})" if self.reason else text
@@ -67,12 +76,18 @@ class Settings:
         Names of the classes that are left as they are.
     told : set of (str, str)
         Estimators and reasons that have been logged.
+    profile : Profile or None
+        What knows the line of the script.
+    origin : int or None
+        In a worker process of joblib, the process that it was told by to accelerate.
     """
 
     verbose: bool = False
     compare: bool = False
     excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
+    profile: Profile | None = None
+    origin: int | None = None
 
 
 SETTINGS: Final = Settings()
@@ -82,6 +97,8 @@ _lock: Final = threading.Lock()
 
 def note(call: Call, *, expected: bool) -> None:
     """Record a call; print it if verbose, otherwise log the reason once if it was not expected."""
+    if SETTINGS.profile is not None:
+        call = replace(call, line=SETTINGS.profile.line())
     with _lock:
         _calls.append(call)
         is_news = not expected and (call.estimator, call.reason) not in SETTINGS.told
@@ -119,7 +136,9 @@ def clear_calls() -> None:
 def table_of(calls: list[Call]) -> Any:
     """Return a rich table of fits, seconds and seconds saved (if compared), by estimator and solver."""
     from rich.table import Table
+    from rich.text import Text
 
+    calls = [call for call in calls if call.method == "fit"]
     table = Table(title=f"dsgd.accel: {len(calls):,} fits")
     for name in ("estimator", "solver"):
         table.add_column(name)
@@ -132,5 +151,5 @@ def table_of(calls: list[Call]) -> Any:
     for (estimator, by, reason), found in sorted(groups.items()):
         saved = [call.saved_s for call in found if call.saved_s is not None]
         cells = f"{len(found):,}", f"{sum(call.seconds for call in found):.2f}", f"{sum(saved):.2f}" if saved else ""
-        table.add_row(estimator, by, *cells, reason)
+        table.add_row(estimator, by, *cells, Text(reason))
     return table

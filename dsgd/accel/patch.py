@@ -1,9 +1,10 @@
-"""Replace classes and functions of scikit-learn in the modules that scripts import them from."""
+"""Replace methods of classes and functions of scikit-learn, as soon as their modules are imported."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -15,12 +16,20 @@ from dsgd.accel.calls import SETTINGS, clear_calls
 
 __all__ = ["FUNCTIONS", "REPLACED", "WRAPPED", "install", "is_installed", "uninstall"]
 
-#: Modules that scripts import from, and their classes that are replaced.
+#: Modules that scripts import from, and their classes whose fits and predictions are replaced.
 REPLACED: Final = {
     "sklearn.svm": ("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"),
-    "sklearn.linear_model": ("SGDClassifier", "SGDRegressor"),
+    "sklearn.linear_model": (
+        "ElasticNet",
+        "Lasso",
+        "LogisticRegression",
+        "PoissonRegressor",
+        "Ridge",
+        "SGDClassifier",
+        "SGDRegressor",
+    ),
 }
-#: Modules whose classes stay, with one method wrapped: its name, and the module and function that wrap it.
+#: Modules with classes of which one method is wrapped: its name, and the module and function that wrap it.
 WRAPPED: Final = {
     "sklearn.model_selection": {
         "GridSearchCV": ("_run_search", "dsgd.accel.searches", "told"),
@@ -42,15 +51,15 @@ _NAMES: Final = (
     *(n for names in WRAPPED.values() for n in names),
     *(n for names in FUNCTIONS.values() for n in names),
 )
-#: What has been changed: the class or function of a module, or the method of its class, as it was.
+#: What has been changed: the function of a module, or methods of its class, as they were; None for inherited ones.
 _originals: Final[dict[tuple[str, str], Any]] = {}
 
 
 def install(*, verbose: bool = False, compare: bool = False, exclude: Collection[str] = ()) -> None:
-    """Replace classes of ``sklearn.svm`` and ``sklearn.linear_model`` by accelerated ones of the same names.
+    """Let classes of ``sklearn.svm`` and ``sklearn.linear_model`` train and predict by the solvers of this package.
 
-    Names that were imported before keep scikit-learn's classes. Nothing is loaded early: neither scikit-learn, if it is
-    not imported yet, nor the solvers. A second call changes the settings.
+    The classes stay the same, so it does not matter whether they were imported before. Nothing is loaded early: neither
+    scikit-learn, if it is not imported yet, nor the solvers. A second call changes the settings.
 
     Parameters
     ----------
@@ -59,7 +68,7 @@ def install(*, verbose: bool = False, compare: bool = False, exclude: Collection
     compare : bool, default False
         Whether to repeat each of our fits with scikit-learn, on a copy, to tell what was saved.
     exclude : collection of str, default ()
-        Names of classes to leave as they are: those that are replaced, or ``GridSearchCV``, ``RandomizedSearchCV``,
+        Names of classes to leave as they are: those that train, or ``GridSearchCV``, ``RandomizedSearchCV``,
         ``OneVsRestClassifier`` and ``CalibratedClassifierCV``, which otherwise share work among their fits, or do them
         side by side, as ``cross_validate``, ``cross_val_score``, ``cross_val_predict``, ``learning_curve`` and
         ``validation_curve`` do.
@@ -82,7 +91,7 @@ def install(*, verbose: bool = False, compare: bool = False, exclude: Collection
 
 
 def uninstall() -> None:
-    """Put scikit-learn's classes back. Existing estimators keep what they have learned, and stay accelerated."""
+    """Put scikit-learn's methods and functions back. Estimators keep what they have learned."""
     if _hook in sys.meta_path:
         sys.meta_path.remove(_hook)
     for module, name in list(_originals):
@@ -90,7 +99,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Return whether classes that are imported from now on are accelerated."""
+    """Return whether classes of scikit-learn are accelerated."""
     return _hook in sys.meta_path
 
 
@@ -107,19 +116,24 @@ def _change(module: ModuleType) -> None:
 
 def _accelerate(module: ModuleType, name: str) -> None:
     kind: Any = getattr(module, name)
-    if module.__name__ in REPLACED:
-        from dsgd.accel.classes import accelerated
-
-        _originals[module.__name__, name] = kind
-        setattr(module, name, accelerated(kind))
-    elif name in FUNCTIONS.get(module.__name__, ()):
+    if name in FUNCTIONS.get(module.__name__, ()):
         home, wrapper = FUNCTIONS[module.__name__][name]
         _originals[module.__name__, name] = kind
         _set_function(module, name, getattr(importlib.import_module(home), wrapper)(kind))
+        return
+    if module.__name__ in REPLACED:
+        from joblib.externals.loky.backend import reduction
+
+        from dsgd.accel.classes import accelerated_methods
+
+        methods = accelerated_methods(kind)
+        reduction.register(kind, _reduced_for_workers)
     else:
         method, home, wrapper = WRAPPED[module.__name__][name]
-        _originals[module.__name__, name] = original = getattr(kind, method)
-        setattr(kind, method, getattr(importlib.import_module(home), wrapper)(original))
+        methods = {method: getattr(importlib.import_module(home), wrapper)(getattr(kind, method))}
+    _originals[module.__name__, name] = {method: vars(kind).get(method) for method in methods}
+    for method, function in methods.items():
+        setattr(kind, method, function)
 
 
 def _set_function(module: ModuleType, name: str, function: Any) -> None:
@@ -130,12 +144,33 @@ def _set_function(module: ModuleType, name: str, function: Any) -> None:
 
 def _put_back(module: ModuleType, name: str) -> None:
     original = _originals.pop((module.__name__, name))
-    if module.__name__ in REPLACED:
-        setattr(module, name, original)
-    elif name in FUNCTIONS.get(module.__name__, ()):
+    if name in FUNCTIONS.get(module.__name__, ()):
         _set_function(module, name, original)
-    else:
-        setattr(getattr(module, name), WRAPPED[module.__name__][name][0], original)
+        return
+    kind = getattr(module, name)
+    for method, own in original.items():
+        if own is None:
+            delattr(kind, method)
+        else:
+            setattr(kind, method, own)
+
+
+def _reduced_for_workers(estimator: Any) -> Any:
+    """Return what joblib sends to its worker processes, which then accelerate what this one does."""
+    excluded = SETTINGS.excluded if is_installed() else None
+    return _rebuilt, (type(estimator), dict(vars(estimator)), excluded, SETTINGS.origin or os.getpid())
+
+
+def _rebuilt(kind: Any, state: dict[str, Any], excluded: frozenset[str] | None, origin: int) -> Any:
+    if origin != os.getpid():  # not what a worker sends back
+        SETTINGS.origin = origin
+        if excluded is None:
+            uninstall()
+        elif excluded != SETTINGS.excluded or not is_installed():
+            install(exclude=excluded)
+    made = kind.__new__(kind)
+    vars(made).update(state)
+    return made
 
 
 class _Hook(MetaPathFinder):

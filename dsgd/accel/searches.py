@@ -38,6 +38,8 @@ _LEAST_ROWS: Final = 1500
 #: Bytes of rows that are kept for candidates to come; fits beyond that are solved one by one.
 _MOST_BYTES: Final = 2**28
 _FEWEST_SPLITS: Final = 2
+#: Parameters in which fits of a chain may differ: without probabilities the second changes nothing.
+_ALONE: Final = ("C", "random_state")
 
 _here: Final = threading.local()
 
@@ -49,24 +51,35 @@ class _Search:
     ----------
     candidates : sequence of mapping
         The parameters of each candidate.
+    estimator : object
+        What the search clones, and gives these parameters.
     """
 
-    def __init__(self, candidates: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, candidates: Sequence[Mapping[str, Any]], estimator: Any) -> None:
         self.candidates = candidates
+        self._steps: dict[str, Any] = {"": estimator, **estimator.get_params()}
         self._chains: dict[str, tuple[Any, set[float], int]] = {}
 
-    def costs(self, parameters: Mapping[str, Any]) -> list[float]:
-        """Return, ascending, the C of the candidates that share all other parameters with an estimator."""
-        found = set()
+    def costs(self, plain: type, parameters: Mapping[str, Any]) -> list[float]:
+        """Return, ascending, the C of the candidates that share all other parameters with an estimator of a class.
+
+        Steps of other classes may have a C, too, and two steps of this one: then those of a step that has this C.
+        """
+        found: dict[str, set[float]] = {}
         for candidate in self.candidates:
             for name, value in candidate.items():
                 prefix, _, last = name.rpartition("C")
-                if last or (prefix and not prefix.endswith("__")) or not _is_cost(value):
+                step = prefix.removesuffix("__")
+                if last or (prefix and step == prefix) or not _is_cost(value):
                     continue
-                others = {key: candidate.get(prefix + key, own) for key, own in parameters.items() if key != "C"}
+                owner: Any = candidate.get(step, self._steps.get(step))
+                if type(owner) is not plain or any(other and step.startswith(f"{other}__") for other in candidate):
+                    continue
+                own = owner.get_params(deep=False)
+                others = {key: candidate.get(prefix + key, own[key]) for key in own if key not in _ALONE}
                 if all(each is parameters[key] or _is_same(each, parameters[key]) for key, each in others.items()):
-                    found.add(float(value))
-        return sorted(found)
+                    found.setdefault(step, set()).add(float(value))
+        return min((sorted(costs) for costs in found.values() if parameters["C"] in costs), key=len, default=[])
 
     def take(self, key: str, costs: Sequence[float], cost: float, n_bytes: int, solve: Callable[[], Any]) -> Any:
         """Return the model for one C, solving the chain first if needed; None if its rows take too many bytes."""
@@ -88,7 +101,7 @@ def told(run: Callable[..., None]) -> Callable[..., None]:
     def run_search(self: Any, evaluate_candidates: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         def evaluate(candidate_params: Any, *args: Any, **kwargs: Any) -> Any:
             candidates = list(candidate_params)
-            with _running(_Search(candidates)):
+            with _running(_Search(candidates, self.estimator)):
                 return evaluate_candidates(candidates, *args, **kwargs)
 
         run(self, evaluate, *args, **kwargs)
@@ -117,11 +130,13 @@ def n_fits_to_come() -> int:
     return 1 if search is None else _FEWEST_SPLITS * len(search.candidates)
 
 
-def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, weights: Any) -> Any:
+def trained_in_chain(estimator: Any, kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, weights: Any) -> Any:
     """Return our model, solved together with other candidates of the search; None where that would not pay.
 
     Parameters
     ----------
+    estimator : sklearn.svm.SVC or sklearn.svm.SVR
+        Theirs.
     kind : type
         `dsgd.svm.SVC` or `dsgd.svm.SVR`.
     parameters : mapping
@@ -132,8 +147,8 @@ def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, w
     search: _Search | None = getattr(_here, "search", None)
     if search is None or parameters["kernel"] not in ("rbf", "poly", "sigmoid") or parameters["max_iter"] != -1:
         return None
-    costs = search.costs(parameters)
-    if len(costs) < 2 or parameters["C"] not in costs or _largest_problem(kind, y) < _LEAST_ROWS:
+    costs = search.costs(type(estimator), estimator.get_params(deep=False))
+    if len(costs) < 2 or _largest_problem(kind, y) < _LEAST_ROWS:
         return None
     if parameters.get("probability", False) not in (False, "deprecated"):
         return None
@@ -142,7 +157,7 @@ def trained_in_chain(kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, w
     from dsgd.errors import InvalidDataError
     from dsgd.svm import svm_path
 
-    others = {name: value for name, value in parameters.items() if name not in ("C", "gamma")}
+    others = {name: value for name, value in parameters.items() if name not in {*_ALONE, "gamma"}}
     key = joblib.hash((kind.__name__, parameters["gamma"], others, X, y, weights))
 
     def solve() -> Any:

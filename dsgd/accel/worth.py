@@ -23,19 +23,21 @@ import scipy.sparse as sp
 __all__ = ["CONFIDENCE_S", "TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "prediction_seconds", "shape_of"]
 
 #: Solvers that are loaded apart from each other.
-Kind = Literal["kernel", "linear", "sgd"]
+Kind = Literal["glm", "kernel", "linear", "sgd"]
 
 #: Seconds of scikit-learn's fits after which loading has paid: twice those of loading, as ours take half at most.
 WORTH_S: Final = 1.1
 #: Below this a call of ours costs more than it saves, loaded or not.
 TINY_S: Final = 3e-3
+# Generalised linear models of scikit-learn are compiled code as well, and as fast on few rows.
+_TINY_FITS: Final[dict[Kind, int]] = {"glm": 30}
 #: Seconds of fits whose estimates would be right, which count beside the actual ones where estimates are corrected: a
 #: fit of a few rows, which takes a hundred times its estimate to be called at all, says nothing of larger ones.
 CONFIDENCE_S: Final = 0.1
 # Nanoseconds of LIBSVM per pair of rows, of a row and a support vector in a prediction, and per product of entries in
 # either; of LIBLINEAR and of SGD per entry and per row of a pass; and passes.
 _PAIR_NS, _PREDICTED_NS, _PRODUCT_NS = 1.5, 35.0, 0.5
-# Entries of sparse rows are scattered, and LIBLINEAR passes over them more often.
+# Entries of sparse rows are scattered, and LIBLINEAR passes over them more often; so do models that end at a gradient.
 _ENTRY_NS, _SPARSE_NS, _ROW_NS, _PASSES = 1.5, 10.0, 60.0, 20
 
 
@@ -56,7 +58,7 @@ class Worth:
         with self._lock:
             spent, estimated = self._spent_s[kind], self._estimated_s[kind]
             seconds = estimated_s * (spent + CONFIDENCE_S) / (estimated + CONFIDENCE_S)
-            if seconds < TINY_S:
+            if seconds < TINY_S * _TINY_FITS.get(kind, 1):
                 return False
             return kind in self._loaded or spent + n_calls * seconds > WORTH_S
 
@@ -72,13 +74,14 @@ class Worth:
 
 
 def estimated_seconds(X: Any, kind: Kind) -> float:
-    """Return roughly the seconds of a fit by scikit-learn: LIBSVM with a kernel, otherwise LIBLINEAR or SGD."""
+    """Return roughly the seconds of a fit by scikit-learn: LIBSVM with a kernel, otherwise passes over the rows."""
     n_rows, n_columns = shape_of(X)
     entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
     if kind == "kernel":
         return 1e-9 * n_rows * (n_rows * _PAIR_NS + entries * _PRODUCT_NS)
-    each_ns = _SPARSE_NS if kind == "linear" and sp.issparse(X) else _ENTRY_NS
-    return 1e-9 * _PASSES * (entries * each_ns + n_rows * _ROW_NS)
+    each_ns = _SPARSE_NS if kind != "sgd" and sp.issparse(X) else _ENTRY_NS
+    passes = 5 * _PASSES if kind == "glm" else _PASSES
+    return 1e-9 * passes * (entries * each_ns + n_rows * _ROW_NS)
 
 
 def prediction_seconds(X: Any, n_vectors: int) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -63,6 +62,7 @@ from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.types import AnyArray
+from dsgd.validation import warn_user
 
 __all__ = ["AbstractSGD"]
 
@@ -130,8 +130,9 @@ class AbstractSGD(AbstractLinearEstimator):
         is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
         1024 samples, less often with sparse rows (`LocalSGD`), and raises rates that do not fall like 1/t so that
         several ranks make as much progress per epoch as one. It has no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG` or None
-        How a rank takes its steps. None is plain SGD with a step per row. The rules take one step per minibatch, and
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS`, `GradientDescent`, `SAGA`, `SVRG`, str or None
+        How a rank takes its steps; a text names one, with or without parameters (``"adam"``, ``"momentum:0.95"``,
+        ``"saga:step=0.1"``). None is plain SGD with a step per row. The rules take one step per minibatch, and
         GradientDescent one per round, along the gradient of all of its rows. `learning_rate` sets the rates, with t
         counted in steps; most rules need ``learning_rate="constant"`` or ``"invscaling"``. SAGA and SVRG take steps by
         row, choose their length themselves, and converge to the exact minimum of a smooth loss with an L2 penalty.
@@ -416,12 +417,12 @@ class AbstractSGD(AbstractLinearEstimator):
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _warn_if_not_converged(self) -> None:
-        if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
-            warnings.warn(
+        is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])
+        if self.tol is not None and is_open and self.n_iter_ == self.max_iter:
+            warn_user(
                 "Maximum number of iteration reached before convergence. "
                 "Consider increasing max_iter to improve the fit.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     @abstractmethod

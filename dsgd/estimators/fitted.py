@@ -8,11 +8,11 @@ Method: both are kept where they differ, under scikit-learn's names, with the nu
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Final
 
 import numpy as np
 
+from dsgd.errors import DivergenceWarning
 from dsgd.estimators.growth import present_mean
 from dsgd.estimators.start import Start
 from dsgd.inputs.history import History
@@ -20,7 +20,9 @@ from dsgd.inputs.validation import take_best
 from dsgd.local import unpack
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.train import TrainResult
+from dsgd.runtime.train.job import Divergence
 from dsgd.sync import resolve
+from dsgd.validation import warn_user
 
 __all__ = ["BESIDE", "OF_RANKS", "resumed", "take_in"]
 
@@ -60,7 +62,8 @@ def take_in(estimator: Any, gang: GangResult, *, sparse: bool, elapsed_s: float)
         strategy=repr(resolve(estimator.sync)),
         elapsed_s=elapsed_s,
         epochs=[dict(vars(record)) for record in result.history],
-        converged=result.converged,
+        converged=result.converged and result.divergence is None,
+        diverged=result.divergence is not None and result.divergence.is_useless,
         stragglers=[
             {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
             for slow in result.stragglers
@@ -68,7 +71,22 @@ def take_in(estimator: Any, gang: GangResult, *, sparse: bool, elapsed_s: float)
         rows_lost=max((event["rows_lost"] for event in gang.recoveries), default=0),
     )
     if result.note:
-        warnings.warn(result.note, RuntimeWarning, stacklevel=4)
+        warn_user(result.note, RuntimeWarning)
+    if result.divergence is not None and result.divergence.is_useless:
+        _warn_of_divergence(estimator, result.divergence)
+
+
+def _warn_of_divergence(estimator: Any, found: Divergence) -> None:
+    targets = "" if estimator._is_classification else " and the targets"
+    steps = f"learning_rate={estimator.learning_rate!r}, eta0={estimator.eta0!r}"
+    if str(estimator.optimizer).lower().startswith(("saga", "svrg")):
+        steps = f"optimizer={estimator.optimizer!r}"
+    warn_user(
+        f"{type(estimator).__name__} diverged: the objective is {found.end:.3g} after the last step, and was "
+        f"{found.begin:.3g} before the first. Scale the features{targets}, for instance with StandardScaler, or take "
+        f"shorter steps ({steps}).",
+        DivergenceWarning,
+    )
 
 
 def resumed(estimator: Any) -> Start:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsgd.estimators.growth import grown
-from dsgd.estimators.packing import Packer
+from dsgd.estimators.packing import Packer, weight_scale_of
 from dsgd.estimators.start import Start, initial
 from dsgd.estimators.steps import map_of, optimizer_of
 from dsgd.estimators.validation import watched
@@ -55,6 +55,8 @@ def job_of(
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=estimator.out_of_core,
         storage=storage,
+        # Of calls of partial_fit a weight says how much each counts, and not only its rows.
+        weight_scale=1.0 if start.is_part else weight_scale_of(summaries),
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
     # Features of sparse rows are dense.
@@ -88,7 +90,9 @@ def job_of(
         job = replace(job, checkpoint=as_checkpoint(estimator.checkpoint), resume_from=resume_from)
         return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
     # Under other ones what is remembered would mean something else.
-    configuration = describe({"sync": job.strategy, "optimizer": estimator.optimizer, "sparse": by_column})
+    configuration = describe(
+        {"sync": job.strategy, "optimizer": job.optimizer.rule or job.optimizer.reduction, "sparse": by_column}
+    )
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
     job = replace(job, leaves=configuration, epochs_before=epochs_before)
     return packer, job, start.left if epochs_before else None

@@ -19,7 +19,7 @@ from dsgd.runtime.train.visits import entries_per_call
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
-__all__ = ["OUT_OF_CORE_ADVICE", "Packer"]
+__all__ = ["OUT_OF_CORE_ADVICE", "Packer", "weight_scale_of"]
 
 #: What to do with rows that are more than memory.
 OUT_OF_CORE_ADVICE: Final = (
@@ -59,6 +59,8 @@ class Packer:
         Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
     storage : str or None, default None
         A format of 16 bits in which dense rows are kept, see `dsgd.local.halves`; `dtype` is then ``"float32"``.
+    weight_scale : float, default 1.0
+        What the weights of visits are multiplied by; see `weight_scale_of`.
     """
 
     classes: AnyArray | None
@@ -71,6 +73,7 @@ class Packer:
     out_of_core: bool = False
     held_out: AnyArray | None = None
     storage: str | None = None
+    weight_scale: float = 1.0
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
@@ -152,4 +155,17 @@ class Packer:
             seed=self.seed,
             folder=folder,
             storage=self.storage,
+            weight_scale=self.weight_scale,
         )
+
+
+def weight_scale_of(summaries: Sequence[BlockSummary]) -> float:
+    """Return the factor by which weights of visits add up to the number of visits.
+
+    The mean loss of a visit is then the mean loss by the sample weights as they were given. It is rounded to float32,
+    so that it does not depend on the blocks that the sums were taken over, and is one for whole numbers up to 16.
+    """
+    if all(summary.weight is None for summary in summaries):
+        return 1.0
+    total = sum(summary.rows if summary.weight is None else summary.weight for summary in summaries)
+    return float(np.float32(sum(summary.visits for summary in summaries) / total)) if total > 0.0 else 1.0

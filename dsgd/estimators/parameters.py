@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -20,7 +19,6 @@ from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
     STORAGES,
     AbstractReduction,
-    AbstractRule,
     CustomLoss,
     Objective,
     check_learning_rate,
@@ -30,12 +28,13 @@ from dsgd.local import (
     schedule_of,
     steps_of,
 )
+from dsgd.local.parse import resolve_optimizer
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.sharing import check_workers
 from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import Hogwild, check_combination, resolve
-from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 
 __all__ = ["check_parameters", "check_whole_fit", "loss_parameter", "losses_for"]
 
@@ -114,11 +113,10 @@ def check_parameters(estimator: Any) -> None:
     check_numbers(estimator, "eta0", low=0, open_low=True)
     check_numbers(estimator, "power_t")
     if estimator.power_t < 0:
-        warnings.warn(
+        warn_user(
             "Negative values for `power_t` are deprecated, as in scikit-learn 1.8, and become an error when they do "
             f"there. Got {name}(power_t={estimator.power_t!r}).",
             FutureWarning,
-            stacklevel=5,
         )
     check_numbers(estimator, "validation_fraction", low=0, high=1, open_low=True, open_high=True)
     if not isinstance(estimator.average, (bool, np.bool_)):
@@ -129,25 +127,21 @@ def check_parameters(estimator: Any) -> None:
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
             "by it. Got 0."
         )
-    if not isinstance(estimator.optimizer, (AbstractRule, AbstractReduction, type(None))):
-        raise InvalidParameterError(
-            f"{name}(optimizer=...) must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS, "
-            f"GradientDescent), SAGA or SVRG. Got {estimator.optimizer!r}."
-        )
+    optimizer = resolve_optimizer(f"{name}(optimizer=...)", estimator.optimizer)
     sampling = resolve_sampling(estimator.sampling)
-    steps = steps_of(estimator.optimizer, sampling)
+    steps = steps_of(optimizer, sampling)
     if steps.draws_rows and estimator.out_of_core:
         drawing = steps.name if sampling is None else repr(sampling)
         raise IncompatiblePartsError(
             f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and {drawing} draws "
             "them: every row would be a read from disk. Use one of them."
         )
-    if isinstance(estimator.optimizer, AbstractReduction):
+    if isinstance(optimizer, AbstractReduction):
         share, parameter = float(estimator.l1_ratio or 0), loss_parameter(estimator)
         objective = Objective(estimator.loss, estimator.penalty, float(estimator.alpha), share, parameter)
-        check_reduction(estimator.optimizer, objective, average=estimator.average, sampling=sampling)
+        check_reduction(optimizer, objective, average=estimator.average, sampling=sampling)
     check_combination(resolve(estimator.sync), steps)
-    _check_features(estimator, sampling)
+    _check_features(estimator, sampling, optimizer)
 
 
 def _check_loss(estimator: Any) -> None:
@@ -163,7 +157,7 @@ def _check_loss(estimator: Any) -> None:
         check_numbers(estimator, "tweedie_power", low=1, high=2)
 
 
-def _check_features(estimator: Any, sampling: object) -> None:
+def _check_features(estimator: Any, sampling: object, optimizer: object) -> None:
     """Check what rows become, and that nothing is asked for that does without rows of features."""
     name, features, strategy = type(estimator).__name__, estimator.features, resolve(estimator.sync)
     check_encoder(name, estimator.encoder)
@@ -176,7 +170,7 @@ def _check_features(estimator: Any, sampling: object) -> None:
     features.check()
     beside = {
         "sampling": sampling,
-        "optimizer": estimator.optimizer if isinstance(estimator.optimizer, AbstractReduction) else None,
+        "optimizer": optimizer if isinstance(optimizer, AbstractReduction) else None,
         "sync": strategy if isinstance(strategy, Hogwild) or strategy.n_servers else None,
     }
     for parameter, value in beside.items():

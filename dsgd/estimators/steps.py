@@ -7,21 +7,23 @@ from typing import Any
 from dsgd.errors import InvalidParameterError
 from dsgd.estimators.start import Start
 from dsgd.local import SGD, AbstractReduction, AbstractRule, Objective, RandomMap, resolve_sampling
+from dsgd.local.parse import resolve_optimizer
 
 __all__ = ["map_bytes", "map_of", "optimizer_of"]
 
 
 def optimizer_of(estimator: Any, objective: Objective, seed: int) -> SGD:
     """Return what takes the steps; its random map is known."""
+    given = resolve_optimizer(f"{type(estimator).__name__}(optimizer=...)", estimator.optimizer)
     # A reduction has steps of its own.
-    reduction = estimator.optimizer if isinstance(estimator.optimizer, AbstractReduction) else None
+    reduction = given if isinstance(given, AbstractReduction) else None
     return SGD(
         objective=objective,
         schedule="constant" if reduction else estimator.learning_rate,
         eta0=1.0 if reduction else float(estimator.eta0),
         power_t=float(estimator.power_t),
         average=int(estimator.average),
-        rule=estimator.optimizer if isinstance(estimator.optimizer, AbstractRule) else None,
+        rule=given if isinstance(given, AbstractRule) else None,
         sampling=resolve_sampling(estimator.sampling),
         seed=seed,
         reduction=reduction,

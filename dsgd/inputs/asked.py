@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import Mail, RankProgram
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
+from dsgd.validation import warn_user
 
 __all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
 
@@ -181,17 +181,15 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int
         return n
     useful = max(1, min(n, n_rows // least_rows))
     if n_jobs is not None and n_jobs > max(1, n_rows):
-        warnings.warn(
+        warn_user(
             f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} rank(s).",
             UserWarning,
-            stacklevel=5,
         )
     if useful > max(_CROWD, _CROWD_PER_CORE * cores):
-        warnings.warn(
+        warn_user(
             f"n_jobs={n_jobs} makes {useful} ranks share {cores} cores, and at every synchronisation each waits for "
             "all others: n_jobs=-1 is faster. To see what so many ranks would do, pass client=SimulatedCluster(...).",
             UserWarning,
-            stacklevel=5,
         )
     return useful
 

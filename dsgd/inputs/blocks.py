@@ -184,7 +184,7 @@ def summarise(
         except TypeError as error:
             problem = f"y mixes labels that cannot be sorted ({error}); use one type of label"
             if any(label is None for label in y):
-                problem = "y has missing values; drop the rows that have none"
+                problem = "y has missing values; drop the rows without a value"
     dtype = "float32" if X.dtype == np.float32 else "float64"
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)

@@ -8,7 +8,6 @@ which program runs.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult
 from dsgd.saving import SavingMixin
 from dsgd.stages import recorded, stage
+from dsgd.validation import warn_user
 
 __all__ = ["AbstractClusterEstimator"]
 
@@ -164,21 +164,19 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         if is_distributed(X) or self.client is not None or (isinstance(X, Rows) and X.uses_cluster):
             return True
         if getattr(self, "_lost_client", False):
-            warnings.warn(
+            warn_user(
                 f"this {type(self).__name__} has lost its client because it was pickled: it trains on arrays in this "
                 "process. In cross_validate and similar functions leave n_jobs at None, so that every fit runs on the "
                 "whole cluster; elsewhere call set_params(client=...).",
                 UserWarning,
-                stacklevel=4,
             )
         idle = [name for name, default in OF_CLUSTERS.items() if getattr(self, name, default) != default]
         if idle:
             said = ", ".join(f"{name}={getattr(self, name)!r}" for name in idle)
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__}({said}) has an effect on worker processes only, but arrays are trained on in "
                 "this process. Pass client=..., or dask collections.",
                 UserWarning,
-                stacklevel=4,
             )
         return False
 

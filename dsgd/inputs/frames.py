@@ -36,12 +36,12 @@ def is_table(X: object) -> bool:
     return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "to_numpy")
 
 
-def refuse_queries(X: object) -> None:
+def refuse_queries(X: object, name: str = "X") -> None:
     """Raise `InvalidDataError` if X is a query that has not run, of Polars, say."""
     if type(X).__name__ == "LazyFrame":
         raise InvalidDataError(
-            f"X is a LazyFrame of {type(X).__module__.partition('.')[0]}: a query, whose rows are not there. Pass "
-            "X.collect()."
+            f"{name} is a LazyFrame of {type(X).__module__.partition('.')[0]}: a query, whose rows are not there. Pass "
+            f"{name}.collect()."
         )
 
 
@@ -176,7 +176,8 @@ def missing_column(X: Any) -> str:
 
 
 def _refuse_nulls(values: Any, name: str) -> None:
-    """Raise if a column of Polars or Arrow has missing values, which numpy would hold as objects."""
+    """Raise if a column of Polars or Arrow has missing values, which numpy would hold as objects, or is a query."""
+    refuse_queries(values, name)
     count = getattr(values, "null_count", 0)
     n_missing = count() if callable(count) else count
     if isinstance(n_missing, int) and n_missing:  # of a frame it is another frame
@@ -184,7 +185,7 @@ def _refuse_nulls(values: Any, name: str) -> None:
 
 
 def _no_value(name: str) -> str:
-    return f"{name} has missing values (NaN or NA). Drop the rows that have none."
+    return f"{name} has missing values (NaN or NA). Drop the rows without a value."
 
 
 def _missing(name: object) -> str:

@@ -30,6 +30,7 @@ from dsgd.inputs.weights import check_any_weight
 from dsgd.runtime.train import EpochRecord
 from dsgd.runtime.train.job import best_of
 from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import warn_user
 
 __all__ = [
     "ScoredRows",
@@ -216,11 +217,10 @@ def take_best(estimator: Any, history: Sequence[EpochRecord]) -> None:
     if best is not None:
         estimator.best_score_, estimator.best_epoch_ = best.validation_score, best.epoch
     elif estimator.restore_best:
-        warnings.warn(
+        warn_user(
             f"{type(estimator).__name__}(restore_best=True, scoring={estimator.scoring!r}): no epoch has a validation "
             "score that is a number, so the model is that of the last epoch.",
             RuntimeWarning,
-            stacklevel=5,
         )
 
 

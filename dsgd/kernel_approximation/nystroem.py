@@ -14,7 +14,6 @@ Source: Williams and Seeger 2001 (Using the Nystroem method to speed up kernel m
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Final, Self
 
 import numpy as np
@@ -31,7 +30,7 @@ from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_number, warn_user
 
 __all__ = ["Nystroem"]
 
@@ -120,11 +119,10 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
         n_rows, n_components = X.shape[0], int(self.n_components)
         if n_components > n_rows:
-            warnings.warn(
+            warn_user(
                 f"n_components > n_samples: {n_components} rows were asked for as basis, and there are {n_rows}. All "
                 "of them are the basis.",
                 UserWarning,
-                stacklevel=2,
             )
         chosen = check_random_state(self.random_state).permutation(n_rows)[:n_components]
         basis = X[chosen]

@@ -38,8 +38,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from dsgd.kernels.calls import call_at
 from dsgd.kernels.jit import scalar
+from dsgd.types import FloatVector
 
 __all__ = ["LOSSES", "MAX_EXPONENT", "MAX_SLOPE", "Loss", "least_loss", "loss_and_slope"]
 
@@ -111,6 +114,35 @@ class Loss:
     def has_log_link(self) -> bool:
         """Whether predictions are the logarithm of a mean."""
         return POISSON <= self.code <= TWEEDIE
+
+    def at_zero(self, targets: FloatVector, parameter: float) -> FloatVector:
+        """Return the losses of predictions of zero, without kernels; infinite for a loss that is no row of the table.
+
+        Parameters
+        ----------
+        targets : array of float64, shape (n,)
+            The targets.
+        parameter : float
+            That of the loss.
+        """
+        size = np.abs(targets)
+        if self.task == "classification":
+            return np.full_like(targets, {LOG_LOSS: math.log(2.0), PERCEPTRON: 0.0}.get(self.code, 1.0))
+        if self.code == SQUARED_ERROR:
+            return 0.5 * targets**2
+        if self.code == HUBER:
+            slope = np.minimum(size, parameter)
+            return slope * (size - 0.5 * slope)
+        if self.code in (EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE):
+            excess = np.maximum(size - parameter, 0.0)
+            return excess if self.code == EPSILON_INSENSITIVE else excess**2
+        if self.code == QUANTILE:
+            return size * np.where(targets < 0.0, 1.0 - parameter, parameter)
+        if not self.has_log_link:
+            return np.full_like(targets, np.inf)
+        power = {POISSON: 1.0, GAMMA: 2.0}.get(self.code, parameter)
+        rising = 1.0 / (2.0 - power) if power < 2.0 else 0.0
+        return rising + (targets / (power - 1.0) if power > 1.0 else 0.0 * targets)
 
     def takes_zero(self, parameter: float) -> bool:
         """Return whether a target of a loss with a log link may be zero, and not only above it."""

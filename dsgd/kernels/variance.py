@@ -386,11 +386,13 @@ def remember_slopes(
 @kernel
 def largest_square(
     values: FloatVector, indptr: PointerVector | None, row_weights: FloatVector, n_features: int, beside: float
-) -> float:
-    """Return the largest of ``weight (|x|^2 + beside)`` over all rows; 0 without rows."""
-    largest, end, width = 0.0, np.uint64(row_weights.shape[0]), np.uint64(n_features)
+) -> tuple[float, float]:
+    """Return the largest of ``weight (|x|^2 + beside)`` over all rows, and the sum of the others; 0 without rows."""
+    largest, others, end, width = 0.0, 0.0, np.uint64(row_weights.shape[0]), np.uint64(n_features)
     entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for i in range(end):
         first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
-        largest = max(largest, row_weights[i] * (float(row_square(entries, first, last)) + beside))
-    return largest
+        square = row_weights[i] * (float(row_square(entries, first, last)) + beside)
+        others += min(square, largest)
+        largest = max(largest, square)
+    return largest, others

@@ -1,4 +1,4 @@
-"""Generalised linear models in scikit-learn's interface, solved to a certified duality gap.
+"""Generalised linear models with scikit-learn's objectives and attributes, solved to a certified duality gap.
 
 ::
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from contextlib import closing
 from typing import Any
@@ -24,7 +23,7 @@ from dsgd.linear_model.problem import Solution
 from dsgd.runtime.pools import limit_blas
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_n_jobs, check_number
+from dsgd.validation import check_bool, check_n_jobs, check_number, warn_user
 
 __all__ = ["AbstractLinearModel"]
 
@@ -118,12 +117,11 @@ class AbstractLinearModel(SavingMixin, BaseEstimator):
     def _warn_unless(self, gap: float, tol: float) -> None:
         """Warn if the gap is not reached."""
         if not gap <= tol:  # nor where rows are so large that it is no number
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__} stopped after {self.n_iter_} iterations at a duality gap of {gap:.3g}, above "
                 f"the {tol:.3g} that tol asks for: the objective is within that of its minimum. Increase max_iter, "
                 "scale the features, or penalise more.",
                 ConvergenceWarning,
-                stacklevel=5,  # that of who called fit
             )
 
     def _take_in(self, solution: Solution) -> None:

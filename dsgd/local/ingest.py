@@ -57,6 +57,8 @@ class ShardBuilder:
         See `dsgd.local.windows`.
     storage : str or None, default None
         A format of 16 bits in which rows are kept, see `dsgd.local.halves`; dense rows of float32 only.
+    weight_scale : float, default 1.0
+        What the weights of visits are multiplied by, so that those of all ranks add up to their number.
 
     Raises
     ------
@@ -75,12 +77,14 @@ class ShardBuilder:
         folder: str | None = None,
         window_bytes: int = WINDOW_BYTES,
         storage: str | None = None,
+        weight_scale: float = 1.0,
     ) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidDataError(f"make_shard(dtype=...) must be float32 or float64. Got {self.dtype}.")
         self.n_features, self.sparse, self.shuffle, self.seed = n_features, sparse, shuffle, seed
         self.folder, self.window_bytes, self.storage = folder, window_bytes, storage
+        self.weight_scale = weight_scale
         self._n_blocks = 0
         self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
@@ -186,9 +190,9 @@ class ShardBuilder:
         self.walk = walk
         if walk is not None:
             targets, lengths = targets[walk], lengths[walk] if self.sparse else lengths
-        weights = np.ones(targets.shape[0], self.dtype)
+        weights = np.full(targets.shape[0], self.weight_scale, self.dtype)
         if weighted is not None:
-            weights[:] = weighted[1] if self._order is None else weighted[1][self._order]
+            weights[:] = self.weight_scale * (weighted[1] if self._order is None else weighted[1][self._order])
         if walk is None and self.folder is None and self._n_blocks == 1 and _fits_directly(piece):
             self._shard = piece.as_shard(targets, weights, self.n_features)
             return

@@ -19,8 +19,9 @@ __all__ = ["Objective", "n_params", "pack", "unpack"]
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective ``(1/n) sum_i w_i c_i loss(f(x_i), y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
+    """The objective ``(1/n) sum_i s_i c_i loss(f(x_i), y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
 
+    Of n visits, whose weights s estimators scale so that they add up to n over all ranks.
     With several outputs, one-vs-rest: the sum also goes over outputs, whose targets are +1 for their class and -1 for
     all others. With a loss that couples them (`is_coupled`) a row has one loss, and c_i is the positive weight of its
     class.

@@ -20,8 +20,9 @@ good as single rows there, since the rows of a block were drawn at random, and m
 
 Sample weights are copies. scikit-learn demands that a weight of 2 equals the row twice and a weight of 0 the row left
 out, exactly; so a row of weight w is visited as often as the nearest whole number from 1 to 16 says, with equal parts
-of w. Every visit takes a step on the penalty, too: rounding up would let a weight of 2.0000001 bring half as much
-penalty again as one of 2. Of equal rows, the visits of larger weight are numbered first.
+of w. Every visit takes a step on the penalty, too, so estimators scale weights to a mean of one over all visits: the
+share of the penalty is then the same for weights of 1.4999 and of 1.5. Of equal rows, the visits of larger weight are
+numbered first.
 
 Cost: 24 bytes a visit while the order is made, and 8 more where there are sample weights; 8 bytes a visit after. The
 order of an epoch is 4 kB and takes 3 us.

@@ -1,10 +1,10 @@
-"""Local optimisers and ways to draw rows by name, for the command line."""
+"""Local optimisers and ways to draw rows by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum
@@ -12,7 +12,7 @@ from dsgd.local.sampling import Importance
 from dsgd.local.variance import SAGA, SVRG, AbstractReduction
 from dsgd.named import Kind, part_of
 
-__all__ = ["OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling"]
+__all__ = ["OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling", "resolve_optimizer"]
 
 #: What each name makes.
 OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReduction]]] = MappingProxyType(
@@ -59,6 +59,32 @@ def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
             "parameters (momentum:0.95, saga:step=0.1, svrg:every=2)."
         )
     return found
+
+
+def resolve_optimizer(where: str, given: Any) -> AbstractRule | AbstractReduction | None:
+    """Return the local optimiser that a parameter of an estimator stands for.
+
+    Parameters
+    ----------
+    where : str
+        The parameter as the user wrote it, such as ``"SGDClassifier(optimizer=...)"``.
+    given : AbstractRule, AbstractReduction, str or None
+        Itself, or a text for `parse_optimizer` that begins with one of `OPTIMIZER_NAMES`: a text that may come from a
+        file names no other code.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is another value.
+    """
+    if given is None or isinstance(given, (AbstractRule, AbstractReduction)):
+        return given
+    if isinstance(given, str) and given.partition(":")[0] in OPTIMIZER_NAMES:
+        return parse_optimizer(given)
+    raise InvalidParameterError(
+        f"{where} must be None, a rule of dsgd.local (Momentum, Adagrad, Adam, LARS, GradientDescent), SAGA or SVRG, "
+        f"or the name of one: {', '.join(OPTIMIZER_NAMES)}. Got {given!r}."
+    )
 
 
 def parse_sampling(text: str) -> Importance | None:

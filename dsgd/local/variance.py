@@ -167,13 +167,16 @@ class AbstractReduction(ABC):
             refresh=1.0 / max(1, shard.n_rows) if self.refreshes else 0.0,
         )
 
-    def curvature(self, shard: Shard, objective: Objective) -> float:
-        """Return the largest curvature of the objective of a row, penalty included; one pass over the rows."""
+    def curvature(self, shard: Shard, objective: Objective) -> tuple[float, float]:
+        """Return the largest curvature of the objective of a row, with its penalty, and the sum of those of all others.
+
+        That takes one pass over the rows; the sum is without penalties.
+        """
         beside = float(objective.fit_intercept)
         values = shard.readable(shard.scratch())
-        square = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
+        square, others = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
         largest = objective.row.curvature * float(objective.class_weights().max())
-        return float(largest * square + objective.strength)
+        return float(largest * square + objective.strength), float(largest * others)
 
     def length(self, curvature: float) -> float:
         """Return the length of a step where the largest curvature of any row of any rank is this one."""

@@ -183,6 +183,7 @@ def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: S
         shuffle=packer.shuffle,
         seed=packer.seed,
         folder=scratch_folder() if packer.out_of_core else None,
+        weight_scale=packer.weight_scale,
     )
     block = X if known is None else known.selected(None)
     builder.look(block, packer.targets(y), weights)

@@ -43,7 +43,7 @@ from dsgd.local.order import spans
 from dsgd.local.shard import split
 from dsgd.model_selection.race import Race, Scores
 from dsgd.model_selection.scoring import Measure, decisions_of
-from dsgd.model_selection.training import Model, Training
+from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.pooling import missing_factor
 from dsgd.sync import EpochAveraging, LocalSGD, mean_shares, resolve
@@ -225,7 +225,10 @@ class SharedTraining(Training):
                     f"split {int(totals.argmin())} of cv has no rows to train on, or none with a weight."
                 )
             squares *= self._counts[rank.number] / totals
-            rank.group.allreduce(squares)
+            sums = np.concatenate([squares, rows.kept @ rows.shard.weights.astype(np.float64)])
+            rank.group.allreduce(sums)
+        squares = sums[:n_splits]
+        weigh(models, totals.astype(np.float64), sums[n_splits:])
         densities = (entries / (totals * rows.shard.n_features)).tolist()
         self.rounds, self._pooled = [1] * len(models), [1.0] * len(models)
         for number, model in enumerate(models):
@@ -237,7 +240,10 @@ class SharedTraining(Training):
             if missing != 1.0:
                 self._pooled[number] = model.optimizer.pooled_factor(missing, float(squares[model.split]))
         columns = [column for panel in self._panels for column in panel.columns]
-        self._panels = make_panels((replace(each, rounds=self.rounds[each.model]) for each in columns), rows.shard)
+        self._panels = make_panels(
+            (replace(each, rounds=self.rounds[each.model], optimizer=models[each.model].optimizer) for each in columns),
+            rows.shard,
+        )
         self.sizes = [0] * len(models)
         for panel in self._panels:
             for column in panel.columns:

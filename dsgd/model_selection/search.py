@@ -16,7 +16,6 @@ successive halving is Jamieson and Talwalkar 2016, with epochs as Li et al. 2018
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -48,8 +47,8 @@ from dsgd.model_selection.race import Race, Scores
 from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of
 from dsgd.model_selection.results import make_results
 from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
-from dsgd.model_selection.training import Model, Training
-from dsgd.validation import check_number
+from dsgd.model_selection.training import Model, Training, weigh
+from dsgd.validation import check_number, warn_user
 
 __all__ = ["SGDSearchCV"]
 
@@ -281,11 +280,12 @@ class SGDSearchCV(AbstractSearchCV):
             rows.read(n_threads, type(probe).__name__)
         summary = rows.summary(classification=probe._is_classification)
         packer, *_ = job_of(probe, [summary], begin_at, probe._draw_seed(), None)
-        packed = pack_rows(probe, rows, packer, splits)
+        packed = pack_rows(probe, rows, replace(packer, weight_scale=1.0), splits)
         if probe._is_classification:
             for each in candidates:
                 each.classes_ = probe.classes_
         models = make_models(candidates, summary, rows.block[1], splits)
+        weigh(models, packed.kept.sum(axis=1, dtype=np.float64), packed.kept @ packed.shard.weights.astype(np.float64))
         _check_schedules(models, sparse=packer.sparse)
         training, race, n = Training(packed.shard, packed.kept, models, n_threads), self._race(), len(splits)
 
@@ -333,7 +333,7 @@ class SGDSearchCV(AbstractSearchCV):
             n_params = sum(model.optimizer.n_outputs for model in models) * (packer.n_features + 1)
             work = Work(
                 search_on_rank,
-                RolePacker(packer, len(splits)),
+                RolePacker(replace(packer, weight_scale=1.0), len(splits)),
                 (models, strategies, race, self._scorers, measures),
                 cut=RankRows.cut,
                 beside=split_roles(splits, blocks.order if is_here else None, [each.rows for each in summaries]),
@@ -375,17 +375,15 @@ def _warn_of(models: Sequence[Model], error_score: Any) -> None:
     """Warn of models that failed, and of those that would have gone on."""
     failed = [model for model in models if model.problem]
     if failed:
-        warnings.warn(
+        warn_user(
             f"{len(failed)} of {len(models)} models failed, and their scores are {error_score}. The first: "
             f"{failed[0].problem}",
             FitFailedWarning,
-            stacklevel=4,
         )
     cut = [m for m in models if m.n_iter == m.max_iter and not (m.converged or m.problem or m.tol is None)]
     if cut:
-        warnings.warn(
+        warn_user(
             f"Maximum number of iteration reached before convergence by {len(cut)} of {len(models)} models. "
             "Consider increasing max_iter to improve the fit.",
             ConvergenceWarning,
-            stacklevel=4,
         )

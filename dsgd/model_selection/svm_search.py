@@ -15,7 +15,6 @@ it.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -34,6 +33,7 @@ from dsgd.model_selection.scoring import takes_weights
 from dsgd.svm import SVC, SVR
 from dsgd.svm.kernels.threads import open_pool
 from dsgd.types import AnyArray
+from dsgd.validation import warn_user
 
 __all__ = ["SVMSearchCV"]
 
@@ -246,11 +246,10 @@ class _Table:
         if self._problems and self._n_failed == n_models:
             raise self._problems[0]
         if self._problems:
-            warnings.warn(
+            warn_user(
                 f"{self._n_failed} of {n_models} models failed, and their scores are {self._error_score}. The first: "
                 f"{self._problems[0]}",
                 FitFailedWarning,
-                stacklevel=3,
             )
 
     def _blank(self) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from dsgd.local.order import arrange, epoch_order
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["Model", "Training"]
+__all__ = ["Model", "Training", "weigh"]
 
 #: Rows that all panels of a thread visit before the next ones are read: what a core's own cache holds.
 _STRETCH_BYTES: Final = 1 << 20
@@ -93,6 +93,27 @@ class Model:
         terms: Any = self
         self.converged = self.rule.update(objectives, math.nan, terms, terms)
         return self.converged or self.n_iter >= self.max_iter
+
+
+def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -> None:
+    """Scale the losses of models so that the weights of the visits of their split add up to their number.
+
+    A fit scales the weights (`dsgd.estimators.packing.weight_scale_of`); splits share them, and have class weights.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Before they are trained.
+    n_visits, totals : array of float64, shape (n_splits,)
+        Visits that each split trains on, and the sum of their weights, over all ranks.
+    """
+    factors = np.float32(n_visits / totals).tolist()
+    for model in models:
+        objective, factor = model.optimizer.objective, factors[model.split]
+        if factor != 1.0:
+            weights = objective.class_weights() * factor
+            scaled = replace(objective, positive_weights=tuple(weights[0]), negative_weights=tuple(weights[1]))
+            model.optimizer = replace(model.optimizer, objective=scaled)
 
 
 class Training:

@@ -1,11 +1,9 @@
-"""Progress events of a running job, limited in rate at their source, and the warnings made from them."""
+"""Progress events of a running job, limited in rate at their source."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from dsgd.progress.callback import StopTraining
 
-__all__ = ["Publisher", "heeding", "warn_user"]
+__all__ = ["Publisher", "heeding"]
 
 _PERIOD_S: Final = 0.2
 
@@ -67,14 +65,6 @@ def heeding(
             enough.set()
 
     return tell
-
-
-def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn at the line of the caller's own code that led here, however deep in this library it is."""
-    frame, depth = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("dsgd."):
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(text, category, stacklevel=depth)
 
 
 def _plain(value: Any) -> Any:

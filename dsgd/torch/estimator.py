@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, get_args
@@ -52,7 +51,7 @@ from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.torch.validation import scored_rows
 from dsgd.torch.weights import checked_weights, mean_weight
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_choice, check_numbers
+from dsgd.validation import check_bool, check_choice, check_numbers, warn_user
 
 __all__ = ["PREFIXES", "AbstractTorchEstimator"]
 
@@ -309,7 +308,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             converged=result.converged,
         )
         if result.note:
-            warnings.warn(result.note, RuntimeWarning, stacklevel=3)
+            warn_user(result.note, RuntimeWarning)
 
     def _listeners(self) -> Callable[[Mapping[str, Any]], None] | None:
         """Return what takes the events of the fit that runs, if anybody listens; they find it in the history."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from dsgd.sim import SavedCosts
 from dsgd.tuning.halving import Point
@@ -39,7 +39,7 @@ class Trial:
 
     candidate: Candidate
     rung: int = 0
-    curve: Sequence[Point] = ()
+    curve: Sequence[Point] = field(default=(), repr=False)
     epoch_s: float = math.nan
     seconds: float = math.inf
     best_score: float = -math.inf
@@ -73,14 +73,19 @@ class Trial:
         }
 
 
-@dataclass(frozen=True)
+#: Candidates that the text of a result shows, and the width of its lines.
+_MOST_SHOWN: Final = 10
+_WIDTH: Final = 120
+
+
+@dataclass(frozen=True, repr=False)
 class TuningResult:
     """The result of tuning: the recommendation, and how it was found.
 
     Parameters
     ----------
     estimator : estimator
-        With the best parameters; not fitted.
+        With the best parameters; as it was given, if no candidate was measured. Not fitted.
     table : tuple of Trial
         All candidates, the best first.
     metric : {"accuracy", "r2"}
@@ -122,8 +127,13 @@ class TuningResult:
 
     @property
     def best(self) -> Trial:
-        """The candidate that is recommended."""
+        """The first candidate of the table, which is recommended if any was measured."""
         return self.table[0]
+
+    @property
+    def n_measured(self) -> int:
+        """How many candidates have a score on the rows held out."""
+        return sum(math.isfinite(trial.best_score) for trial in self.table)
 
     @property
     def line(self) -> str:
@@ -141,12 +151,30 @@ class TuningResult:
         """The recommendation in a sentence."""
         best = self.best
         share = "" if self.n_rows == self.n_all else f" of {self.n_rows:,} of {self.n_all:,} rows"
-        if not math.isfinite(best.seconds):
-            return f"No candidate ran to the end of an epoch within {self.budget:g} s."
+        if not self.n_measured:
+            return (
+                f"None of {len(self.table)} candidates ran to the end of an epoch within {self.budget:g} s, so the "
+                "estimator is as it was given. Give it more time with budget=."
+            )
+        compared = "measured alone, with nothing to compare it to" if self.n_measured == 1 else ""
+        compared = compared or f"the best of {self.n_measured} that were measured"
         return (
-            f"{best.candidate.label}: reaches {self.metric} {self.target:.4f}{share} in {best.seconds:.3g} s of "
+            f"{best.candidate.label} ({compared}, of {len(self.table)} candidates): reaches "
+            f"{self.metric} {self.target:.4f}{share} in {best.seconds:.3g} s of "
             f"training on {self.ranks} {'rank' if self.ranks == 1 else 'ranks'} ({best.predicted_s:.3g} s predicted)."
         )
+
+    def __repr__(self) -> str:
+        lines = [f"TuningResult: {self.answer}", "", self.line, ""]
+        rows = [("", f"best {self.metric}", "seconds to target", "epochs")]
+        for trial in self.table[:_MOST_SHOWN]:
+            score = f"{trial.best_score:.4f}" if math.isfinite(trial.best_score) else trial.note or "not measured"
+            seconds = f"{trial.seconds:.3g}" if math.isfinite(trial.seconds) else "-"
+            rows.append((trial.candidate.label, score, seconds, str(len(trial.curve))))
+        lines += ["  ".join(row) for row in rows]
+        if len(self.table) > _MOST_SHOWN:
+            lines.append(f"and {len(self.table) - _MOST_SHOWN} more: see table, or as_mapping()")
+        return "\n".join(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in lines)
 
     def as_mapping(self) -> dict[str, Any]:
         """Return everything as plain values."""

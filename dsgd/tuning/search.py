@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from sklearn.base import clone
 
-from dsgd.errors import GangTimeoutError, IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import (
+    DivergenceWarning,
+    GangTimeoutError,
+    IncompatiblePartsError,
+    InvalidDataError,
+    InvalidParameterError,
+)
 from dsgd.estimators.base import AbstractSGD
 from dsgd.inputs import count_threads
 from dsgd.inputs.sources import is_distributed
@@ -43,7 +50,7 @@ from dsgd.tuning.line import client_lines
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
 from dsgd.tuning.space import LONG_MODEL, Candidate, Fragments, candidates, fragments_of, strategies_of
-from dsgd.validation import check_number
+from dsgd.validation import check_number, warn_user
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -119,7 +126,8 @@ def tune(
     Returns
     -------
     TuningResult
-        The best estimator, not fitted, and every candidate.
+        The best estimator, not fitted, and every candidate. If none was measured, there is a RuntimeWarning, and the
+        estimator is as it was given.
 
     Raises
     ------
@@ -348,7 +356,10 @@ class _Search:
         begin = time.perf_counter()
         model.set_callbacks(_Deadline(begin + max(seconds, overhead_s)))
         try:
-            model.fit(rows.kept)
+            with warnings.catch_warnings():
+                # Steps that are too long are among those that are tried, and show in the score.
+                warnings.simplefilter("ignore", DivergenceWarning)
+                model.fit(rows.kept)
         except IncompatiblePartsError as error:
             return replace(trial, note=f"cannot run: {error}")
         except InvalidDataError as error:
@@ -376,8 +387,10 @@ class _Search:
             scaled = replace(predicted, predicted_s=self._epoch_s(predicted))
             done.append(replace(trial, candidate=scaled, seconds=seconds, best_score=-loss))
         done.sort(key=lambda t: (bool(t.note), t.seconds, -t.best_score, t.candidate.predicted_s))
-        best = clone(self._estimator).set_params(**done[0].candidate.parameters)
-        return TuningResult(
+        best = clone(self._estimator)
+        if any(math.isfinite(trial.best_score) for trial in done):
+            best.set_params(**done[0].candidate.parameters)
+        result = TuningResult(
             estimator=best,
             table=tuple(done),
             metric="accuracy" if self._classifies else "r2",
@@ -393,6 +406,9 @@ class _Search:
             client_lines=tuple(client_lines(self._client)),
             fragments=tuple(self._fragments),
         )
+        if not result.n_measured:
+            warn_user(f"tune: {result.answer}", RuntimeWarning)
+        return result
 
 
 @contextmanager

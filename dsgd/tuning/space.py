@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
+from dsgd.local.parse import resolve_optimizer
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
 from dsgd.sync.fragments import kept_of
@@ -257,7 +258,7 @@ def candidates(
         name = "" if strategy in proposed else _period_name(strategy)
         longest = load.n_rows if name == "batch" else -(-load.n_rows // ranks)
         values = useful_periods(longest, strategy, model, load) if name and ranks > 1 else [None]
-        for optimizer in _optimizers(estimator.optimizer, strategy):
+        for optimizer in _optimizers(resolve_optimizer("tune(estimator=...)", estimator.optimizer), strategy):
             try:
                 check_combination(strategy, steps_of(optimizer))
             except IncompatiblePartsError as error:
@@ -279,7 +280,7 @@ def candidates(
     return sorted(places, key=lambda candidate: places[candidate])
 
 
-def _optimizers(given: AbstractRule | None, strategy: AbstractStrategy[Any]) -> list[AbstractRule | None]:
+def _optimizers(given: Any, strategy: AbstractStrategy[Any]) -> list[Any]:
     """Return a local rule with the batches that are tried; ranks that exchange gradients have a batch of their own."""
     if given is None or strategy.exchanges == "gradient":
         return [given]

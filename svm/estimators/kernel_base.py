@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -41,7 +40,7 @@ from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_choice, check_n_jobs, check_number
+from dsgd.validation import check_choice, check_n_jobs, check_number, warn_user
 
 __all__ = ["AbstractKernelSVM", "fill", "near_start", "row_dtype"]
 
@@ -336,12 +335,11 @@ class AbstractKernelSVM(AbstractKernelMachine):
 
     def _warn_if_open(self, n_iter: int) -> None:
         if not self.converged_:
-            warnings.warn(
+            warn_user(
                 f"Solver terminated early (max_iter={self.max_iter}).  Consider pre-processing your data with "
                 f"StandardScaler or MinMaxScaler. {type(self).__name__} took {n_iter} steps and left a gap of "
                 f"{self.gap_:.3g} over all samples; tol={self.tol:g}.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
 
     @property
@@ -413,7 +411,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
             gang = blocks.run(Work(program, packer, (model, *more), numbered=True), self._terms(self._listener()))
         self.__dict__.update(gang.value)
         if note := self.__dict__.pop("_note", ""):
-            warnings.warn(note, RuntimeWarning, stacklevel=3)
+            warn_user(note, RuntimeWarning)
         self._take_report(
             gang,
             elapsed_s=time.perf_counter() - begin,

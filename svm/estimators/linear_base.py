@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,7 @@ from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
 from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number, warn_user
 
 __all__ = ["AbstractLinearSVM"]
 
@@ -335,10 +334,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
                     f"relative gap {s.gap:.2g}\n"
                 )
         if not self.converged_:
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__} stopped at max_iter={self.max_iter} with a relative duality gap of "
                 f"{self.gap_:.3g}, above tol={self.tol:g}: the objective is within that share of the optimum. Increase "
                 "max_iter, scale the features, or decrease C.",
                 ConvergenceWarning,
-                stacklevel=3,
             )

@@ -12,7 +12,6 @@ one of all rows, which is solved first.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_choice, weights_of_classes
+from dsgd.validation import check_bool, check_choice, warn_user, weights_of_classes
 
 __all__ = ["AbstractKernelClassifier"]
 
@@ -144,12 +143,11 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 )
             return
         check_bool(f"{name}(probability=...)", self.probability)
-        warnings.warn(
+        warn_user(
             f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and is removed when theirs "
             f'is. Use {name}(probability="sigmoid"), or CalibratedClassifierCV({name}(), ensemble=False), instead of '
             f"{name}(probability=True).",
             FutureWarning,
-            stacklevel=4,
         )
         if self.probability:
             self._fold_seed = int(states.randint(np.iinfo(np.int32).max))
@@ -534,7 +532,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         if self._gang is not None or self._dealer is not None:
             self._note = text
         else:
-            warnings.warn(text, RuntimeWarning, stacklevel=8)
+            warn_user(text, RuntimeWarning)
 
 
 def _margin(solution: Solution) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +19,7 @@ from dsgd.svm.calibration.platt import couple
 from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import warn_user
 
 __all__ = ["AbstractPairVotes"]
 
@@ -74,10 +74,9 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
     def _sigmoid(self, name: str, row: int) -> FloatVector:
         if not hasattr(self, "_sigmoids"):
             raise AttributeError(f"{name} is available after fit")
-        warnings.warn(
+        warn_user(
             f"Attribute `{name}` was deprecated by scikit-learn 1.9 and is removed when theirs is.",
             FutureWarning,
-            stacklevel=3,
         )
         return np.asarray(self._sigmoids[row])
 

@@ -32,12 +32,14 @@ from dsgd.accel.similar import near_fits
 from dsgd.accel.worth import Worth
 
 X, Y = make_blobs(120, 4, centers=4, cluster_std=4.0, random_state=0)
-PLAIN = {name: getattr(sklearn.svm, name) for name in REPLACED["sklearn.svm"]}
+CLASSES = {name: getattr(sklearn.svm, name) for name in REPLACED["sklearn.svm"]}
+#: Subclasses of the same names, which scikit-learn trains.
+PLAIN = {name: type(kind)(name, (kind,), {"__module__": __name__}) for name, kind in CLASSES.items()}
 
 
 def made(name: str, **parameters: Any) -> Any:
-    """Return the accelerated estimator that a script gets by importing it."""
-    return getattr(sys.modules["sklearn.svm"], name)(**parameters)
+    """Return the estimator of a script."""
+    return CLASSES[name](**parameters)
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_machines_are_trained_side_by_side_and_are_the_same(labels: Any, seen: l
     model = OneVsRestClassifier(made("SVC", tol=1e-6)).fit(X, labels)
     assert [is_main for is_main, _ in seen] == [False] * 4
     assert [call.by for call in recorded_calls()] == ["dsgd"] * 4
-    assert {machine._accelerated_model.n_jobs for machine in model.estimators_} == {1}
+    assert {classes._models[machine][0].n_jobs for machine in model.estimators_} == {1}
     plain = OneVsRestClassifier(PLAIN["SVC"](tol=1e-6)).fit(X, labels)
     np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), atol=1e-4)
     np.testing.assert_array_equal(model.predict(X), plain.predict(X))
@@ -257,7 +259,7 @@ def test_classes_that_are_excluded_stay_as_they_are() -> None:
     wrapped = [(module, name, method) for module, names in WRAPPED.items() for name, (method, *_) in names.items()]
 
     def state() -> dict[str, Any]:
-        found = {name: getattr(sys.modules[module], name) for module, names in REPLACED.items() for name in names}
+        found = {name: getattr(sys.modules[module], name).fit for module, names in REPLACED.items() for name in names}
         found |= {name: getattr(sys.modules[module], name) for module, names in FUNCTIONS.items() for name in names}
         return found | {name: getattr(getattr(sys.modules[module], name), method) for module, name, method in wrapped}
 
@@ -297,6 +299,6 @@ def test_a_machine_that_is_not_taken_over_says_why(
     (record,) = caplog.records
     assert record.getMessage() == "dsgd.accel: scikit-learn predicts by this SVC: numbers that do not fit"
     dsgd.accel.install(verbose=True)
-    del vars(model)["_accelerated_model"]
+    del classes._models[model]
     model.predict(X)
     assert capsys.readouterr().err == "dsgd.accel: SVC predicts by scikit-learn (numbers that do not fit)\n"

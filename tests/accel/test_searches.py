@@ -12,8 +12,10 @@ import scipy.sparse as sp
 import sklearn.model_selection
 import sklearn.svm
 from sklearn.datasets import make_classification, make_friedman1
+from sklearn.ensemble import VotingClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dsgd.accel
@@ -22,7 +24,9 @@ from dsgd.accel import classes, recorded_calls, searches, worth
 from dsgd.accel.worth import Worth, prediction_seconds
 from dsgd.errors import InvalidDataError
 
-PLAIN = {"SVC": sklearn.svm.SVC, "SVR": sklearn.svm.SVR}
+CLASSES = {"LinearSVC": sklearn.svm.LinearSVC, "SVC": sklearn.svm.SVC, "SVR": sklearn.svm.SVR}
+#: Subclasses of the same names, which scikit-learn trains.
+PLAIN = {name: type(CLASSES[name])(name, (CLASSES[name],), {"__module__": __name__}) for name in ("SVC", "SVR")}
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": ["scale", 0.3]}
 
 
@@ -57,8 +61,8 @@ def rows(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def made(name: str, **parameters: Any) -> Any:
-    """Return the accelerated estimator that a script gets by importing it."""
-    return getattr(sys.modules["sklearn.svm"], name)(tol=1e-6, **parameters)
+    """Return the estimator of a script."""
+    return CLASSES[name](tol=1e-6, **parameters)
 
 
 @pytest.mark.parametrize("name", sorted(PLAIN))
@@ -114,6 +118,23 @@ def test_what_gains_nothing_is_fitted_alone(parameters: dict[str, Any], chains: 
     assert chains == []
 
 
+def test_the_cost_of_another_step_is_no_candidate(chains: list[Any]) -> None:
+    """Of classifiers that take turns in a step, or stand side by side, an SVM is solved at the C of its own kind."""
+    X, y = rows("SVC")
+    grid = [
+        {"clf": [made("SVC"), made("SVC", gamma=0.3)], "clf__C": [1.0, 2.0]},
+        {"clf": [LogisticRegression()], "clf__C": [1e-2, 1e3, 1e6]},
+    ]
+    pipeline = Pipeline([("clf", made("SVC"))])
+    GridSearchCV(pipeline, grid, cv=2, refit=False).fit(X, y)
+    assert sorted(chains, key=str) == [([1.0, 2.0], "scale")] * 2 + [([1.0, 2.0], 0.3)] * 2
+    chains.clear()
+    voting = VotingClassifier([("svc", made("SVC")), ("other", LogisticRegression()), ("linear", made("LinearSVC"))])
+    side_by_side = {"svc__C": [0.5, 3.0], "other__C": [1e-2], "linear__C": [1e-3, 1e-4]}
+    GridSearchCV(voting, side_by_side, cv=2, refit=False).fit(X, y)
+    assert {tuple(costs) for costs, _ in chains} == {(0.5, 3.0)}
+
+
 def test_rows_that_are_too_many_to_keep_are_fitted_alone(chains: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains wait for later candidates as long as their rows take few bytes."""
     monkeypatch.setattr(searches, "_MOST_BYTES", 50 * 5 * 8)  # one split of two
@@ -129,10 +150,10 @@ def test_weights_of_rows_change_no_width(chains: list[Any]) -> None:
     weights = np.linspace(0.0, 3.0, len(y))
     for data in (X, sp.csr_matrix(X * (X > 0)), X.astype(np.float32)):
         plain = PLAIN["SVC"](C=2.0, tol=1e-6).fit(data, y, weights)
-        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}], made("SVC"))):
             found = made("SVC", C=2.0).fit(data, y, weights)
         assert found._gamma == pytest.approx(plain._gamma, rel=1e-6)
-        assert found.gamma == found._accelerated_model.gamma == "scale"
+        assert found.gamma == classes._models[found][0].gamma == "scale"
         np.testing.assert_allclose(found.decision_function(data), plain.decision_function(data), atol=1e-4)
     assert [call.by for call in recorded_calls()] == ["dsgd"] * 3
     assert chains == []
@@ -149,7 +170,8 @@ def test_fits_that_differ_in_more_than_the_cost_share_no_chain(chains: list[Any]
         ({"gamma": 0.1}, (X, y)),
         ({"class_weight": {0: 3.0}}, (X, y)),
     ]
-    with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+    candidates = [{**parameters, "C": cost} for parameters, _ in others for cost in (0.5, 2.0)]
+    with searches._running(searches._Search(candidates, made("SVC"))):
         made("SVC", C=0.5).fit(X, y)
         for parameters, data in others:
             found = made("SVC", C=2.0, **parameters).fit(*data)
@@ -167,7 +189,7 @@ def test_small_problems_follow_no_chain(
     y = np.repeat([0, 1, 2], [38, 32, 30]) if name == "SVC" else y
     for least, n_chains in ((largest + 1, 0), (largest, 1)):
         monkeypatch.setattr(searches, "_LEAST_ROWS", least)
-        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}])):
+        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}], made(name))):
             made(name, C=0.5).fit(X, y)
         assert len(chains) == n_chains
 
@@ -199,7 +221,7 @@ def test_searches_are_told_and_told_no_more() -> None:
 
 def test_fits_to_come_make_a_fit_worth_it() -> None:
     """Of a search that is known to fit fifty times the first fit loads our solver, of one that is not it does not."""
-    with searches._running(searches._Search([{"C": 1.0}] * 25)):
+    with searches._running(searches._Search([{"C": 1.0}] * 25, made("SVC"))):
         n_fits = searches.n_fits_to_come()
     assert n_fits == 50
     assert Worth().is_ours(worth.WORTH_S / 40, "kernel", n_fits)
@@ -217,10 +239,10 @@ def test_predictions_of_their_models_are_ours_too(
     model = getattr(sys.modules["sklearn.svm"], name)().fit(X, y)
     assert [call.by for call in recorded_calls()] == ["scikit-learn"]
     plain = model.predict(X)
-    assert "_accelerated_model" not in vars(model)
+    assert model not in classes._models
     spent = classes._worth._spent_s["kernel"]
     monkeypatch.setattr(worth, "WORTH_S", 0.0)
     np.testing.assert_allclose(model.predict(X), plain, rtol=1e-9)
-    assert type(vars(model)["_accelerated_model"]).__module__.startswith("dsgd.svm.")
+    assert type(classes._models[model][0]).__module__.startswith("dsgd.svm.")
     assert classes._worth._spent_s["kernel"] == spent > recorded_calls()[0].seconds
     assert prediction_seconds(X, 20) == pytest.approx(2 * prediction_seconds(X, 10))

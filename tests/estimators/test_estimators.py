@@ -312,6 +312,7 @@ def test_early_stopping_of_a_regressor(line):
     assert model.fit_report_["epochs"][-1]["validation_score"] > 0.9
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("options", [{}, {"n_jobs": 3}, {"client": SimulatedCluster(3)}], ids=str)
 @pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
 def test_early_stopping_needs_rows_to_validate_on(make, options):

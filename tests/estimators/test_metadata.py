@@ -71,6 +71,7 @@ def test_clones_keep_what_was_asked(model: Any) -> None:
     assert str(model.get_metadata_routing()) == str(requests)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("model", [*CLASSIFIERS, *REGRESSORS], ids=name)
 def test_weights_reach_the_last_step_of_a_pipeline(model: Any) -> None:
     """With routing, weights of zero for rows with wrong targets make cross-validation blind to them."""

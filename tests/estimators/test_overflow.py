@@ -15,6 +15,9 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError
 from dsgd.sim import SimulatedCluster
 
+# What is tested here are fits that diverge.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 FORMS = {"dense": np.asarray, "sparse": sp.csr_array}
 
 

@@ -178,6 +178,7 @@ def test_importance_sampling_keeps_the_minimum() -> None:
     np.testing.assert_allclose(model.coef_, peer.coef_, atol=0.03)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predictions_and_training_stay_finite(dtype: type) -> None:
     """Absurd rows neither end training nor predict what is no number."""

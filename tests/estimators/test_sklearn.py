@@ -129,6 +129,7 @@ def test_losses_are_listed_as_by_scikit_learn(kind, theirs):
         assert tuple(threshold) == tuple(known)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kind", BOTH)
 def test_what_goes_or_does_not_go_together_is_said_as_by_scikit_learn(kind):
     """Refusals and deprecations of parameters begin with scikit-learn's sentences."""

@@ -27,17 +27,18 @@ def fitted(rows=X, y=Y, **parameters):
     return dsgd.SGDClassifier(**SOFTMAX.get_params() | parameters).fit(rows, y)
 
 
-def objective(model, weights=1.0):
+def objective(model, weights=None):
     """Return the objective of a model over the rows."""
     losses = -log_softmax(X @ model.coef_.T + model.intercept_, axis=1)[np.arange(len(Y)), Y]
-    return np.mean(weights * losses) + ALPHA / 2 * (model.coef_**2).sum()
+    loss = np.mean(losses) if weights is None else np.sum(weights * losses) / WEIGHTS.sum()
+    return loss + ALPHA / 2 * (model.coef_**2).sum()
 
 
 @pytest.mark.parametrize("balance", [None, {0: 3.0, 2: 0.5}])
 def test_it_minimises_what_logistic_regression_does(balance):
     """The objective is within a thousandth of that of scikit-learn's solver, and so are probabilities, nearly."""
     costs = WEIGHTS * np.array([(balance or {}).get(c, 1.0) for c in Y])
-    peer = LogisticRegression(C=1 / (ALPHA * len(X)), tol=1e-9, max_iter=1000, class_weight=balance)
+    peer = LogisticRegression(C=1 / (ALPHA * WEIGHTS.sum()), tol=1e-9, max_iter=1000, class_weight=balance)
     peer.fit(X, Y, sample_weight=WEIGHTS)
     model = SGDClassifier(**SOFTMAX.get_params() | {"class_weight": balance, "max_iter": 200})
     model.fit(X, Y, sample_weight=WEIGHTS)

@@ -28,6 +28,12 @@ SVM = {
 }
 
 SGD = {
+    "linear_model/tests/test_sgd.py::test_weights_multiplied[SGDClassifier]": (
+        "wants class weights and sample weights to be one product; here the loss is a mean by the sample weights"
+    ),
+    "linear_model/tests/test_sgd.py::test_weights_multiplied[SparseSGDClassifier]": (
+        "wants class weights and sample weights to be one product; here the loss is a mean by the sample weights"
+    ),
     "linear_model/tests/test_sgd.py::test_sgd_proba[SparseSGDClassifier]": (
         "wants the first of two probabilities of zero to be that of the lowest score; a third of all seeds have it "
         "otherwise, in both libraries"

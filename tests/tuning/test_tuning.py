@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -260,16 +261,45 @@ def test_the_report_says_what_is_predicted_of_fragments(result, tmp_path):
     assert all(words in text for words in ("Fragments", "1.31x", "12.5%", "no: whole models"))
 
 
-@pytest.mark.parametrize("budget", [0.05, 0.6])
+@pytest.mark.parametrize("budget", [0.01, 0.6])
 def test_the_budget_is_kept(rows, budget):
-    """However short the budget, an answer comes: of what there was time for, or of predictions alone."""
+    """However short the budget, an answer comes: of what was measured, or that nothing was; then nothing changes."""
+    untuned = SGDClassifier(alpha=0.01)
     begin = time.perf_counter()
-    found = tune(SGDClassifier(), *rows, budget=budget)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = tune(untuned, *rows, budget=budget)
     assert found.seconds <= time.perf_counter() - begin
+    assert found.n_measured == sum(math.isfinite(trial.best_score) for trial in found.table)
+    if not found.n_measured:
+        (warning,) = caught
+        assert warning.filename == __file__
+        assert "budget=" in str(warning.message)
+        changed = {name for name, value in found.estimator.get_params().items() if value != getattr(untuned, name)}
+        assert changed <= {"n_jobs"}
+    assert budget > 0.01 or not found.n_measured
     assert found.line.startswith("SGDClassifier(")
     json.dumps(found.as_mapping(), allow_nan=False)
 
 
+def test_a_result_prints_on_one_screen_and_says_how_many_were_measured(result):
+    """Of many candidates the first are shown; where one alone was measured, the answer says so."""
+    measured = [trial for trial in result.table if trial.curve]
+    unknown = replace(
+        measured[0], rung=0, curve=(), epoch_s=math.nan, seconds=math.inf, best_score=-math.inf, note="no time"
+    )
+    for n in (0, 1, 2):
+        some = replace(result, table=(*measured[:n], *[unknown] * 60))
+        lines = repr(some).splitlines()
+        assert len(lines) < 24
+        assert max(map(len, lines)) <= 120
+        assert some.n_measured == n
+        assert ("measured alone" in some.answer) == (n == 1)
+        assert ("None of 60 candidates" in some.answer) == (n == 0)
+    assert len(repr(measured[0])) < 1000
+
+
+@pytest.mark.filterwarnings("ignore:tune. None of")
 def test_slow_fits_get_fewer_epochs_and_fewer_rows(rows, monkeypatch):
     """Where an epoch is predicted to take long, fewer rows are used, and the result says so."""
     monkeypatch.setattr("dsgd.tuning.search.estimated_costs", lambda ranks, ways: model_of(1e-6, 1e-3))
@@ -281,6 +311,7 @@ def test_slow_fits_get_fewer_epochs_and_fewer_rows(rows, monkeypatch):
     assert "of 1,500 rows" in found.answer or not math.isfinite(found.best.seconds)
 
 
+@pytest.mark.filterwarnings("ignore:tune. None of")
 def test_a_busy_machine_is_not_measured(rows, monkeypatch, tmp_path):
     """Where measuring would take the budget it is broken off, and estimates take its place."""
     monkeypatch.setenv("DSGD_CACHE", str(tmp_path))
@@ -292,6 +323,7 @@ def test_a_busy_machine_is_not_measured(rows, monkeypatch, tmp_path):
     assert any("estimates" in line for line in said)
 
 
+@pytest.mark.filterwarnings("ignore:tune. None of")
 def test_one_rank_tunes_its_steps(rows):
     """On a single rank only step sizes are searched, for regression too, where the score is R2."""
     X, y = rows
@@ -347,6 +379,7 @@ def test_what_is_wrong_is_named(rows, options, error, match):
         tune(**given_)
 
 
+@pytest.mark.filterwarnings("ignore:tune. None of")
 def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
     """``dsgd tune`` searches on files, says how far it is, writes the report, and prints what can be pasted."""
     path = tmp_path / "rows.npz"

@@ -101,13 +101,13 @@ def column(table: Table, name: str) -> AnyArray:
     if table.kind(name) == "number":
         values = table.numbers(name)
         if np.isnan(values).any():
-            raise InvalidDataError(f"column {name!r} has missing values. Drop the rows that have none.")
+            raise InvalidDataError(f"column {name!r} has missing values. Drop the rows without a value.")
         whole = values.astype(np.int64) if len(values) and (np.abs(values) < 2**53).all() else None
         # As the labels of a table of integers and of one that had to store them as floats.
         return whole if whole is not None and (whole == values).all() else values
     found = table.coded(name)
     if (found.codes < 0).any():
-        raise InvalidDataError(f"column {name!r} has missing values. Drop the rows that have none.")
+        raise InvalidDataError(f"column {name!r} has missing values. Drop the rows without a value.")
     labels: AnyArray = np.asarray(found.listed())[found.codes] if len(found.codes) else np.empty(0, dtype=object)
     return labels
 

@@ -30,9 +30,9 @@ from dsgd.errors import (
 from dsgd.runtime.dask_internals import blocked_call, event_loop
 from dsgd.runtime.gang.client import call_scheduler
 from dsgd.runtime.gang.versions import prepare_scheduler, refused_call, wanted_text
-from dsgd.runtime.progress import warn_user
 from dsgd.runtime.sharing import Workers, check_workers, meant_workers
 from dsgd.runtime.timeouts import Timeouts
+from dsgd.validation import warn_user
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -18,11 +18,11 @@ from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
 from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.lease import Lease
 from dsgd.runtime.plan import MemberPlan, Plan
-from dsgd.runtime.progress import warn_user
 from dsgd.runtime.scheduler.jobs import JobLabel
 from dsgd.runtime.stragglers import straggler_text
 from dsgd.runtime.worker.failures import as_error
 from dsgd.runtime.worker.member import recorded_stacks
+from dsgd.validation import warn_user
 
 if TYPE_CHECKING:
     from distributed import Future

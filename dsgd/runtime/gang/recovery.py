@@ -21,7 +21,6 @@ With ``elastic`` a new gang is also formed when the cluster has grown, at the en
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -33,6 +32,7 @@ from dsgd.runtime.gang.policy import Restart, Shrink
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.worker.member import kept_blocks, request_pause
+from dsgd.validation import warn_user
 
 __all__ = ["Limits", "Recovery"]
 
@@ -237,7 +237,7 @@ class Recovery:
         who = f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}"
         if what is None:
             who = "this process sent no heartbeat for so long that its workers went to other jobs"
-        warnings.warn(f"{who}; {after}.", RuntimeWarning, stacklevel=5)
+        warn_user(f"{who}; {after}.", RuntimeWarning)
 
     def look_for_newcomers(self, plan: Plan) -> None:
         """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""

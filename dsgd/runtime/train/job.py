@@ -13,7 +13,7 @@ from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "Validation", "best_of"]
+__all__ = ["Divergence", "EpochRecord", "TrainData", "TrainJob", "TrainResult", "Validation", "best_of"]
 
 
 class Validation(Protocol):
@@ -200,8 +200,25 @@ def best_of(history: Sequence[EpochRecord]) -> EpochRecord | None:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """Of a fit that ended above the objective that it began at, on the rows of rank 0.
+
+    Parameters
+    ----------
+    begin, end : float
+        The objective before the first step, and after the last one.
+    is_useless : bool
+        Whether the model predicts no better than without it: of a classifier, than the largest class does.
+    """
+
+    begin: float
+    end: float
+    is_useless: bool
+
+
+@dataclass(frozen=True)
 class TrainResult:
-    """The result of training; equal on every rank, except `left`.
+    """The result of training; equal on every rank, except `divergence` and `left`.
 
     Parameters
     ----------
@@ -233,6 +250,8 @@ class TrainResult:
         The periods of a strategy that finds its period; see `dsgd.sync.AbstractAdaptation.history`.
     of_ranks : array, shape (size, n_params), or None
         The model of each rank before they were combined, where the strategy keeps them.
+    divergence : Divergence or None
+        On rank 0, by what the objective of its rows has risen, if it has.
     left : SavedState or None
         On rank 0, the state from which the next training continues, if requested.
     """
@@ -250,4 +269,5 @@ class TrainResult:
     statistics: Mapping[str, AnyArray] = field(default_factory=dict)
     periods: list[dict[str, Any]] = field(default_factory=list)
     of_ranks: FloatMatrix | None = None
+    divergence: Divergence | None = None
     left: SavedState | None = None

@@ -15,6 +15,7 @@ import sys
 
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
+from dsgd.runtime.train.divergence import divergence_of
 from dsgd.runtime.train.epoch import EpochEnd, settle
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train.model import bring_together, gather_models, put_back
@@ -76,6 +77,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             if at.best is not None:
                 averaged, n_averaged = put_back(run, at.best)
             settle(run, is_last=True)
+            divergence = divergence_of(run, averaged if averaged is not None and n_averaged else at.params)
     return TrainResult(
         at.params,
         averaged,
@@ -90,6 +92,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         statistics=at.optimizer.statistics(),
         of_ranks=of_ranks,
         periods=[] if run.adaptation is None else run.adaptation.history(at),
+        divergence=divergence,
         left=left,
     )
 

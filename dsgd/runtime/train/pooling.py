@@ -12,16 +12,23 @@ Source: the linear scaling rule, Goyal et al. 2017, section 2.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, AbstractRows, Shard
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.sync import AbstractStrategy
+from dsgd.types import FloatMatrix
 
 __all__ = ["PooledRates", "missing_factor"]
+
+#: Least share of the way to the minimum that the model must be able to go along other rows than the longest.
+_LEAST_MOVE: Final = 1e-2
+#: In as many epochs at least: a fit of one may go on.
+_MANY_EPOCHS: Final = 100
 
 
 def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: int) -> float:
@@ -43,6 +50,30 @@ def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: 
     if n_ranks < 1 or optimizer.rate_power >= 1.0:
         return 1.0
     return max(1.0, strategy.lag(n_ranks, optimizer.rate_power))
+
+
+def _check_curvatures(told: FloatMatrix, reduction: object, max_iter: int) -> None:
+    """Raise on all ranks if steps that suit the longest row would not move the model of the others.
+
+    Parameters
+    ----------
+    told : array of float64, shape (size, 2)
+        Of each rank the largest curvature of a row, and the sum of those of its other rows.
+    reduction : AbstractReduction
+        What takes the steps.
+    max_iter : int
+        Epochs at most.
+    """
+    number = int(told[:, 0].argmax())
+    largest, others = told[number, 0], told[:, 1].sum() + np.delete(told[:, 0], number).sum()
+    # What all epochs together move the model by is at most their number times this ratio, as a share of the whole way.
+    if np.isfinite(largest) and (others == 0.0 or max(max_iter, _MANY_EPOCHS) * others > _LEAST_MOVE * largest):
+        return
+    raise InvalidDataError(
+        f"{reduction!r} takes steps of 1 / (3 L) with L the largest curvature of a row, which is {largest:.3g}; those "
+        f"of all other rows add up to {others:.3g}, so that they would not move the model. Look for outliers in X, "
+        f"scale it with RobustScaler, or set the length of steps: {type(reduction).__name__}(step=...)."
+    )
 
 
 @dataclass(frozen=True)
@@ -82,8 +113,10 @@ class PooledRates:
         """
         optimizer = job.optimizer
         if isinstance(optimizer, SGD) and optimizer.reduction is not None and isinstance(rows, Shard):
-            largest = rank.group.roll_call(np.array([optimizer.reduction.curvature(rows, optimizer.objective)])).max()
-            return cls(length=optimizer.reduction.length(float(largest)))
+            told = rank.group.roll_call(np.array(optimizer.reduction.curvature(rows, optimizer.objective)))
+            if optimizer.reduction.step is None:
+                _check_curvatures(told, optimizer.reduction, job.max_iter)
+            return cls(length=optimizer.reduction.length(float(told[:, 0].max())))
         missing = missing_factor(job.strategy, job.optimizer, int(np.count_nonzero(counts)))
         if missing == 1.0 or not isinstance(rows, Shard):
             return cls()

@@ -67,7 +67,7 @@ class Course:
         self, problem: Problem, shard: Shard, method: Importance | AbstractReduction | None, seed: int
     ) -> None:
         objective = problem.objective
-        largest = SAGA().curvature(shard, objective)
+        largest, _ = SAGA().curvature(shard, objective)
         if isinstance(method, AbstractReduction):
             self._sgd = SGD(objective, "constant", eta0=1.0, reduction=method, seed=seed)
         else:
