@@ -12,7 +12,7 @@ elsewhere says neither what a further fit reads nor where it writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
 from time import time
@@ -174,8 +174,13 @@ def _why_not(model: Any) -> str:
 def _write_estimator(model: Any, to: Writer) -> list[Any]:
     name = type(model).__name__
     given, own = model.get_params(deep=False), type(model)
+    if places := _places_in(given.get("param_grid")):
+        raise ModelFileError(
+            f"{name}(param_grid=...) has {', '.join(sorted(places))}, and a file of a model does not say where fits "
+            "run, read and write. Leave it out of the grid."
+        )
     parameters = {
-        parameter: _written(to, f"{name}({parameter}=...)", _spelled_out(parameter, value))
+        parameter: _written(to, f"{name}({parameter}=...)", parameter, value)
         for parameter, value in given.items()
         if parameter not in _OF_PLACES
     }
@@ -184,30 +189,21 @@ def _write_estimator(model: Any, to: Writer) -> list[Any]:
         if attribute in given or attribute in own._left_out:
             continue
         try:
-            attributes[attribute] = _written(to, f"{name}.{attribute}", value)
+            attributes[attribute] = _written(to, f"{name}.{attribute}", attribute, value)
         except ModelFileError:
             if attribute not in own._of_training:
                 raise
     return [name, parameters, attributes]
 
 
-def _written(to: Writer, where: str, value: Any) -> Any:
+def _written(to: Writer, where: str, name: str, value: Any) -> Any:
     try:
-        return to.value(value)
+        return to.named(name, value)
     except UnsavedError as error:
         raise ModelFileError(
             f"{where} is, or holds, {error}, and a file of a model holds no code: neither functions nor objects of "
             "classes that are not of dsgd. Set another value, or save with joblib.dump."
         ) from None
-
-
-def _spelled_out(parameter: str, value: Any) -> Any:
-    """Return a parameter without texts that name code: what they stand for, which is a known part or refused."""
-    if parameter != "sync" or not isinstance(value, str) or ":" not in value:
-        return value
-    from dsgd.sync import resolve  # seldom needed: an SVM would load all strategies for it
-
-    return resolve(value)
 
 
 def _read_estimator(content: Any, of: Reader) -> Any:
@@ -218,14 +214,22 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     known = kind._get_param_names()
     _check_names(f"parameters of {name}", set(parameters).difference(known).union(set(parameters) & {*_OF_PLACES}))
     _check_names(f"attributes of {name}", (each for each in attributes if each in known or each.startswith("__")))
-    given = {parameter: of.value(coded) for parameter, coded in parameters.items()}
-    sync = given.get("sync")
-    if isinstance(sync, str) and ":" in sync:
-        raise DamagedError(f"{name}(sync={str(sync)!r}) may name code")
+    given = {parameter: of.named(parameter, coded) for parameter, coded in parameters.items()}
+    _check_names(f"candidates of {name} with parameters", _places_in(given.get("param_grid")))
     model = kind(**given)
-    vars(model).update({attribute: of.value(coded) for attribute, coded in attributes.items()})
+    vars(model).update({attribute: of.named(attribute, coded) for attribute, coded in attributes.items()})
     model._complete()
     return model
+
+
+def _places_in(grid: Any) -> set[str]:
+    """Return the parameters of candidates that say where a fit runs, reads and writes."""
+    grids = [grid] if isinstance(grid, Mapping) else grid if isinstance(grid, Iterable) else []
+    return {str(name) for each in grids if isinstance(each, Mapping) for name in each if _is_place(str(name))}
+
+
+def _is_place(parameter: str) -> bool:
+    return parameter.rpartition("__")[2] in _OF_PLACES
 
 
 def _check_names(what: str, wrong: Iterable[str]) -> None:

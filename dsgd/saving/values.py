@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.runtime.checkpoints.container import DamagedError
 from dsgd.saving.registry import history, name_of_record, record_of
+from dsgd.saving.texts import foreign_part
 from dsgd.types import AnyArray
 
 __all__ = ["Reader", "UnsavedError", "Writer"]
@@ -66,6 +67,18 @@ class Writer:
         what = f"{kind.__name__} {value.__name__!r}" if hasattr(value, "__name__") else f"a {kind.__qualname__}"
         raise UnsavedError(what)
 
+    def named(self, name: Any, value: Any) -> Any:
+        """Return a value that is kept under a name as JSON; it may name parts of this package alone.
+
+        Raises
+        ------
+        UnsavedError
+            As of `value`, or it names other code.
+        """
+        if (text := foreign_part(name, value)) is not None:
+            raise UnsavedError(f"{name}={text!r}, which names code")
+        return self.value(value)
+
     def array(self, array: AnyArray) -> str:
         """Take in an array without objects, and return its name; one that is given twice is written once."""
         name = self._names.setdefault(id(array), f"{len(self._names)}")
@@ -106,6 +119,19 @@ class Reader:
         if key not in self._rows:
             raise DamagedError(f"it holds a value of the unknown kind {key!r}")
         return self._rows[key](content, self)
+
+    def named(self, name: Any, coded: Any) -> Any:
+        """Return the value that is kept under a name; it may name parts of this package alone.
+
+        Raises
+        ------
+        DamagedError
+            As of `value`, or it names other code.
+        """
+        value = self.value(coded)
+        if (text := foreign_part(name, value)) is not None:
+            raise DamagedError(f"{name}={str(text)!r} may name code")
+        return value
 
     def array(self, name: str) -> AnyArray:
         """Return an array by its name."""
@@ -161,8 +187,13 @@ def _read_masked(content: Any, of: Reader) -> Any:
     return np.ma.MaskedArray(data, mask, fill_value=fill_value)
 
 
+def _read_item(name: Any, item: Any, of: Reader) -> tuple[Any, Any]:
+    key = of.value(name)
+    return key, of.named(key, item)
+
+
 def _write_record(value: Any, to: Writer) -> Any:
-    given = {field.name: to.value(getattr(value, field.name)) for field in fields(value) if field.init}
+    given = {field.name: to.named(field.name, getattr(value, field.name)) for field in fields(value) if field.init}
     return [name_of_record(value), given]
 
 
@@ -171,7 +202,7 @@ def _read_record(content: Any, of: Reader) -> Any:
     kind = record_of(name)
     if kind is None:
         raise DamagedError(f"it holds a part of the unknown class {name!r}")
-    return kind(**{field: of.value(coded) for field, coded in given.items()})
+    return kind(**{field: of.named(field, coded) for field, coded in given.items()})
 
 
 def _read_random_state(content: Any, of: Reader) -> Any:
@@ -190,8 +221,8 @@ _CODECS: Final[dict[str, _Codec]] = {
     ),
     "dict": _Codec(
         _of_type(dict),
-        lambda value, to: [[to.value(name), to.value(item)] for name, item in value.items()],
-        lambda items, of: {of.value(name): of.value(item) for name, item in items},
+        lambda value, to: [[to.value(name), to.named(name, item)] for name, item in value.items()],
+        lambda items, of: dict(_read_item(name, item, of) for name, item in items),
     ),
     "frozenset": _Codec(
         _of_type(frozenset),
