@@ -207,11 +207,14 @@ def check_model_path(path: Path) -> None:
     Raises
     ------
     InvalidParameterError
-        The folder is not there or cannot be written to, or the path is itself a folder.
+        The folder is not there or cannot be written to, or the path is a folder, a device or another thing than a
+        file.
     """
-    folder = path.parent
+    folder = path.resolve().parent
     if path.is_dir():
         raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.dsgd'}")
+    if path.exists() and not path.is_file():
+        raise InvalidParameterError(f"--model {path} is no regular file, which a model would replace: name another")
     if not folder.is_dir():
         raise InvalidParameterError(f"--model {path}: there is no folder {folder}: create it first")
     if not os.access(folder, os.W_OK):

@@ -15,10 +15,12 @@ import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from time import time
 from typing import Any, ClassVar, Final
 
 from dsgd.errors import DsgdError, ModelFileError
+from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.saving.registry import ESTIMATORS
 from dsgd.saving.values import Reader, UnsavedError, Writer
@@ -52,7 +54,7 @@ class SavingMixin:
         ----------
         path : str or os.PathLike
             A file, or the URL of one that fsspec can open (``"s3://bucket/model.dsgd"``). An existing file is replaced
-            as a whole.
+            as a whole, and keeps who may read and write it; a link stays, and the file that it leads to is replaced.
 
         Raises
         ------
@@ -60,7 +62,7 @@ class SavingMixin:
             A parameter or a fitted attribute is not data: a function as kernel, a custom strategy. The message names
             it.
         OSError
-            The file cannot be written.
+            The file cannot be written, or is a folder or a device.
         """
         folder, name = _place(path)
         folder.put(name, packed(self))
@@ -86,6 +88,7 @@ def packed(model: Any) -> bytes:
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file of this machine begins as a model of `SavingMixin.save` does."""
+    regular(Path(path))
     with open(path, "rb") as file:
         return _FILES.is_begun(file.read(len(_FILES.magic)))
 

@@ -25,7 +25,7 @@ from dsgd.kernels import state as places
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
     SavedState,
-    check_vacant,
+    check_place,
     is_empty,
     read_newest,
     read_own,
@@ -164,8 +164,9 @@ class SnapshotSchedule:
             place = self._target.path
             if is_asked:
                 self._resume_from = None if is_empty(place) else os.fspath(place)
-            if not self._rank.formed and not (self._resume_from and same_place(self._resume_from, place)):
-                check_vacant(self._target)
+            if not self._rank.formed:
+                goes_on = bool(self._resume_from) and same_place(self._resume_from, place)
+                check_place(self._target, goes_on=goes_on)
         if not is_asked:
             return self._resume_from is not None
         found = np.array([self._resume_from is not None], dtype=np.int64)
