@@ -167,33 +167,15 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
     import numpy as np
     from scipy import sparse
 
-    blocks = [_read_npz(path) for path in paths]
+    from dsgd.datasets.npz import read_npz
+
+    blocks = [read_npz(path) for path in paths]
     widths = {block.shape[1] for block, _ in blocks}
     if len(widths) > 1 or (n_features is not None and widths != {n_features}):
         wanted = f"{n_features} features" if n_features is not None else "files with the same number of features"
         raise InvalidDataError(f"--data has {sorted(widths)} features where the command needs {wanted}")
     stack = sparse.vstack if sparse.issparse(blocks[0][0]) else np.concatenate
     return stack([block for block, _ in blocks]), np.concatenate([targets for _, targets in blocks])
-
-
-def _read_npz(path: str) -> tuple[Any, Any]:
-    import zipfile
-
-    import numpy as np
-
-    from dsgd.datasets.npz import read_npz
-
-    try:
-        return read_npz(path)
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise InvalidDataError(f"{path}: not a readable .npz archive ({error})") from error
-    except KeyError as error:
-        with np.load(path) as archive:
-            names = sorted(archive.files)
-        raise InvalidDataError(
-            f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; "
-            f"it has {', '.join(names)}"
-        ) from error
 
 
 def check_model_path(path: Path) -> None:

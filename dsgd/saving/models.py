@@ -15,11 +15,12 @@ import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
+from inspect import getattr_static
 from pathlib import Path
 from time import time
 from typing import Any, ClassVar, Final
 
-from dsgd.errors import DsgdError, ModelFileError
+from dsgd.errors import ModelFileError
 from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.saving.registry import ESTIMATORS
@@ -139,8 +140,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     except DamagedError as damage:
         hint = "" if _FILES.is_begun(content) else _HINT
         raise ModelFileError(f"{os.fspath(path)}: {damage}.{hint}") from damage
-    except (DsgdError, TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        # Its checksum is right, so that somebody has written what makes no model: another version, or by hand.
+    except Exception as error:
+        # Its checksum is right, so that somebody has written what makes no model: another version, or by hand. That may
+        # be anything, and raise anything where it is read.
         raise ModelFileError(
             f"{os.fspath(path)}: what it says makes no model ({type(error).__name__}: {error})."
         ) from error
@@ -216,13 +218,19 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     kind: Any = getattr(import_module(ESTIMATORS[name]), name)
     known = kind._get_param_names()
     _check_names(f"parameters of {name}", set(parameters).difference(known).union(set(parameters) & {*_OF_PLACES}))
-    _check_names(f"attributes of {name}", (each for each in attributes if each in known or each.startswith("__")))
+    hidden = (each for each in attributes if each in known or each.startswith("__") or _is_code(kind, each))
+    _check_names(f"attributes of {name}", hidden)
     given = {parameter: of.named(parameter, coded) for parameter, coded in parameters.items()}
     _check_names(f"candidates of {name} with parameters", _places_in(given.get("param_grid")))
     model = kind(**given)
     vars(model).update({attribute: of.named(attribute, coded) for attribute, coded in attributes.items()})
     model._complete()
     return model
+
+
+def _is_code(kind: Any, attribute: str) -> bool:
+    """Return whether a class has a method or a property of this name, which the attribute would hide."""
+    return attribute in kind._left_out or hasattr(getattr_static(kind, attribute, None), "__get__")
 
 
 def _places_in(grid: Any) -> set[str]:

@@ -352,9 +352,15 @@ def _encode(state: SavedState) -> bytes:
 
 def _decode(content: bytes) -> SavedState:
     header, arrays = _FILES.unpack(content)
-    epoch, number = header["position"]
-    by = {"job_id": header.get("job_id", ""), "formed": header.get("formed", 0)}
-    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, **by)
+    try:
+        epoch, number = (int(each) for each in header["position"])
+        formed, size = int(header.get("formed", 0)), int(header["world_size"])
+        configuration = dict(header["configuration"])
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise DamagedError(f"its header says nothing of a state ({type(error).__name__}: {error})") from error
+    return SavedState(
+        (epoch, number), size, configuration, arrays, job_id=str(header.get("job_id", "")), formed=formed
+    )
 
 
 def _differences(where: str, saved: Any, ours: Any) -> list[str]:
@@ -366,7 +372,10 @@ def _differences(where: str, saved: Any, ours: Any) -> list[str]:
             for difference in _differences(f"{where}.{name}" if where else name, saved.get(name), ours.get(name))
         ]
     # By their JSON text: a NaN equals itself, and what the header has been through does not matter.
-    return [] if json.dumps(saved) == json.dumps(ours) else [f"{where} was {saved!r} there and is {ours!r} here"]
+    if json.dumps(saved) == json.dumps(ours):
+        return []
+    there, here = (text if len(text := repr(value)) < 200 else f"{text[:200]}..." for value in (saved, ours))
+    return [f"{where} was {there} there and is {here} here"]
 
 
 def _is_ours(folder: LocalFolder | RemoteFolder, name: str) -> bool:

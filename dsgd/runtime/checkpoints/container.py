@@ -26,7 +26,6 @@ import io
 import json
 import os
 import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd.archive import read_arrays
 from dsgd.files import regular, replacing
 from dsgd.types import AnyArray
 
@@ -105,15 +105,14 @@ class Container:
         if hashlib.sha256(body).digest() != digest:
             raise DamagedError("its checksum is wrong")
         try:
-            header: dict[str, Any] = json.loads(bytes(body[:n_header]))
-            with zipfile.ZipFile(io.BytesIO(body[n_header:])) as stored:
-                # We write none; a few bytes might stand for more than there is memory.
-                if any(entry.compress_type != zipfile.ZIP_STORED for entry in stored.infolist()):
-                    raise DamagedError("it holds compressed arrays")
-            with np.load(io.BytesIO(body[n_header:]), allow_pickle=False) as archive:
-                return header, dict(archive.items())
-        except (ValueError, RecursionError, EOFError, zipfile.BadZipFile) as error:
+            header = json.loads(bytes(body[:n_header]))
+            # We compress nothing; a few bytes might stand for a thousand times as many.
+            arrays = read_arrays(io.BytesIO(body[n_header:]), len(body) - n_header, compressed=False)
+        except (ValueError, RecursionError) as error:
             raise DamagedError(str(error)) from error
+        if not isinstance(header, dict):
+            raise DamagedError(f"its header is a {type(header).__name__}")
+        return header, arrays
 
 
 class LocalFolder:

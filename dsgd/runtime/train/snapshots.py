@@ -143,11 +143,17 @@ class SnapshotSchedule:
                 note, arrays = saved.note, saved.arrays
         else:
             return None
-        per_rank: list[str] = []
-        if arrays is not None:
-            arrays, per_rank = adapted(arrays, self._rows, at.handovers())
-        shared = share(group, arrays, root, per_rank)
-        at.take_up(shared, group.rank, self._rows)
+        try:
+            per_rank: list[str] = []
+            if arrays is not None:
+                arrays, per_rank = adapted(arrays, self._rows, at.handovers())
+            shared = share(group, arrays, root, per_rank)
+            at.take_up(shared, group.rank, self._rows)
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            # A file may hold anything, though its checksum is right.
+            raise CheckpointError(
+                f"what was saved is no state of this fit ({type(error).__name__}: {error}). Fit without resume_from."
+            ) from error
         if self._is_shared:
             # Nobody may step on the model that another has yet to write.
             group.barrier()
