@@ -413,8 +413,8 @@ def test_command_fetch(
 @pytest.mark.parametrize("twin", ["ijcnn1-like", "rcv1-like"])
 def test_command_make(tmp_path: Path, suffix: str, twin: str) -> None:
     """What make writes reads back as the rows the library makes, in every format, and nothing else is left."""
-    from dsgd.datasets.npz import read_npz
     from dsgd.datasets import make_like
+    from dsgd.datasets.npz import read_npz
 
     path = tmp_path / f"x.{suffix}"
     result = run("make", twin, "--rows", "1500", "--seed", "4", "--split", "test", "--out", str(path))
