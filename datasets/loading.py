@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
+from dsgd.archive import read_arrays
 from dsgd.datasets.files import cache_folder, fetch_part, locate
 from dsgd.datasets.generators import TWINS, make_like
 from dsgd.datasets.npz import read_npz, write_npz
@@ -316,14 +316,15 @@ def _parse_file(file: DataFile, path: Path, part: str, n_features: int) -> tuple
         return load_svmlight(path, n_features=n_features, zero_based=False)
     try:
         if file.format == "npz":
-            with np.load(path, allow_pickle=False) as archive:
-                X = archive[f"x_{part}"]
-                return X.reshape(X.shape[0], -1), archive[f"y_{part}"].astype(np.float64)
+            with path.open("rb") as stream:
+                arrays = read_arrays(stream, path.stat().st_size)
+            X = arrays[f"x_{part}"]
+            return X.reshape(X.shape[0], -1), arrays[f"y_{part}"].astype(np.float64)
         delimiter, header, first = {"csv": (",", 1, False), "tsv": ("\t", 1, False), "text": (None, 0, True)}[
             file.format
         ]
         table = np.loadtxt(path, delimiter=delimiter, skiprows=header, dtype=np.float64, ndmin=2)
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, LookupError) as error:
         raise InvalidDataError(f"{path} does not read as {file.format}: {error}") from error
     X, y = (table[:, 1:], table[:, 0]) if first else (table[:, :-1], table[:, -1])
     if X.shape[1] != n_features:
@@ -335,7 +336,7 @@ def _read_parsed(path: Path) -> tuple[Any, NDArray[np.float64]] | None:
     """Return what was parsed before, or None if there is nothing that can be used."""
     try:
         return read_npz(path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, InvalidDataError):
         return None  # absent, or cut off by a full disk: it is made again
 
 

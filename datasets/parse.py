@@ -8,6 +8,8 @@ so the result equals scikit-learn's reader bit by bit.
 
 from __future__ import annotations
 
+import codecs
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,9 @@ LARGEST_COLUMN = 2**32 - 1
 
 _GOOD, _BAD_LABEL, _LABEL_NOT_FINITE, _BAD_COLUMN, _NO_COLON, _BAD_VALUE, _VALUE_NOT_FINITE = range(7)
 _COLUMN_TOO_SMALL, _COLUMN_TOO_LARGE, _NOT_INCREASING, _BAD_QID = range(7, 11)
+
+# A number with a decimal comma, as a label or behind a column.
+_COMMA = re.compile(rb"(\d+:)?[-+]?\d+,\d+([eE][-+]?\d+)?")
 
 # Slots of the vector the kernel reports in.
 _N_ROWS, _N_VALUES, _N_DEFERRED, _SMALLEST, _LARGEST, _PROBLEM, _POSITION = range(7)
@@ -280,20 +285,27 @@ def _raise(
     largest: int,
 ) -> None:
     """Raise the ParseError of a problem found at a byte position."""
-    view = bytes(data[:position])
+    line = first_line + int(_count(np.frombuffer(data, dtype=np.uint8)[:position])[0])
     rest = bytes(data[position : position + 60]).split(b"\n", 1)[0].split()
     # What is no text at all is shown in letters that cannot upset a terminal.
     token = ascii(rest[0].decode("utf-8", "replace")) if rest else "the end of the line"
+    comma = "; write decimals with a point, 0.5" if rest and _COMMA.fullmatch(rest[0]) else ""
+    cut = "" if comma else "; the line may be cut off"
+    if line == 1 and rest and rest[0].startswith(codecs.BOM_UTF8):
+        comma = "; the file begins with a byte order mark: save it as UTF-8 without BOM (in vi, :set nobomb)"
+    elif rest and rest[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        comma = "; the file is UTF-16 text: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    most = "pass a larger n_features" if largest < LARGEST_COLUMN else "renumber the columns, or hash them to fewer"
     text = {
-        _BAD_LABEL: f"expected a label (a number), got {token}",
+        _BAD_LABEL: f"expected a label (a number), got {token}{comma}",
         _LABEL_NOT_FINITE: f"the label is not finite: {token}",
         _BAD_COLUMN: f"expected column:value, got {token}",
         _NO_COLON: f"expected column:value, got {token}; the line may be cut off",
-        _BAD_VALUE: f"expected a number after the colon, got {token}; the line may be cut off",
+        _BAD_VALUE: f"expected a number after the colon, got {token}{comma}{cut}",
         _VALUE_NOT_FINITE: f"a number is not finite: {token}; remove or impute such values",
         _COLUMN_TOO_SMALL: f"column {token} is below the first, {smallest}; with columns from 0 pass zero_based=True",
-        _COLUMN_TOO_LARGE: f"column {token} is beyond the last, {largest}; pass a larger n_features",
+        _COLUMN_TOO_LARGE: f"column {token} is beyond the last, {largest}; {most}",
         _NOT_INCREASING: f"columns must increase along a line, got {token}; sort and merge the columns",
         _BAD_QID: f"expected qid:n with a whole number, got {token}",
     }[problem]
-    raise ParseError(path, first_line + view.count(b"\n"), text)
+    raise ParseError(path, line, text)

@@ -34,6 +34,8 @@ __all__ = ["load_svmlight", "write_svmlight"]
 ZeroBased = bool | Literal["auto"]
 
 _PIECE_BYTES = 8 << 20
+# No published set has half as many. A file may claim 2^32 in a dozen bytes.
+_MOST_FOUND = 1 << 27
 _BROKEN_ARCHIVE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -53,7 +55,8 @@ def load_svmlight(
         Files that fsspec can read; gz, bz2 and xz are recognised by their suffix. A ``*`` in a path stands for all
         files that match.
     n_features : int or None
-        Number of columns; None takes the largest column found. Pass it where a part may lack the last columns.
+        Number of columns; None takes the largest column found, up to 2^27. Pass it where a part may lack the last
+        columns, or where there are more.
     zero_based : bool or "auto"
         Whether columns count from 0. "auto" takes them as counted from 1 if no file of this call has a column 0.
     dtype : numpy dtype
@@ -73,7 +76,7 @@ def load_svmlight(
     ParseError
         A line is malformed; names the file and the line.
     InvalidDataError
-        A file is missing or its archive is damaged, or it has more columns than n_features.
+        A file is missing or its archive is damaged, or it has more columns than n_features, or than 2^27.
     InvalidParameterError
         An argument is out of range.
     """
@@ -111,15 +114,15 @@ def whole_lines(path: str, storage_options: dict[str, Any] | None = None) -> Ite
     """Yield a file, decompressed, in pieces of some megabytes that end at line ends."""
     file_system(path, storage_options)  # says it well where the path has no file system
     with reading(path), fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as stream:
-        rest = b""
+        begun: list[bytes] = []  # of a line that is longer than a piece, joined once
         while piece := stream.read(_PIECE_BYTES):
             cut = piece.rfind(b"\n") + 1
             if cut == 0:
-                rest += piece
+                begun.append(piece)
                 continue
-            yield rest + piece[:cut]
-            rest = piece[cut:]
-        if rest:
+            yield b"".join([*begun, piece[:cut]])
+            begun = [piece[cut:]]
+        if rest := b"".join(begun):
             yield rest
 
 
@@ -264,9 +267,14 @@ def resolve_width(n_features: int | None, first: int, largest: int) -> int:
     Raises
     ------
     InvalidDataError
-        The file has more than n_features.
+        The file has more than n_features; or so many that the model of one wrong digit would fill the memory.
     """
     found = max(largest - first, 0) + 1
+    if n_features is None and found > _MOST_FOUND:
+        raise InvalidDataError(
+            f"the largest column is {largest}: models of so many columns take {8 * found / 2**30:.0f} GiB and more. If "
+            f"no line is damaged, pass n_features={found}; else correct the line, or hash the columns to fewer"
+        )
     if n_features is None:
         return found
     if found > n_features:

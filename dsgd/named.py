@@ -3,10 +3,11 @@
 Problem: command lines, tables and files name parts by text, and each part has parameters of its own.
 
 A text is a name, with or without parameters: ``diloco``, ``diloco:every=512,outer_rate=0.7``. The name is a short one,
-that of an entry point, or ``package.module:Name``: a class, or an instance, of which parameters replace those that it
-has. Parameters stand behind one more colon, with commas between; the first may be without its name, ``topk:0.01``. A
-value is read as the annotation of the parameter says, and may be a part itself: ``dpsgd:topology=exponential:2``. One
-with commas of its own stands in parentheses.
+that of an entry point, or ``package.module:Name``: a class of the kind that is asked for, or an instance of one, of
+which parameters replace those that it has. What is of no such class is never called. Parameters stand behind one more
+colon, with commas between; the first may be without its name, ``topk:0.01``. A value is read as the annotation of the
+parameter says, and may be a part itself: ``dpsgd:topology=exponential:2``. One with commas of its own stands in
+parentheses.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Kind:
     ----------
     noun : str
         What one is called in errors, such as ``"strategy"``.
-    base : type
-        The class that all of them derive from.
+    base : type or union of types
+        The class, or the classes, that all of them derive from.
     home : str
         The module that has those of the package.
     names : mapping of str to callable
@@ -52,14 +53,17 @@ class Kind:
         The entry points by which packages make theirs known.
     parts : tuple of Kind
         The kinds of parts that their parameters may be.
+    loads : bool, default True
+        Whether modules and entry points are loaded; if not, texts stand for parts of the package alone.
     """
 
     noun: str
-    base: type
+    base: type | types.UnionType
     home: str
     names: Mapping[str, Callable[..., Any]]
     group: str
     parts: tuple[Kind, ...] = ()
+    loads: bool = True
 
     def all_names(self) -> list[str]:
         """Return the short names, and those of installed packages."""
@@ -98,34 +102,36 @@ def part_of(kind: Kind, text: str, where: str) -> Any:
     name, colon, given = text.partition(":")
     if name in kind.names:
         found: Any = kind.names[name]
-    elif name in installed(kind.group):
-        found = _loaded(installed(kind.group)[name].load, where)
-    elif name and given:
+    elif kind.loads and name in installed(kind.group):
+        found = _loaded(kind, installed(kind.group)[name].load, where)
+    elif kind.loads and name and given:
         target, colon, given = given.partition(":")
         if not target.isidentifier():
             return None
-        found = _loaded(lambda: getattr(import_module(name), target), where)
+        found = _loaded(kind, lambda: getattr(import_module(name), target), where)
     else:
         return None
     if colon and not given.strip():
         raise InvalidParameterError(f"{where}: nothing stands after its last colon. {_choices(found)}")
-    part = _made(found, _values(kind, found, given, where), where)
-    if not isinstance(part, kind.base):
-        raise InvalidParameterError(f"{where} is a {type(part).__name__}, which is not a {kind.noun} of {kind.home}.")
-    return part
+    return _made(kind, found, _values(kind, found, given, where), where)
 
 
-def _loaded(load: Callable[[], Any], where: str) -> Any:
+def _loaded(kind: Kind, load: Callable[[], Any], where: str) -> Any:
+    """Return a class of a kind, or an instance of one; nothing else may be called."""
     try:
-        return load()
-    except (ImportError, AttributeError, ValueError) as error:
+        found = load()
+    except Exception as error:  # a module may raise anything at all
         raise InvalidParameterError(f"{where} cannot be imported: {error}.") from error
+    if isinstance(found, kind.base) or (isinstance(found, type) and issubclass(found, kind.base)):
+        return found
+    what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+    raise InvalidParameterError(f"{where} is {what}, which is not a {kind.noun} of {kind.home}.")
 
 
-def _made(found: Any, values: dict[str, Any], where: str) -> Any:
+def _made(kind: Kind, found: Any, values: dict[str, Any], where: str) -> Any:
     """Return the part with these parameters, and others as they are."""
     try:
-        if callable(found) and not _is_record(found):
+        if not isinstance(found, kind.base):
             return found(**values)
         return replace(found, **values) if values else found
     except TypeError as error:
@@ -271,7 +277,8 @@ def _guessed(text: str) -> Any:
 def _kind_of(kind: Kind, option: Any) -> Kind | None:
     """Return the kind of parts that a type is of."""
     kinds = (part for part in kind.parts if isinstance(option, type) and issubclass(option, part.base))
-    return next(kinds, None)
+    found = next(kinds, None)
+    return found and replace(found, loads=kind.loads)
 
 
 def _described(kind: Kind, hint: Any) -> str:

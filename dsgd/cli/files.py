@@ -167,33 +167,15 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
     import numpy as np
     from scipy import sparse
 
-    blocks = [_read_npz(path) for path in paths]
+    from dsgd.datasets.npz import read_npz
+
+    blocks = [read_npz(path) for path in paths]
     widths = {block.shape[1] for block, _ in blocks}
     if len(widths) > 1 or (n_features is not None and widths != {n_features}):
         wanted = f"{n_features} features" if n_features is not None else "files with the same number of features"
         raise InvalidDataError(f"--data has {sorted(widths)} features where the command needs {wanted}")
     stack = sparse.vstack if sparse.issparse(blocks[0][0]) else np.concatenate
     return stack([block for block, _ in blocks]), np.concatenate([targets for _, targets in blocks])
-
-
-def _read_npz(path: str) -> tuple[Any, Any]:
-    import zipfile
-
-    import numpy as np
-
-    from dsgd.datasets.npz import read_npz
-
-    try:
-        return read_npz(path)
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise InvalidDataError(f"{path}: not a readable .npz archive ({error})") from error
-    except KeyError as error:
-        with np.load(path) as archive:
-            names = sorted(archive.files)
-        raise InvalidDataError(
-            f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; "
-            f"it has {', '.join(names)}"
-        ) from error
 
 
 def check_model_path(path: Path) -> None:
@@ -207,11 +189,14 @@ def check_model_path(path: Path) -> None:
     Raises
     ------
     InvalidParameterError
-        The folder is not there or cannot be written to, or the path is itself a folder.
+        The folder is not there or cannot be written to, or the path is a folder, a device or another thing than a
+        file.
     """
-    folder = path.parent
+    folder = path.resolve().parent
     if path.is_dir():
         raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.dsgd'}")
+    if path.exists() and not path.is_file():
+        raise InvalidParameterError(f"--model {path} is no regular file, which a model would replace: name another")
     if not folder.is_dir():
         raise InvalidParameterError(f"--model {path}: there is no folder {folder}: create it first")
     if not os.access(folder, os.W_OK):

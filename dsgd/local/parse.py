@@ -26,8 +26,9 @@ OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReducti
         "svrg": SVRG,
     }
 )
-# Both bases of local optimisers are held against what was found, so any object may be found first.
-_OPTIMIZERS: Final = Kind("local optimiser", object, "dsgd.local", OPTIMIZER_NAMES, "dsgd.optimizers")
+_OPTIMIZERS: Final = Kind(
+    "local optimiser", AbstractRule | AbstractReduction, "dsgd.local", OPTIMIZER_NAMES, "dsgd.optimizers"
+)
 _SAMPLINGS: Final = Kind("sampling", Importance, "dsgd.local", {"importance": Importance}, "dsgd.samplings")
 
 
@@ -52,8 +53,8 @@ def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
     """
     if text == "none":
         return None
-    found = part_of(_OPTIMIZERS, text, f"optimizer {text!r}")
-    if not isinstance(found, (AbstractRule, AbstractReduction)):
+    found: AbstractRule | AbstractReduction | None = part_of(_OPTIMIZERS, text, f"optimizer {text!r}")
+    if found is None:
         raise InvalidParameterError(
             f"No local optimiser {text!r}; give none or one of {', '.join(OPTIMIZER_NAMES)}, with or without "
             "parameters (momentum:0.95, saga:step=0.1, svrg:every=2)."

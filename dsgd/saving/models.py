@@ -12,13 +12,16 @@ elsewhere says neither what a further fit reads nor where it writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
+from inspect import getattr_static
+from pathlib import Path
 from time import time
 from typing import Any, ClassVar, Final
 
-from dsgd.errors import DsgdError, ModelFileError
+from dsgd.errors import ModelFileError
+from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.saving.registry import ESTIMATORS
 from dsgd.saving.values import Reader, UnsavedError, Writer
@@ -52,7 +55,7 @@ class SavingMixin:
         ----------
         path : str or os.PathLike
             A file, or the URL of one that fsspec can open (``"s3://bucket/model.dsgd"``). An existing file is replaced
-            as a whole.
+            as a whole, and keeps who may read and write it; a link stays, and the file that it leads to is replaced.
 
         Raises
         ------
@@ -60,7 +63,7 @@ class SavingMixin:
             A parameter or a fitted attribute is not data: a function as kernel, a custom strategy. The message names
             it.
         OSError
-            The file cannot be written.
+            The file cannot be written, or is a folder or a device.
         """
         folder, name = _place(path)
         folder.put(name, packed(self))
@@ -86,6 +89,7 @@ def packed(model: Any) -> bytes:
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file of this machine begins as a model of `SavingMixin.save` does."""
+    regular(Path(path))
     with open(path, "rb") as file:
         return _FILES.is_begun(file.read(len(_FILES.magic)))
 
@@ -136,8 +140,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     except DamagedError as damage:
         hint = "" if _FILES.is_begun(content) else _HINT
         raise ModelFileError(f"{os.fspath(path)}: {damage}.{hint}") from damage
-    except (DsgdError, TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        # Its checksum is right, so that somebody has written what makes no model: another version, or by hand.
+    except Exception as error:
+        # Its checksum is right, so that somebody has written what makes no model: another version, or by hand. That may
+        # be anything, and raise anything where it is read.
         raise ModelFileError(
             f"{os.fspath(path)}: what it says makes no model ({type(error).__name__}: {error})."
         ) from error
@@ -174,8 +179,13 @@ def _why_not(model: Any) -> str:
 def _write_estimator(model: Any, to: Writer) -> list[Any]:
     name = type(model).__name__
     given, own = model.get_params(deep=False), type(model)
+    if places := _places_in(given.get("param_grid")):
+        raise ModelFileError(
+            f"{name}(param_grid=...) has {', '.join(sorted(places))}, and a file of a model does not say where fits "
+            "run, read and write. Leave it out of the grid."
+        )
     parameters = {
-        parameter: _written(to, f"{name}({parameter}=...)", _spelled_out(parameter, value))
+        parameter: _written(to, f"{name}({parameter}=...)", parameter, value)
         for parameter, value in given.items()
         if parameter not in _OF_PLACES
     }
@@ -184,30 +194,21 @@ def _write_estimator(model: Any, to: Writer) -> list[Any]:
         if attribute in given or attribute in own._left_out:
             continue
         try:
-            attributes[attribute] = _written(to, f"{name}.{attribute}", value)
+            attributes[attribute] = _written(to, f"{name}.{attribute}", attribute, value)
         except ModelFileError:
             if attribute not in own._of_training:
                 raise
     return [name, parameters, attributes]
 
 
-def _written(to: Writer, where: str, value: Any) -> Any:
+def _written(to: Writer, where: str, name: str, value: Any) -> Any:
     try:
-        return to.value(value)
+        return to.named(name, value)
     except UnsavedError as error:
         raise ModelFileError(
             f"{where} is, or holds, {error}, and a file of a model holds no code: neither functions nor objects of "
             "classes that are not of dsgd. Set another value, or save with joblib.dump."
         ) from None
-
-
-def _spelled_out(parameter: str, value: Any) -> Any:
-    """Return a parameter without texts that name code: what they stand for, which is a known part or refused."""
-    if parameter != "sync" or not isinstance(value, str) or ":" not in value:
-        return value
-    from dsgd.sync import resolve  # seldom needed: an SVM would load all strategies for it
-
-    return resolve(value)
 
 
 def _read_estimator(content: Any, of: Reader) -> Any:
@@ -217,15 +218,29 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     kind: Any = getattr(import_module(ESTIMATORS[name]), name)
     known = kind._get_param_names()
     _check_names(f"parameters of {name}", set(parameters).difference(known).union(set(parameters) & {*_OF_PLACES}))
-    _check_names(f"attributes of {name}", (each for each in attributes if each in known or each.startswith("__")))
-    given = {parameter: of.value(coded) for parameter, coded in parameters.items()}
-    sync = given.get("sync")
-    if isinstance(sync, str) and ":" in sync:
-        raise DamagedError(f"{name}(sync={str(sync)!r}) may name code")
+    hidden = (each for each in attributes if each in known or each.startswith("__") or _is_code(kind, each))
+    _check_names(f"attributes of {name}", hidden)
+    given = {parameter: of.named(parameter, coded) for parameter, coded in parameters.items()}
+    _check_names(f"candidates of {name} with parameters", _places_in(given.get("param_grid")))
     model = kind(**given)
-    vars(model).update({attribute: of.value(coded) for attribute, coded in attributes.items()})
+    vars(model).update({attribute: of.named(attribute, coded) for attribute, coded in attributes.items()})
     model._complete()
     return model
+
+
+def _is_code(kind: Any, attribute: str) -> bool:
+    """Return whether a class has a method or a property of this name, which the attribute would hide."""
+    return attribute in kind._left_out or hasattr(getattr_static(kind, attribute, None), "__get__")
+
+
+def _places_in(grid: Any) -> set[str]:
+    """Return the parameters of candidates that say where a fit runs, reads and writes."""
+    grids = [grid] if isinstance(grid, Mapping) else grid if isinstance(grid, Iterable) else []
+    return {str(name) for each in grids if isinstance(each, Mapping) for name in each if _is_place(str(name))}
+
+
+def _is_place(parameter: str) -> bool:
+    return parameter.rpartition("__")[2] in _OF_PLACES
 
 
 def _check_names(what: str, wrong: Iterable[str]) -> None:

@@ -17,9 +17,15 @@ import scipy.sparse as sp
 
 from dsgd.runtime.checkpoints.container import DamagedError
 from dsgd.saving.registry import history, name_of_record, record_of
+from dsgd.saving.texts import foreign_part
 from dsgd.types import AnyArray
 
 __all__ = ["Reader", "UnsavedError", "Writer"]
+
+
+#: Values may be copies of arrays, so many of each on average and so many bytes more; a file may name one array often.
+_MOST_COPIES: Final = 16
+_MOST_COPIED: Final = 1 << 20
 
 
 class UnsavedError(Exception):
@@ -66,6 +72,18 @@ class Writer:
         what = f"{kind.__name__} {value.__name__!r}" if hasattr(value, "__name__") else f"a {kind.__qualname__}"
         raise UnsavedError(what)
 
+    def named(self, name: Any, value: Any) -> Any:
+        """Return a value that is kept under a name as JSON; it may name parts of this package alone.
+
+        Raises
+        ------
+        UnsavedError
+            As of `value`, or it names other code.
+        """
+        if (text := foreign_part(name, value)) is not None:
+            raise UnsavedError(f"{name}={text!r}, which names code")
+        return self.value(value)
+
     def array(self, array: AnyArray) -> str:
         """Take in an array without objects, and return its name; one that is given twice is written once."""
         name = self._names.setdefault(id(array), f"{len(self._names)}")
@@ -88,6 +106,7 @@ class Reader:
         self, arrays: Mapping[str, AnyArray], models: Mapping[str, Callable[[Any, Reader], Any]] | None = None
     ) -> None:
         self._arrays = arrays
+        self._left = _MOST_COPIES * sum(array.nbytes for array in arrays.values()) + _MOST_COPIED
         self._rows = {key: codec.read for key, codec in _CODECS.items()} | dict(models or {})
 
     def value(self, coded: Any) -> Any:
@@ -107,9 +126,28 @@ class Reader:
             raise DamagedError(f"it holds a value of the unknown kind {key!r}")
         return self._rows[key](content, self)
 
+    def named(self, name: Any, coded: Any) -> Any:
+        """Return the value that is kept under a name; it may name parts of this package alone.
+
+        Raises
+        ------
+        DamagedError
+            As of `value`, or it names other code.
+        """
+        value = self.value(coded)
+        if (text := foreign_part(name, value)) is not None:
+            raise DamagedError(f"{name}={str(text)!r} may name code")
+        return value
+
     def array(self, name: str) -> AnyArray:
         """Return an array by its name."""
         return self._arrays[name]
+
+    def copies(self, n_bytes: int) -> None:
+        """Note that a value has a copy of so much; a file that names one array again and again is refused."""
+        self._left -= n_bytes
+        if self._left < 0:
+            raise DamagedError("it stands for more arrays than it holds")
 
 
 @dataclass(frozen=True)
@@ -133,16 +171,39 @@ def _of_type(*kinds: type) -> Callable[[Any], bool]:
 
 
 def _is_plain_scalar(value: Any) -> bool:
-    return (
-        isinstance(value, np.generic)
-        and value.dtype.kind in "biufU"
-        and value.dtype.itemsize <= 8 * (1 if value.dtype.kind != "U" else 2**20)
-    )
+    return isinstance(value, np.generic) and _is_plain(value.dtype)
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biufU" and dtype.itemsize <= 8 * (1 if dtype.kind != "U" else 2**20)
+
+
+def _read_scalar(content: Any, of: Reader) -> Any:
+    name, coded = content
+    dtype, value = np.dtype(name), of.value(coded)
+    if not _is_plain(dtype) or not isinstance(value, (bool, int, float, str)):
+        raise DamagedError(f"it holds a scalar of type {name!r}")
+    return dtype.type(value)
+
+
+def _read_dtype(text: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(text)
+    if not isinstance(text, str) or dtype.names is not None or dtype.hasobject or dtype.subdtype is not None:
+        raise DamagedError(f"it holds the type {text!r}")
+    return dtype
+
+
+def _read_number_type(text: Any) -> type[Any]:
+    kind = _read_dtype(text).type
+    if not issubclass(kind, (np.number, np.bool_)):
+        raise DamagedError(f"it holds the type of numbers {text!r}")
+    return kind
 
 
 def _read_sparse(content: Any, of: Reader) -> Any:
     name, shape, parts = content
     data, indices, indptr = (of.array(part) for part in parts)
+    of.copies(indices.nbytes + indptr.nbytes)  # if scipy narrows them
     matrix = _SPARSE[name]((data, indices, indptr), shape=tuple(shape))
     # Compiled code trusts them.
     matrix.check_format(full_check=True)
@@ -158,11 +219,19 @@ def _read_objects(content: Any, of: Reader) -> AnyArray:
 
 def _read_masked(content: Any, of: Reader) -> Any:
     data, mask, fill_value = (of.value(part) for part in content)
+    if not isinstance(data, np.ndarray) or not isinstance(mask, np.ndarray) or data.shape != mask.shape:
+        raise DamagedError("it holds a mask of another shape than its values")
+    of.copies(mask.nbytes)
     return np.ma.MaskedArray(data, mask, fill_value=fill_value)
 
 
+def _read_item(name: Any, item: Any, of: Reader) -> tuple[Any, Any]:
+    key = of.value(name)
+    return key, of.named(key, item)
+
+
 def _write_record(value: Any, to: Writer) -> Any:
-    given = {field.name: to.value(getattr(value, field.name)) for field in fields(value) if field.init}
+    given = {field.name: to.named(field.name, getattr(value, field.name)) for field in fields(value) if field.init}
     return [name_of_record(value), given]
 
 
@@ -171,12 +240,18 @@ def _read_record(content: Any, of: Reader) -> Any:
     kind = record_of(name)
     if kind is None:
         raise DamagedError(f"it holds a part of the unknown class {name!r}")
-    return kind(**{field: of.value(coded) for field, coded in given.items()})
+    return kind(**{field: of.named(field, coded) for field, coded in given.items()})
 
 
 def _read_random_state(content: Any, of: Reader) -> Any:
+    given = of.value(content)
+    key, position = given["state"]["key"], given["state"]["pos"]
+    n = 624  # numbers of a Mersenne Twister, from which compiled code takes the one at `pos` unseen
+    if not (isinstance(key, np.ndarray) and key.shape == (n,) and key.dtype.kind == "u" and 0 <= int(position) <= n):
+        raise DamagedError(f"it holds a random state that is none (pos={position!r})")
+    of.copies(8 * n)
     state = np.random.RandomState()
-    state.set_state(of.value(content))
+    state.set_state(given)
     return state
 
 
@@ -190,8 +265,8 @@ _CODECS: Final[dict[str, _Codec]] = {
     ),
     "dict": _Codec(
         _of_type(dict),
-        lambda value, to: [[to.value(name), to.value(item)] for name, item in value.items()],
-        lambda items, of: {of.value(name): of.value(item) for name, item in items},
+        lambda value, to: [[to.value(name), to.named(name, item)] for name, item in value.items()],
+        lambda items, of: dict(_read_item(name, item, of) for name, item in items),
     ),
     "frozenset": _Codec(
         _of_type(frozenset),
@@ -207,7 +282,7 @@ _CODECS: Final[dict[str, _Codec]] = {
     "scalar": _Codec(
         _is_plain_scalar,
         lambda value, to: [value.dtype.str, to.value(value.item())],
-        lambda pair, of: np.dtype(pair[0]).type(of.value(pair[1])),
+        _read_scalar,
     ),
     "texts": _Codec(  # numpy's strings of any length, which no file of arrays holds
         lambda value: type(value) is np.ndarray and value.dtype == np.dtypes.StringDType(),
@@ -246,12 +321,12 @@ _CODECS: Final[dict[str, _Codec]] = {
     "dtype": _Codec(
         lambda value: isinstance(value, np.dtype) and value.names is None and not value.hasobject,
         lambda value, to: value.str,
-        lambda text, of: np.dtype(text),
+        lambda text, of: _read_dtype(text),
     ),
     "number type": _Codec(
         lambda value: isinstance(value, type) and issubclass(value, (np.number, np.bool_)),
         lambda value, to: np.dtype(value).str,
-        lambda text, of: np.dtype(text).type,
+        lambda text, of: _read_number_type(text),
     ),
     "type": _Codec(
         lambda value: value in _BUILTIN_TYPES.values() if isinstance(value, type) else False,

@@ -56,7 +56,7 @@ from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
 from dsgd.sync.streaming import StreamingDiLoCo
 
-__all__ = ["STRATEGIES", "resolve"]
+__all__ = ["STRATEGIES", "STRATEGY_KIND", "resolve"]
 
 #: Every strategy by its short name, which stands for it with its defaults, and pooled rates where it has any.
 STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
@@ -110,7 +110,8 @@ TOPOLOGIES: Final = Kind(
     _classes(topology, AbstractTopology, AbstractFixedGraph), "dsgd.topologies",
 )  # fmt: skip
 _RULES: Final = Kind("rule", AbstractRule, "dsgd.sync.adaptive", _classes(adaptive, AbstractRule), "dsgd.rules")
-_STRATEGIES: Final = Kind(
+#: Strategies, as texts name them.
+STRATEGY_KIND: Final = Kind(
     "strategy", AbstractStrategy, "dsgd.sync", STRATEGIES, "dsgd.strategies", (COMPRESSORS, TOPOLOGIES, _RULES)
 )
 
@@ -159,10 +160,10 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         pooled: AbstractStrategy[Any] = replace(made, rates="pooled") if "rates" in vars(made) else made
         return pooled
     if isinstance(sync, str):
-        found: AbstractStrategy[Any] | None = part_of(_STRATEGIES, sync, f"sync={sync!r}")
+        found: AbstractStrategy[Any] | None = part_of(STRATEGY_KIND, sync, f"sync={sync!r}")
         if found is not None:
             return found
-    names = ", ".join(repr(name) for name in _STRATEGIES.all_names())
+    names = ", ".join(repr(name) for name in STRATEGY_KIND.all_names())
     classes = ", ".join(strategy.__name__ for strategy in STRATEGIES.values())
     raise InvalidParameterError(
         f"sync must be a positive number of samples, None, one of {names}, 'package.module:Name' of a strategy of your "

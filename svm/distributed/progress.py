@@ -39,7 +39,7 @@ from dsgd.runtime.checkpoints.checkpoint import (
     Checkpoint,
     SavedState,
     as_checkpoint,
-    check_vacant,
+    check_place,
     is_empty,
     read_newest,
     read_own,
@@ -178,8 +178,8 @@ class Progress:
             assert saving.target is not None
             place = None if is_empty(saving.target.path) else os.fspath(saving.target.path)
         target = saving.target
-        if target is not None and not self._rank.formed and not (place and same_place(place, target.path)):
-            check_vacant(target)
+        if target is not None and not self._rank.formed:
+            check_place(target, goes_on=bool(place) and same_place(place, target.path))
         if place is None:
             return None
         state = read_newest(place, saving.configuration)

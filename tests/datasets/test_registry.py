@@ -413,8 +413,8 @@ def test_command_fetch(
 @pytest.mark.parametrize("twin", ["ijcnn1-like", "rcv1-like"])
 def test_command_make(tmp_path: Path, suffix: str, twin: str) -> None:
     """What make writes reads back as the rows the library makes, in every format, and nothing else is left."""
-    from dsgd.cli.files import _read_npz
     from dsgd.datasets import make_like
+    from dsgd.datasets.npz import read_npz
 
     path = tmp_path / f"x.{suffix}"
     result = run("make", twin, "--rows", "1500", "--seed", "4", "--split", "test", "--out", str(path))
@@ -422,7 +422,7 @@ def test_command_make(tmp_path: Path, suffix: str, twin: str) -> None:
     assert "1,500 rows" in result.stdout
     made = make_like(twin, 1500, split="test", seed=4)
     n_features = made.X.shape[1]
-    X, y = _read_npz(str(path)) if suffix == "npz" else load_svmlight(path, n_features=n_features, zero_based=False)
+    X, y = read_npz(path) if suffix == "npz" else load_svmlight(path, n_features=n_features, zero_based=False)
     difference = abs(sp.csr_matrix(X) - sp.csr_matrix(made.X))
     assert X.shape == made.X.shape
     assert difference.max() <= 1e-14  # svmlight text has 16 digits

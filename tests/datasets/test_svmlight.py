@@ -223,6 +223,26 @@ def test_blocks_agree_on_width_and_numbering(tmp_path: Path) -> None:
     assert parts[0][0][0, 1] == 1
 
 
+def test_a_column_without_end_is_refused(tmp_path: Path) -> None:
+    """One wrong digit does not ask for gigabytes: so many columns must be asked for; blocks on a cluster agree."""
+    path = tmp_path / "wide.svm"
+    path.write_bytes(b"1 4294967295:1\n-1 1:1\n")
+    with pytest.raises(InvalidDataError, match=r"largest column is 4294967295.* 32 GiB.*n_features=4294967295"):
+        load_svmlight(path)
+    with pytest.raises(InvalidDataError, match="largest column is 4294967295"):
+        together(read_svmlight(path))
+    assert load_svmlight(path, n_features=4294967295)[0].shape == (2, 4294967295)
+
+
+@pytest.mark.parametrize(("start", "encoding"), [(b"\xef\xbb\xbf", "utf-8"), (b"", "utf-16")])
+def test_marks_of_editors_are_named(start: bytes, encoding: str, tmp_path: Path) -> None:
+    """A file with a byte order mark is refused with what to do."""
+    path = tmp_path / "marked.svm"
+    path.write_bytes(start + "1 1:1\n".encode(encoding))
+    with pytest.raises(ParseError, match=r"line 1: .*(byte order mark.*without BOM|is UTF-16 text.*iconv)"):
+        load_svmlight(path)
+
+
 PROBLEMS = {
     b"one 1:1": "expected a label",
     b"nan 1:1": "label is not finite",
@@ -239,7 +259,10 @@ PROBLEMS = {
     b"1 1:1 -3:2": "expected column:value",
     b"1 3:1 3:2": "must increase",
     b"1 3:1 1:2": "must increase",
-    b"1 1:1 9999999999:2": "beyond",
+    b"1 1:1 9999999999:2": "beyond the last, 4294967295; renumber the columns, or hash them",
+    b"1 1:1 4294967296:2": "beyond the last, 4294967295; renumber the columns, or hash them",
+    b"1 1:1 5:0,5": r"got '5:0,5'; write decimals with a point, 0\.5",
+    b"0,5 1:1": r"expected a label \(a number\), got '0,5'; write decimals with a point, 0\.5",
     b"1 qid:x 1:2": "qid",
     b"1:1 2:2": "expected a label",
 }

@@ -305,7 +305,7 @@ def test_strategies_are_found_by_name(text: str, monkeypatch: pytest.MonkeyPatch
     [
         ("beyond:Nothing", "no attribute 'Nothing'"),
         ("nowhere:Beyond", "No module"),
-        ("beyond:LastMean", "missing 1 req"),
+        ("beyond:LastMean", "not a strategy"),
     ],
 )
 def test_names_of_nothing_are_refused(text: str, why: str) -> None:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
+from dsgd import SGDClassifier
 from dsgd.errors import CheckpointError
 from dsgd.local import SGD, Objective
 from dsgd.runtime import Checkpoint
-from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, read_newest, read_own, write
+from dsgd.runtime.checkpoints.checkpoint import (
+    SavedState,
+    SupersededError,
+    check_place,
+    read_newest,
+    read_own,
+    write,
+)
 from dsgd.runtime.checkpoints.description import describe
 
+OWN = "checkpoint-00000000-00000000.dsgd"
 HINGE = Objective(loss="hinge", alpha=1e-3)
 
 
@@ -56,11 +69,11 @@ def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path, monkeypatch: pyt
     """A disk that fills up while a checkpoint is written is an error, and the files of before are as they were."""
     files, configuration = saved(tmp_path)
 
-    def full(self: Path, target: Path) -> None:
+    def full(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", full)
+        patched.setattr(os, "replace", full)
         with pytest.raises(CheckpointError, match="No space left"):
             write(Checkpoint(tmp_path), SavedState((9, 0), 2, configuration, {"value": np.ones(1)}))
     assert {path.name for path in tmp_path.iterdir()} == {"newest.json", *(file.name for file in files)}
@@ -78,7 +91,9 @@ def test_a_checkpoint_holds_its_arrays_and_no_objects(tmp_path: Path) -> None:
 
 def test_old_and_half_written_files_go(tmp_path: Path) -> None:
     """Only the given number of files stays, and the remains of a killed process are removed."""
-    (tmp_path / ".checkpoint-00000000-00000000.dsgd.abcd").write_bytes(b"half")
+    half = ("DSGDCKPT", "DSGD", "")
+    for name, content in zip((f".{'0f' * 16}.{OWN}", f".{OWN}.0123abcd", f".{'ab' * 16}.{OWN}"), half, strict=True):
+        (tmp_path / name).write_text(content)
     (tmp_path / "notes.txt").write_text("mine")
     saved(tmp_path, n=5, keep=2)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -88,6 +103,84 @@ def test_old_and_half_written_files_go(tmp_path: Path) -> None:
         "newest.json",
         "notes.txt",
     ]
+
+
+#: What others keep in a folder, by name; None is a folder.
+THEIRS: dict[str, str | None] = {
+    "checkpoint-best.pt": "weights",
+    "checkpoint-1000.safetensors": "weights",
+    ".checkpoint-notes": "lr 0.1",
+    "checkpoint-500": None,
+    "checkpoint": "model_checkpoint_path: 7",
+    OWN: "not of dsgd",
+    f"{OWN}.bak": "DSGDCKPT",
+    f".{OWN}.abcd": "DSGDCKPT",
+    "newest.json": '{"epoch": 3}',
+}
+
+
+@pytest.fixture(params=["folder", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield a folder of this machine, and one that fsspec opens."""
+    url = str(tmp_path) if request.param == "folder" else f"memory://{uuid.uuid4().hex}/job"
+    yield url
+    system, path = fsspec.core.url_to_fs(url)
+    system.rm(path, recursive=True)
+
+
+def put(place: str, name: str, content: str | None) -> None:
+    """Write what another program keeps in a folder."""
+    system, path = fsspec.core.url_to_fs(place)
+    system.makedirs(path if content is not None else f"{path}/{name}", exist_ok=True)
+    system.pipe_file(f"{path}/{name}" if content is not None else f"{path}/{name}/model.bin", (content or "w").encode())
+
+
+def content_of(place: str) -> dict[str, bytes]:
+    """Return all files of a folder."""
+    system, path = fsspec.core.url_to_fs(place)
+    return {name: system.cat_file(name) for name in system.find(path)}
+
+
+def test_a_folder_that_others_use_is_refused(place: str) -> None:
+    """What is not of dsgd is named before training begins, whatever the options, and is as it was."""
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    for name, content in THEIRS.items():
+        url = f"{place}/{name.strip('.')}"
+        put(url, name, content)
+        before = content_of(url)
+        for options in ({"checkpoint": Checkpoint(url, overwrite=True)}, {"checkpoint": url, "resume_from": "auto"}):
+            with pytest.raises(CheckpointError, match=rf"used by another program: it holds '{re.escape(name)}'.*/dsgd"):
+                SGDClassifier(**options).fit(X, X[:, 0] > 0)
+        assert content_of(url) == before
+
+
+def test_only_what_we_have_written_goes(place: str) -> None:
+    """Files that come to the folder while a fit runs are neither removed nor in its way."""
+    write(Checkpoint(place, keep=1), SavedState((0, 1), 2, {}, {"value": np.ones(1)}))
+    for name, content in THEIRS.items():
+        if name != "newest.json":
+            put(place, name, content)
+    before = content_of(place)
+    for k in range(1, 4):
+        write(Checkpoint(place, keep=1), SavedState((k, 0), 2, {}, {"value": np.ones(1)}))
+    after = content_of(place)
+    gone = {name.rpartition("/")[2] for name in before if name not in after}
+    assert gone == {"checkpoint-00000000-00000001.dsgd"}
+    assert all(after[name] == content for name, content in before.items() if name in after and "newest" not in name)
+
+
+def test_a_damaged_file_beside_our_list_is_ours(tmp_path: Path) -> None:
+    """A fit that resumes is not refused because of a checkpoint that was damaged, nor of a list that was lost."""
+    files, _ = saved(tmp_path)
+    files[0].write_bytes(b"")
+    check_place(Checkpoint(tmp_path), goes_on=True)
+    saved(tmp_path)
+    (tmp_path / "newest.json").write_text("[" * 100_000)
+    check_place(Checkpoint(tmp_path), goes_on=True)
+    with pytest.raises(CheckpointError, match="another fit"):
+        check_place(Checkpoint(tmp_path), goes_on=False)
+    with pytest.raises(CheckpointError, match=r"cannot be read.*Not a directory"):
+        check_place(Checkpoint(files[0]), goes_on=False)
 
 
 def test_a_lost_list_is_made_up_for(tmp_path: Path) -> None:

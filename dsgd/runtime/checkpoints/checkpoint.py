@@ -38,7 +38,7 @@ __all__ = [
     "SupersededError",
     "as_checkpoint",
     "check_configuration",
-    "check_vacant",
+    "check_place",
     "is_empty",
     "read_newest",
     "read_own",
@@ -53,6 +53,12 @@ _FILES: Final = Container("a checkpoint", b"DSGDCKPT", 1)
 _LIST: Final = "newest.json"
 # What a list may name: a file of this folder that we have written, and no other one.
 _FILE: Final = re.compile(r"checkpoint-\d{8,}-\d{8,}\.dsgd")
+# What a process that was killed leaves of one, now (see `dsgd.files`) and before.
+_REMAINS: Final = re.compile(rf"\.[0-9a-f]{{32}}\.{_FILE.pattern}|\.{_FILE.pattern}\.[0-9a-f]{{8}}")
+# What somebody may take for a checkpoint, of whatever program.
+_LOOK: Final = re.compile(r"\.*checkpoint(?![a-z])")
+# States of training are nobody else's business.
+_MODE: Final = 0o600
 
 
 class SupersededError(CheckpointError):
@@ -151,21 +157,41 @@ def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     return folder_of(a).path == folder_of(b).path
 
 
-def check_vacant(target: Checkpoint) -> None:
-    """Refuse a place that holds what another fit has written, before training begins.
+def check_place(target: Checkpoint, *, goes_on: bool) -> None:
+    """Refuse a place that others use, or that holds what another fit has written, before training begins.
+
+    Parameters
+    ----------
+    target : Checkpoint
+        The place.
+    goes_on : bool
+        Whether this fit resumes from what is there.
 
     Raises
     ------
     CheckpointError
-        It does, and `Checkpoint.overwrite` is off; or it cannot be read.
+        It holds checkpoints of another program; or those of another fit, though this one neither goes on from them nor
+        has `Checkpoint.overwrite`; or it cannot be read.
     """
-    if target.overwrite or is_empty(target.path):
-        return
     place = str(target.path)
-    raise CheckpointError(
-        f"checkpoint={place!r} holds checkpoints of another fit. To go on from them, pass resume_from='auto'; to "
-        f"replace them, checkpoint=Checkpoint({place!r}, overwrite=True); else choose another folder."
-    )
+    try:
+        folder = folder_of(target.path)
+        strange = _not_ours(folder)
+        listed = _listed(folder)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint={place!r} cannot be read: {error}.") from error
+    if strange:
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        raise CheckpointError(
+            f"checkpoint={place!r} is used by another program: it holds {', '.join(map(repr, strange[:3]))}{more}, "
+            "which no fit of dsgd has written. Choose a folder for this fit alone, such as "
+            f"checkpoint={place.rstrip('/') + '/dsgd'!r}."
+        )
+    if listed and not target.overwrite and not goes_on:
+        raise CheckpointError(
+            f"checkpoint={place!r} holds checkpoints of another fit. To go on from them, pass resume_from='auto'; to "
+            f"replace them, checkpoint=Checkpoint({place!r}, overwrite=True); else choose another folder."
+        )
 
 
 def write(target: Checkpoint, state: SavedState) -> str:
@@ -196,15 +222,16 @@ def write(target: Checkpoint, state: SavedState) -> str:
                 f"checkpoint={str(target.path)!r}: another fit or a later gang of this one writes there. Let that one "
                 "end, or give each fit a folder of its own."
             )
-        folder.put(name, _encode(state))
+        folder.put(name, _encode(state), _MODE)
         own[name] = state.formed
         newest_first = sorted(own, key=lambda other: (own[other], other), reverse=True)
         kept = [*newest_first, *(other for other in listed if other not in own)][: target.keep]
         authors = {other: [state.job_id, own[other]] if other in own else listed[other] for other in kept}
-        folder.put(_LIST, json.dumps({"version": _FILES.version, "names": kept, "written_by": authors}).encode())
+        content = {"version": _FILES.version, "names": kept, "written_by": authors}
+        folder.put(_LIST, json.dumps(content).encode(), _MODE)
         for other in folder.names():
             # Also what a process that was killed left: a file that was never listed, or one half written.
-            if other.lstrip(".").startswith("checkpoint-") and other not in kept:
+            if other not in kept and _is_ours(folder, other):
                 folder.remove(other)
     except OSError as error:
         raise CheckpointError(f"checkpoint={str(target.path)!r} cannot be written: {error}.") from error
@@ -325,9 +352,15 @@ def _encode(state: SavedState) -> bytes:
 
 def _decode(content: bytes) -> SavedState:
     header, arrays = _FILES.unpack(content)
-    epoch, number = header["position"]
-    by = {"job_id": header.get("job_id", ""), "formed": header.get("formed", 0)}
-    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, **by)
+    try:
+        epoch, number = (int(each) for each in header["position"])
+        formed, size = int(header.get("formed", 0)), int(header["world_size"])
+        configuration = dict(header["configuration"])
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise DamagedError(f"its header says nothing of a state ({type(error).__name__}: {error})") from error
+    return SavedState(
+        (epoch, number), size, configuration, arrays, job_id=str(header.get("job_id", "")), formed=formed
+    )
 
 
 def _differences(where: str, saved: Any, ours: Any) -> list[str]:
@@ -339,7 +372,47 @@ def _differences(where: str, saved: Any, ours: Any) -> list[str]:
             for difference in _differences(f"{where}.{name}" if where else name, saved.get(name), ours.get(name))
         ]
     # By their JSON text: a NaN equals itself, and what the header has been through does not matter.
-    return [] if json.dumps(saved) == json.dumps(ours) else [f"{where} was {saved!r} there and is {ours!r} here"]
+    if json.dumps(saved) == json.dumps(ours):
+        return []
+    there, here = (text if len(text := repr(value)) < 200 else f"{text[:200]}..." for value in (saved, ours))
+    return [f"{where} was {there} there and is {here} here"]
+
+
+def _is_ours(folder: LocalFolder | RemoteFolder, name: str) -> bool:
+    """Return whether we have written a checkpoint, or half of one: its name and its content say so."""
+    if not (_FILE.fullmatch(name) or _REMAINS.fullmatch(name)):
+        return False
+    head = folder.head(name, len(_FILES.magic))
+    if head is None or _FILE.fullmatch(name):
+        return head == _FILES.magic
+    return _FILES.magic.startswith(head)
+
+
+def _not_ours(folder: LocalFolder | RemoteFolder) -> list[str]:
+    """Return the names of what looks like checkpoints and is not of this package, and of a list that is not."""
+    names = sorted(folder.names())
+    looking = [name for name in names if _LOOK.match(name)]
+    strange = [name for name in looking if not _is_ours(folder, name)]
+    if _LIST not in names:
+        return strange
+    if _written_list(folder) is not None:
+        # Beside our list, a file with one of our names is a checkpoint of ours that was damaged.
+        return [name for name in strange if not _FILE.fullmatch(name) or folder.head(name, 0) is None]
+    # A list that cannot be read, beside checkpoints that we have written, is one that was lost.
+    return [*strange, *([_LIST] if len(strange) == len(looking) else [])]
+
+
+def _written_list(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]] | None:
+    """Return what the list of a folder says, None if there is none that we have written."""
+    # Whatever it holds, it may be damaged or of somebody else.
+    with contextlib.suppress(
+        OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
+    ):
+        content = json.loads(folder.get(_LIST))
+        authors = content.get("written_by", {})
+        names = [str(name) for name in content["names"] if _FILE.fullmatch(str(name))] if content["version"] else []
+        return {name: (str(authors.get(name, ("", 0))[0]), int(authors.get(name, ("", 0))[1])) for name in names}
+    return None
 
 
 def _listed(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]]:
@@ -347,10 +420,7 @@ def _listed(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]]:
 
     Where the list itself is lost they are those of all files, and nobody knows of which job they are.
     """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        content = json.loads(folder.get(_LIST))
-        authors = content.get("written_by", {})
-        names = [str(name) for name in content["names"] if _FILE.fullmatch(str(name))]
-        return {name: (str(authors.get(name, ("", 0))[0]), int(authors.get(name, ("", 0))[1])) for name in names}
+    if (listed := _written_list(folder)) is not None:
+        return listed
     names = sorted((name for name in folder.names() if _FILE.fullmatch(name)), reverse=True)
     return dict.fromkeys(names, ("", 0))

@@ -25,9 +25,7 @@ import hashlib
 import io
 import json
 import os
-import secrets
 import struct
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +33,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd.archive import read_arrays
+from dsgd.files import regular, replacing
 from dsgd.types import AnyArray
 
 __all__ = ["Container", "DamagedError", "LocalFolder", "RemoteFolder", "folder_of"]
@@ -105,15 +105,14 @@ class Container:
         if hashlib.sha256(body).digest() != digest:
             raise DamagedError("its checksum is wrong")
         try:
-            header: dict[str, Any] = json.loads(bytes(body[:n_header]))
-            with zipfile.ZipFile(io.BytesIO(body[n_header:])) as stored:
-                # We write none; a few bytes might stand for more than there is memory.
-                if any(entry.compress_type != zipfile.ZIP_STORED for entry in stored.infolist()):
-                    raise DamagedError("it holds compressed arrays")
-            with np.load(io.BytesIO(body[n_header:]), allow_pickle=False) as archive:
-                return header, dict(archive.items())
-        except (ValueError, RecursionError, EOFError, zipfile.BadZipFile) as error:
+            header = json.loads(bytes(body[:n_header]))
+            # We compress nothing; a few bytes might stand for a thousand times as many.
+            arrays = read_arrays(io.BytesIO(body[n_header:]), len(body) - n_header, compressed=False)
+        except (ValueError, RecursionError) as error:
             raise DamagedError(str(error)) from error
+        if not isinstance(header, dict):
+            raise DamagedError(f"its header is a {type(header).__name__}")
+        return header, arrays
 
 
 class LocalFolder:
@@ -122,20 +121,13 @@ class LocalFolder:
     def __init__(self, path: str) -> None:
         self.path = Path(path).absolute()
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all; make the folder if there is none."""
+    def put(self, name: str, content: bytes, mode: int = 0o666) -> None:
+        """Write a file, whole or not at all; make the folder if there is none. `mode` is that of a new file."""
         self.path.mkdir(parents=True, exist_ok=True)
-        # Beside its place, so that the rename stays inside one file system and replaces the file as a whole.
-        temporary = self.path / f".{name}.{secrets.token_hex(4)}"
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(self.path / name, mode) as aside, aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -144,11 +136,20 @@ class LocalFolder:
 
     def get(self, name: str) -> bytes:
         """Return what a file holds."""
+        regular(self.path / name)
         return (self.path / name).read_bytes()
+
+    def head(self, name: str, n: int) -> bytes | None:
+        """Return the first `n` bytes of a file, fewer if it has no more; None if there is no regular file."""
+        path = self.path / name
+        if not path.is_file() or path.is_symlink():
+            return None
+        with path.open("rb") as file:
+            return file.read(n)
 
     def names(self) -> list[str]:
         """Return the names of all files; none if there is no folder."""
-        return [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
+        return [path.name for path in self.path.iterdir()] if self.path.exists() else []
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -163,8 +164,8 @@ class RemoteFolder:
 
         self.system, self.path = fsspec.core.url_to_fs(url)
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all; make the folder if there is none."""
+    def put(self, name: str, content: bytes, mode: int = 0o666) -> None:
+        """Write a file, whole or not at all; make the folder if there is none. Who may read it, the store says."""
         self.system.makedirs(self.path, exist_ok=True)
         self.system.pipe_file(f"{self.path}/{name}", content)
 
@@ -173,13 +174,22 @@ class RemoteFolder:
         content: bytes = self.system.cat_file(f"{self.path}/{name}")
         return content
 
+    def head(self, name: str, n: int) -> bytes | None:
+        """Return the first `n` bytes of a file, fewer if it has no more; None if there is no file."""
+        path = f"{self.path}/{name}"
+        if not self.system.isfile(path):
+            return None
+        content: bytes = self.system.cat_file(path, start=0, end=n)
+        return content
+
     def names(self) -> list[str]:
         """Return the names of all files; none if there is no folder."""
         if not self.system.exists(self.path):
             return []
         # Object stores remember listings; what another process has written since must be seen.
         self.system.invalidate_cache()
-        return [str(entry).rsplit("/", 1)[-1] for entry in self.system.ls(self.path, detail=False)]
+        found = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.system.ls(self.path, detail=False))
+        return [name for name in found if name]
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -190,6 +200,5 @@ class RemoteFolder:
 def folder_of(path: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
     """Return the folder of a path, or of a URL that fsspec can open."""
     text = os.fspath(path)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
+    text = text.removeprefix("file://").removeprefix("local://")
     return RemoteFolder(text) if "://" in text else LocalFolder(text)

@@ -25,7 +25,7 @@ from dsgd.kernels import state as places
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
     SavedState,
-    check_vacant,
+    check_place,
     is_empty,
     read_newest,
     read_own,
@@ -143,11 +143,17 @@ class SnapshotSchedule:
                 note, arrays = saved.note, saved.arrays
         else:
             return None
-        per_rank: list[str] = []
-        if arrays is not None:
-            arrays, per_rank = adapted(arrays, self._rows, at.handovers())
-        shared = share(group, arrays, root, per_rank)
-        at.take_up(shared, group.rank, self._rows)
+        try:
+            per_rank: list[str] = []
+            if arrays is not None:
+                arrays, per_rank = adapted(arrays, self._rows, at.handovers())
+            shared = share(group, arrays, root, per_rank)
+            at.take_up(shared, group.rank, self._rows)
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            # A file may hold anything, though its checksum is right.
+            raise CheckpointError(
+                f"what was saved is no state of this fit ({type(error).__name__}: {error}). Fit without resume_from."
+            ) from error
         if self._is_shared:
             # Nobody may step on the model that another has yet to write.
             group.barrier()
@@ -164,8 +170,9 @@ class SnapshotSchedule:
             place = self._target.path
             if is_asked:
                 self._resume_from = None if is_empty(place) else os.fspath(place)
-            if not self._rank.formed and not (self._resume_from and same_place(self._resume_from, place)):
-                check_vacant(self._target)
+            if not self._rank.formed:
+                goes_on = bool(self._resume_from) and same_place(self._resume_from, place)
+                check_place(self._target, goes_on=goes_on)
         if not is_asked:
             return self._resume_from is not None
         found = np.array([self._resume_from is not None], dtype=np.int64)
