@@ -2,7 +2,8 @@
 
 Rows of tables become CSR where they are: tables in memory and files here, partitions of dask dataframes and, with a
 client, pieces of files on the workers. Files are read piece by piece, once for what the encoder learns and once for the
-rows; before, those of CSV for what their columns hold. Out of core the rows of this process go to a file as they are made.
+rows; before, those of CSV for what their columns hold. Out of core the rows of this process go to a file as they are
+made.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
     on_cluster = estimator.client is not None and not isinstance(estimator.client, SimulatedCluster)
     found: tuple[Any, Any, Any]
     if files:
-        X = with_files_opened(X)
+        X = with_files_opened(X).with_targets(_named(y, weights))
         if not X.pieces:
             raise InvalidDataError(f"{X!r}: no rows.")
         encoder, found = (_read_there if on_cluster else _read_here)(estimator, (X, y, weights), kept, fresh)
@@ -161,12 +162,10 @@ def _read_here(
     """Return the encoder, fitted, and the rows of files in this process."""
     files, y, weights = given
     names = _named(y, weights)
-    # Those without a target are no rows of the encoder, either.
-    dropping = names if files.reading.drop_missing_target else []
     with stage("encode"):
         if kept is None:
             encoder, statistics, wanted = _begun(estimator, files, names, fresh, map)
-            encoder.learn(_with_rows(statistics, files.tables(statistics.columns, wanted, named=dropping)))
+            encoder.learn(_with_rows(statistics, files.tables(statistics.columns, wanted)))
             encoder.kinds_ |= {name: wanted[name] for name in names}
         else:
             encoder, wanted = kept, _wanted_again(kept, files, names, map)
@@ -174,7 +173,7 @@ def _read_here(
         parts: dict[str, list[Any]] = {name: [] for name in names}
 
         def tables() -> Iterator[Table]:
-            for table in files.tables(columns, wanted, named=names):
+            for table in files.tables([*columns, *names], wanted):
                 for name in names:
                     parts[name].append(column(table, name))
                 yield table
@@ -183,7 +182,7 @@ def _read_here(
         if n_rows is None and kept is None:
             n_rows = encoder.n_samples_seen_
         elif n_rows is None:
-            n_rows = sum(map(len, files.tables(columns[:1], named=dropping)))
+            n_rows = sum(map(len, files.tables(columns[:1])))
         X = _rows(estimator, encoder, tables(), n_rows)
     found = {name: np.concatenate(values) for name, values in parts.items()}
     return encoder, (X, *(found[each] if isinstance(each, str) else each for each in (y, weights)))
@@ -206,10 +205,7 @@ def _read_there(
     if kept is None:
         encoder, statistics, wanted = _begun(estimator, files, names, fresh, over)
         learn = dask.delayed(_learned_from_piece, pure=False)
-        dropping = names if files.reading.drop_missing_target else []
-        encoder.learn(
-            _merged_there(estimator, [learn(statistics, piece, wanted, dropping) for piece in files.pieces])
-        )
+        encoder.learn(_merged_there(estimator, [learn(statistics, piece, wanted) for piece in files.pieces]))
         encoder.kinds_ |= {name: wanted[name] for name in names}
     else:
         encoder, wanted = kept, _wanted_again(kept, files, names, over)
@@ -286,10 +282,8 @@ def _with_rows(statistics: Statistics, tables: Iterable[Table]) -> Statistics:
     return statistics
 
 
-def _learned_from_piece(
-    statistics: Statistics, piece: Piece, wanted: Mapping[str, Kind], named: Sequence[str]
-) -> Statistics:
-    return _with_rows(statistics.empty(), piece.tables(statistics.columns, wanted, named=named))
+def _learned_from_piece(statistics: Statistics, piece: Piece, wanted: Mapping[str, Kind]) -> Statistics:
+    return _with_rows(statistics.empty(), piece.tables(statistics.columns, wanted))
 
 
 def _learned_from_block(statistics: Statistics, block: Any) -> Statistics:
@@ -300,7 +294,7 @@ def _encoded_piece(
     encoder: ColumnEncoder, piece: Piece, y: str, weights: str | None, wanted: Mapping[str, Kind]
 ) -> Block:
     names = _named(y, weights)
-    tables = list(piece.tables(encoder.columns_read_, wanted, named=names))
+    tables = list(piece.tables([*encoder.columns_read_, *names], wanted))
     X = encoder.writer().rows_of(tables, sum(map(len, tables)))
     found = {name: np.concatenate([column(table, name) for table in tables]) for name in names}
     return X, found[y], None if weights is None else found[weights]

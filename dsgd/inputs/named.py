@@ -47,10 +47,12 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
     """
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
-        files = with_files_opened(X)
-        found = iter(read_columns(files, names, {} if classes is None else {y: _kind_of(classes)}))
-        y, sample_weight = (next(found) if isinstance(each, str) else each for each in (y, sample_weight))
-        return files, y if classes is None or not names else _as_labels(y, classes), sample_weight
+        files = with_files_opened(X).with_targets(names)
+        likes = {y: _kind_of(classes)} if classes is not None and isinstance(y, str) else {}
+        read = dict(zip(names, read_columns(files, names, likes), strict=True))
+        if likes:
+            read[y] = _as_labels(read[y], classes)
+        return files, *(read[each] if isinstance(each, str) else each for each in (y, sample_weight))
     if not names:
         return X, y, sample_weight
     values: dict[str, Any] = {}
@@ -96,7 +98,7 @@ def read_columns(files: TableFiles, names: list[str], kinds: Mapping[str, Kind] 
         return []
     kinds = dict(kinds or {})
     kinds |= files.kinds([name for name in names if name not in kinds])
-    parts = [[column(table, name) for name in names] for table in files.tables((), kinds, named=names)]
+    parts = [[column(table, name) for name in names] for table in files.tables(names, kinds)]
     return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)] or [np.empty(0)] * len(names)
 
 
@@ -176,6 +178,7 @@ def take_tables(
     files: TableFiles = with_files_opened(X)
     named = list(dict.fromkeys(each for each in (y, sample_weight) if isinstance(each, str)))
     files.check(named)
+    files = files.with_targets(named)
     features = [name for name in files.names if name not in named]
     client = getattr(estimator, "client", None)
     if client is not None and not is_simulated(client) and not here:
@@ -214,7 +217,7 @@ def _loaded(
 
     parts: list[Any] = [files.head({name: kinds[name] for name in features}).columns]
     found: dict[str, list[AnyArray]] = {name: [] for name in named}
-    for table in files.tables(features, kinds, named=named):
+    for table in files.tables([*features, *named], kinds):
         for name in named:
             found[name].append(column(table, name))
         parts.append(table.columns.select(features))
@@ -243,7 +246,7 @@ def _block_of(
 ) -> Block:
     """Return the rows of a piece as float64, with targets and weights."""
     named = [name for name in (y, sample_weight) if name is not None]
-    tables = list(piece.tables(features, kinds, named=named))
+    tables = list(piece.tables([*features, *named], kinds))
     rows = [np.column_stack([_numbers(table, name) for name in features]) for table in tables]
     X = np.concatenate(rows) if rows else np.empty((0, len(features)))
     found = {name: np.concatenate([column(table, name) for table in tables]) for name in named}

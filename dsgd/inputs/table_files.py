@@ -20,7 +20,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, final
 from urllib.parse import unquote
@@ -104,14 +105,14 @@ class Reading:
         Fields of CSV that are missing, beside those of pandas.
     encoding : str
         Of CSV.
-    drop_missing_target : bool
-        Whether rows without a target, or weight, are left out.
+    required : tuple of str
+        Columns without missing values: rows that have one there are left out.
     """
 
     sep: str | None = None
     na_values: tuple[str, ...] = ()
     encoding: str = "utf8"
-    drop_missing_target: bool = False
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,7 @@ class Piece:
     reading: Reading = Reading()
     partitions: tuple[tuple[str, str | None, bool], ...] = ()
 
-    def tables(
-        self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None, *, named: Iterable[str] = ()
-    ) -> Iterator[ArrowTable]:
+    def tables(self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None) -> Iterator[ArrowTable]:
         """Yield the rows of the piece, with some columns.
 
         Parameters
@@ -149,26 +148,28 @@ class Piece:
             Names of the columns to read.
         kinds : mapping or None, default None
             What is wanted of columns; what is not here is handed out as the file holds it, CSV as text.
-        named : iterable of str, default ()
-            Further columns: those of the targets and weights.
 
         Raises
         ------
         InvalidDataError
             The file is not of its format, lacks a column, or has one that is not what is wanted.
         """
-        kind, named = _format_of(self.path) or "parquet", list(named)
-        names = list(dict.fromkeys([*columns, *named]))
+        kind = _format_of(self.path) or "parquet"
+        names = list(dict.fromkeys(columns))
         pa = pyarrow_for(f"reading {kind} files")
+        import pyarrow.compute as pc
+
         try:
             with _opened(self.path) as file:
-                for table in self._read(file, kind, names):
+                for table in self._read(file, kind, list(dict.fromkeys([*names, *self.reading.required]))):
+                    for name in self.reading.required:
+                        table = table.filter(pc.invert(pc.is_null(table.column(name), nan_is_null=True)))
                     found = [
                         _imposed(table.column(name), (kinds or {}).get(name), f"{self.path}: column {name!r}")
                         for name in names
                     ]
-                    yield ArrowTable(self._with_targets(pa.table(found, names=names), named))
-        except pa.ArrowException as error:
+                    yield ArrowTable(pa.table(found, names=names))
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InvalidDataError(_told(self.path, error, self.reading)) from error
 
     def states(self, columns: Sequence[str], as_categories: Iterable[str]) -> dict[str, State]:
@@ -239,15 +240,6 @@ class Piece:
         for batch in reader:
             yield pa.Table.from_batches([batch])
 
-    def _with_targets(self, table: Any, named: Sequence[str]) -> Any:
-        if not self.reading.drop_missing_target:
-            return table
-        import pyarrow.compute as pc
-
-        for name in named:
-            table = table.filter(pc.invert(pc.is_null(table.column(name), nan_is_null=True)))
-        return table
-
 
 @final
 class TableFiles:
@@ -258,8 +250,8 @@ class TableFiles:
     Parameters
     ----------
     paths : str, path, or sequence of them
-        Files, globs, folders, URLs. Folders named ``column=value`` are columns; files and folders whose names begin with
-        ``.`` or ``_`` are left out.
+        Files, globs, folders, URLs. Folders named ``column=value`` are columns; in folders, what has a name that begins
+        with ``.`` or ``_`` is left out.
     sep : str or None, default None
         The character between fields of CSV; by default a comma, and a tab in ``.tsv`` files.
     na_values : sequence of str, default ()
@@ -308,7 +300,7 @@ class TableFiles:
         encoding: str = "utf8",
         drop_missing_target: bool = False,
     ) -> None:
-        self.reading = _checked(sep, na_values, encoding, drop_missing_target)
+        reading, self._drops = _checked(sep, na_values, encoding), bool(drop_missing_target)
         self._given: dict[str, Kind] = {name: _kind_of_dtype(name, each) for name, each in (dtype or {}).items()}
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         found = dict(pair for path in given for pair in _expanded(os.fspath(path)))
@@ -324,11 +316,7 @@ class TableFiles:
         for file, partitions in found.items():
             schema, counts = _surveyed(file, self._format)
             self._schemas.append(schema)
-            self.pieces += [
-                Piece(file, k, None if self.reading.drop_missing_target else n, self.reading, partitions)
-                for k, n in enumerate(counts)
-                if n != 0
-            ]
+            self.pieces += [Piece(file, k, n, reading, partitions) for k, n in enumerate(counts) if n != 0]
 
     def __repr__(self) -> str:
         more = f" and {len(self._files) - 1} more" if len(self._files) > 1 else ""
@@ -423,13 +411,22 @@ class TableFiles:
         ]
         return ArrowTable(pa.table(columns, names=list(kinds)))
 
-    def tables(
-        self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None, *, named: Iterable[str] = ()
-    ) -> Iterator[ArrowTable]:
+    def tables(self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None) -> Iterator[ArrowTable]:
         """Yield all rows, piece by piece, with some columns; see `Piece.tables`."""
-        columns, named = list(columns), list(named)
+        columns = list(columns)
         for piece in self.pieces:
-            yield from piece.tables(columns, kinds, named=named)
+            yield from piece.tables(columns, kinds)
+
+    def with_targets(self, names: Iterable[str]) -> TableFiles:
+        """Return these files without the rows that lack a target or weight, if such rows are to be left out."""
+        names = tuple(names)
+        if not self._drops or not names:
+            return self
+        files = copy(self)
+        files.pieces = [
+            replace(piece, n_rows=None, reading=replace(piece.reading, required=names)) for piece in self.pieces
+        ]
+        return files
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise `InvalidDataError` where a column is not there."""
@@ -440,7 +437,9 @@ class TableFiles:
 
     def _is_of_text(self, name: str) -> bool:
         """Return whether a column has no type of its own: of CSV, or of the names of folders."""
-        return self._format == "csv" or name in self._partitions or not any(name in each.names for each in self._schemas)
+        return (
+            self._format == "csv" or name in self._partitions or not any(name in each.names for each in self._schemas)
+        )
 
     def _type(self, name: str) -> Any:
         """Return the type of a column that all files have in common."""
@@ -482,7 +481,7 @@ def with_files_opened(X: Any) -> Any:
     return TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
 
 
-def _checked(sep: str | None, na_values: Sequence[str], encoding: str, drop_missing_target: bool) -> Reading:
+def _checked(sep: str | None, na_values: Sequence[str], encoding: str) -> Reading:
     """Return the options for reading.
 
     Raises
@@ -500,7 +499,7 @@ def _checked(sep: str | None, na_values: Sequence[str], encoding: str, drop_miss
         codecs.lookup(encoding)
     except (LookupError, TypeError) as error:
         raise InvalidParameterError(f"TableFiles(encoding=...): {error}. Such as 'utf8' or 'latin-1'.") from error
-    return Reading(sep, tuple(na_values), encoding, bool(drop_missing_target))
+    return Reading(sep, tuple(na_values), encoding)
 
 
 def _kind_of_dtype(name: str, dtype: Any) -> Kind:
@@ -568,9 +567,9 @@ def _no_columns(path: str, gone: Sequence[str], names: Sequence[str]) -> str:
 def _told(path: str, error: Exception, reading: Reading) -> str:
     """Return what is said of an error of pyarrow."""
     text = str(error)
-    if "UTF8" in text or "UTF-8" in text:
+    if "UTF8" in text or isinstance(error, UnicodeDecodeError):
         return (
-            f"{path}: not in the encoding {reading.encoding!r}. Name it, as TableFiles(..., encoding='latin-1'). ({text})"
+            f"{path}: not in the encoding {reading.encoding!r}: name its own, as TableFiles(..., encoding='latin-1')."
         )
     if "straddling" in text:
         return f"{path}: a quote that does not end, or a row of more than {_CSV_BYTES >> 20} MiB."
@@ -620,9 +619,7 @@ def _expanded(path: str) -> list[tuple[str, tuple[tuple[str, str | None, bool], 
     if not files:
         raise FileNotFoundError(2, "no such file of a table", path)
     # Names of a remote system lose its scheme.
-    return [
-        (system.unstrip_protocol(file) if "://" in path else file, _partitions_of(file, base)) for file in files
-    ]
+    return [(system.unstrip_protocol(file) if "://" in path else file, _partitions_of(file, base)) for file in files]
 
 
 def _partitions_of(file: str, base: int) -> tuple[tuple[str, str | None, bool], ...]:
@@ -694,9 +691,7 @@ def _csv(file: Any, piece: Piece, columns: list[str] | None, block_bytes: int = 
     return csv.open_csv(
         file,
         read_options=csv.ReadOptions(block_size=block_bytes, encoding=piece.reading.encoding),
-        parse_options=csv.ParseOptions(
-            delimiter=piece.reading.sep or ("\t" if tabs else ","), newlines_in_values=True
-        ),
+        parse_options=csv.ParseOptions(delimiter=piece.reading.sep or ("\t" if tabs else ","), newlines_in_values=True),
         convert_options=csv.ConvertOptions(
             include_columns=columns,
             column_types=dict.fromkeys(columns or (), pa.string()),
@@ -720,7 +715,7 @@ def _names_of_csv(piece: Piece) -> list[str]:
         try:
             with _opened(piece.path) as file:
                 return list(_csv(file, piece, None, block_bytes).schema.names)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             failed = error
     raise InvalidDataError(_told(piece.path, failed, piece.reading)) from failed
 

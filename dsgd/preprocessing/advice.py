@@ -55,11 +55,15 @@ def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool)
             texts.append(f"{name!r} ({', '.join(repr(v) for v in values if not _NUMBER.fullmatch(v))[:40]})")
         elif found.counts is not None and len(values) > _NEARLY_ALL * (n - found.n_missing):
             unique.append(f"{name!r} ({len(values)} of {n})")
-    extreme = [f"{name!r} ({size:.0f})" for name, size in _extremes(statistics, numbers) if size > _EXTREME and not clips]
+    extreme = [
+        f"{name!r} ({size:.0f})" for name, size in _extremes(statistics, numbers) if size > _EXTREME and not clips
+    ]
     return [
         *_said("is different in nearly every row", unique, "Drop what identifies rows: columns={...: 'drop'}."),
         *_said(
-            "looks like numbers but for some texts", texts, "Name these in TableFiles(..., na_values=...), or convert it."
+            "looks like numbers but for some texts",
+            texts,
+            "Name these in TableFiles(..., na_values=...), or convert it.",
         ),
         *_said(
             "looks like dates and is taken for names", dates, "Dates by ISO 8601 are read with columns={...: 'date'}."

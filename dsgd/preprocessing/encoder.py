@@ -59,8 +59,8 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Whether an unknown category in a one-hot column has no feature or is an error. A table whose column has unknown
         categories only is warned of.
     clip : float or None, default None
-        The largest standardised number, in standard deviations; what is beyond becomes this one, with its sign. It keeps
-        single extreme values from dominating the steps of training. Dates are not clipped.
+        The largest standardised number, in standard deviations; what is beyond becomes this one, with its sign. Single
+        extreme values then do not dominate the steps of training. Dates are not clipped.
     dtype : dtype, default numpy.float32
         Type of the result, float32 or float64.
 
@@ -331,7 +331,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return wanted_of(self.roles_, vars(self).get("kinds_", {}))
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803 - scikit-learn's name
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text = str(super().__repr__(N_CHAR_MAX))
         if not hasattr(self, "_layout"):
             return text
@@ -359,6 +359,18 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         del input_features
         return np.asarray(self._layout.names(), dtype=object)
+
+    def columns_of_features(self) -> AnyArray:
+        """Return the column of each feature, None of those that hashed columns share.
+
+        Returns
+        -------
+        array of object, shape (n_features_out_,)
+        """
+        check_is_fitted(self)
+        columns = np.empty(self.n_features_out_, dtype=object)
+        columns[:] = self._layout.columns()
+        return columns
 
     def check(self) -> None:
         """Raise if a parameter is outside its domain.

@@ -347,7 +347,9 @@ class RowWriter:
     def _with_texts(self, part: Table) -> Any:
         layout = self._layout
         texts = [
-            hashed_texts(categories(part, name, self._kinds.get(name)), layout.n_hashed, layout.ngram_range, self._dtype)
+            hashed_texts(
+                categories(part, name, self._kinds.get(name)), layout.n_hashed, layout.ngram_range, self._dtype
+            )
             for name in layout.texts
         ]
         return sp.hstack([self._sparse(part), *texts], format="csr")

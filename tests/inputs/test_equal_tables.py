@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd import SGDClassifier, load
+from dsgd import SGDClassifier
 from dsgd.estimators.tables import encoded
 from dsgd.preprocessing import ColumnEncoder
 
@@ -26,11 +26,8 @@ pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
 
-import pyarrow.csv  # noqa: E402 - only where there is pyarrow
-import pyarrow.feather  # noqa: E402
-import pyarrow.parquet  # noqa: E402
 
-N_TABLES = int(os.environ.get("DSGD_EQUAL_TABLES", "100"))
+N_TABLES = int(os.environ.get("DSGD_EQUAL_TABLES", "200"))
 N_SHARES = 4
 N_CUTS = 3
 WORDS = ["red", "Grün", "a,b", 'say "x"', "two\nlines", "08:30", "x=1", " padded ", "1 2", "7a", "no one", "\U0001f600"]
@@ -176,7 +173,9 @@ def dense(rows: Any) -> Any:
 
 
 def make(roles: dict[str, str]) -> SGDClassifier:
-    return SGDClassifier(encoder=ColumnEncoder(roles, n_hashed=16, dtype=np.float64), max_iter=3, tol=None, random_state=0)
+    return SGDClassifier(
+        encoder=ColumnEncoder(roles, n_hashed=16, dtype=np.float64), max_iter=3, tol=None, random_state=0
+    )
 
 
 def with_model(estimator: Any, labels: Any) -> Any:
@@ -191,7 +190,7 @@ def with_model(estimator: Any, labels: Any) -> Any:
 
 @pytest.mark.parametrize("share", range(N_SHARES))
 def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: Path) -> None:
-    """Fits of a table in eight forms have the same features and labels, and its models predict the same of all forms."""
+    """Fits of a table in eight forms have the same features and labels, and a model predicts the same of all forms."""
     for seed in range(share, N_TABLES, N_SHARES):
         rng = np.random.default_rng([45, seed])
         table, roles = drawn_table(rng)
@@ -203,11 +202,12 @@ def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: P
         for suffix, write in FILES.items():
             for k in range(N_CUTS):
                 parts, order = cut(table, rng, [1, 2, 4][k])
-                paths = [tmp_path / f"{seed}-{k}-{p}{suffix}" for p in range(len(parts))]
+                paths = [tmp_path / f"{k}-{p}{suffix}" for p in range(len(parts))]
                 for part, path in zip(parts, paths, strict=True):
                     write(part, path, rng)
                 forms.append((f"{k}{suffix}", paths if len(paths) > 1 else paths[0], order))
-        for form, given, order in forms:
+        crossed = int(rng.integers(len(forms)))  # what takes longer, in one form of each table
+        for k, (form, given, order) in enumerate(forms):
             where = f"table {seed} as {form}"
             other = make(roles)
             rows, labels, _ = encoded(other, (given, "y", None), goes_on=False)
@@ -215,8 +215,9 @@ def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: P
             np.testing.assert_array_equal(dense(rows), X[order], where)
             np.testing.assert_array_equal(labels, y[order], where)
             np.testing.assert_allclose(first.decision_function(given), scores[order], 1e-9, 1e-9, err_msg=where)
-            other = with_model(other, labels)
-            np.testing.assert_allclose(other.decision_function(table), scores, 1e-9, 1e-9, err_msg=where)
-            assert first.score(given, "y") == first.score(table, "y"), where
+            if k == crossed:
+                assert first.score(given, "y") == first.score(table, "y"), where
+                found = with_model(other, labels).decision_function(table)
+                np.testing.assert_allclose(found, scores, 1e-9, 1e-9, err_msg=where)
         for path in tmp_path.iterdir():
             path.unlink()

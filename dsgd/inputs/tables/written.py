@@ -85,6 +85,7 @@ def state_of_text(texts: Any, before: State = "null", *, asks_plain: bool = Fals
     asks_plain : bool, default False
         Whether numbers are "plain" where Python would write them so.
     """
+    texts = _plain(texts)
     if before == "text" or texts.null_count == len(texts):
         return before
     number: State = "plain" if asks_plain and before != "number" else "number"
@@ -120,7 +121,6 @@ def _are(texts: Any, state: State) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = _plain(texts)
     if state == "bool":
         known = pc.is_in(texts, value_set=pa.array([*_TRUE, *_FALSE], texts.type))
         return bool(pc.all(pc.or_(known, pc.is_null(texts))).as_py())
