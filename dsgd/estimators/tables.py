@@ -19,7 +19,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs.array_api import as_numpy
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
-from dsgd.inputs.named import check_names, take_named
+from dsgd.inputs.named import check_names, kind_of_labels, take_named
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
@@ -142,16 +142,27 @@ def _begun(
     columns = [name for name in files.names if name not in named]
     dropped = [name for name in columns if given.get(name) == "drop"]
     names = [name for name in columns if given.get(name) in CATEGORICAL]
-    kinds = files.kinds([name for name in [*columns, *named] if name not in dropped], names, over)
+    labels = _kind_of_labels(estimator, named)
+    read = [name for name in [*columns, *named] if name not in dropped and name not in labels]
+    kinds = files.kinds(read, names, over) | labels
     head = files.head({name: kinds.get(name) for name in columns})
     encoder = fresh if estimator.encoder is not None else _as_they_are(head)
     statistics = encoder.statistics_of(head)
     return encoder, statistics, wanted_of(statistics.roles, statistics.kinds) | {name: kinds[name] for name in named}
 
 
-def _wanted_again(encoder: ColumnEncoder, files: TableFiles, named: list[str], over: Any) -> dict[str, Kind]:
+def _kind_of_labels(estimator: Any, named: list[str]) -> dict[str, Kind]:
+    """Return the kind of the column of targets, the first one, where labels were passed to ``partial_fit``."""
+    is_known = vars(estimator).get("_given_classes", False) and named
+    return {named[0]: kind_of_labels(estimator.classes_)} if is_known else {}
+
+
+def _wanted_again(
+    estimator: Any, encoder: ColumnEncoder, files: TableFiles, named: list[str], over: Any
+) -> dict[str, Kind]:
     """Return what is wanted of all columns where training goes on: what was wanted before."""
     known = {name: kind for name, kind in vars(encoder).get("kinds_", {}).items() if name in named}
+    known |= _kind_of_labels(estimator, named)
     new = files.kinds([name for name in named if name not in known], over=over)
     return encoder.wanted_ | known | new
 
@@ -168,7 +179,7 @@ def _read_here(
             encoder.learn(_with_rows(statistics, files.tables(statistics.columns, wanted)))
             encoder.kinds_ |= {name: wanted[name] for name in names}
         else:
-            encoder, wanted = kept, _wanted_again(kept, files, names, map)
+            encoder, wanted = kept, _wanted_again(estimator, kept, files, names, map)
         columns = encoder.columns_read_
         parts: dict[str, list[Any]] = {name: [] for name in names}
 
@@ -208,7 +219,7 @@ def _read_there(
         encoder.learn(_merged_there(estimator, [learn(statistics, piece, wanted) for piece in files.pieces]))
         encoder.kinds_ |= {name: wanted[name] for name in names}
     else:
-        encoder, wanted = kept, _wanted_again(kept, files, names, over)
+        encoder, wanted = kept, _wanted_again(estimator, kept, files, names, over)
     encode, shared = dask.delayed(_encoded_piece, pure=False), dask.delayed(encoder, pure=False)
     return encoder, ([encode(shared, piece, y, weights, wanted) for piece in files.pieces], None, None)
 

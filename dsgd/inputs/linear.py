@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidDataError, MissingPackageError
+from dsgd.inputs.coefficients import CoefficientsMixin
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
@@ -25,7 +25,7 @@ __all__ = ["AbstractLinearEstimator"]
 _BATCH_ROWS: Final = 65_536
 
 
-class AbstractLinearEstimator(AbstractClusterEstimator):
+class AbstractLinearEstimator(CoefficientsMixin, AbstractClusterEstimator):
     """A linear model, dense or sparse, which predicts from X coef' + intercept.
 
     Attributes
@@ -104,43 +104,6 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-    def coefficients(self) -> Any:
-        """Return the coefficients by the names of features, as a data frame.
-
-        Those of an encoder are of its features: of standardised numbers, say.
-
-        Returns
-        -------
-        pandas.DataFrame, shape (n_features * n_outputs, 4)
-            ``feature``, ``column`` (of the table; missing where hashed columns share a feature), ``class`` (of a
-            classifier; of two classes the second) and ``coefficient``.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
-        InvalidDataError
-            The model is linear in random features, which have no names.
-        """
-        check_is_fitted(self)
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingPackageError("coefficients() needs pandas: pip install pandas") from error
-        if self._random_map is not None:
-            raise InvalidDataError("coefficients() are of features of X, and this model is linear in random ones.")
-        if self.encoder_ is not None:
-            features, columns = self.encoder_.get_feature_names_out(), self.encoder_.columns_of_features()
-        else:
-            unnamed = np.array([f"x{k}" for k in range(self.n_features_in_)], dtype=object)
-            features = columns = getattr(self, "feature_names_in_", unnamed)
-        coef = self.coef_.toarray() if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
-        found = {"feature": np.tile(features, len(coef)), "column": np.tile(columns, len(coef))}
-        if hasattr(self, "classes_"):
-            classes = self.classes_ if len(coef) == len(self.classes_) else self.classes_[1:]
-            found["class"] = np.repeat(classes, coef.shape[1])
-        return pd.DataFrame({**found, "coefficient": coef.ravel()})
 
     def densify(self) -> Self:
         """Convert `coef_` to a dense array; the default.

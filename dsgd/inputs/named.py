@@ -18,7 +18,15 @@ from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
-__all__ = ["check_names", "known_columns", "read_columns", "take_named", "take_tables", "takes_tables"]
+__all__ = [
+    "check_names",
+    "kind_of_labels",
+    "known_columns",
+    "read_columns",
+    "take_named",
+    "take_tables",
+    "takes_tables",
+]
 
 
 def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None = None) -> tuple[Any, Any, Any]:
@@ -48,7 +56,7 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
         files = with_files_opened(X).with_targets(names)
-        likes = {y: _kind_of(classes)} if classes is not None and isinstance(y, str) else {}
+        likes = {y: kind_of_labels(classes)} if classes is not None and isinstance(y, str) else {}
         read = dict(zip(names, read_columns(files, names, likes), strict=True))
         if likes:
             read[y] = _as_labels(read[y], classes)
@@ -102,13 +110,14 @@ def read_columns(files: TableFiles, names: list[str], kinds: Mapping[str, Kind] 
     return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)] or [np.empty(0)] * len(names)
 
 
-def _kind_of(classes: AnyArray) -> Kind:
+def kind_of_labels(classes: AnyArray) -> Kind:
+    """Return what a column of labels of a model holds."""
     return "number" if classes.dtype.kind in "fiub" else "category"
 
 
 def _as_labels(y: AnyArray, classes: AnyArray) -> AnyArray:
     """Return labels of a column as those of a model, which may be text where these are numbers."""
-    if y.dtype.kind in "fiub" and _kind_of(classes) == "category":
+    if y.dtype.kind in "fiub" and kind_of_labels(classes) == "category":
         return y.astype(str)
     return y
 

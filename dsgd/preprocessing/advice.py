@@ -44,13 +44,13 @@ def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool)
     names = {name: found for name, found in statistics.categories.items() if name not in given}
     constant = [name for name, found in numbers.items() if not found.n or (found.low == found.high and found.n == n)]
     constant += [name for name, f in names.items() if f.counts is not None and len(f.counts) + (f.n_missing > 0) <= 1]
-    texts: list[Any] = []
-    dates: list[Any] = []
-    unique: list[Any] = []
+    texts: list[str] = []
+    dates: list[str] = []
+    unique: list[str] = []
     for name, found in names.items():
         values = _values(found)
         if len(values) >= _LEAST_VALUES and _share(_DATE, values) >= _NEARLY_ALL:
-            dates.append(name)
+            dates.append(repr(name))
         elif len(values) >= _LEAST_VALUES and _NEARLY_ALL <= _share(_NUMBER, values) < 1:
             texts.append(f"{name!r} ({', '.join(repr(v) for v in values if not _NUMBER.fullmatch(v))[:40]})")
         elif found.counts is not None and len(values) > _NEARLY_ALL * (n - found.n_missing):
@@ -77,12 +77,11 @@ def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool)
     ]
 
 
-def _said(what: str, columns: Iterable[Any], advice: str) -> list[str]:
-    columns = [each if isinstance(each, str) else repr(each) for each in columns]
+def _said(what: str, columns: list[str], advice: str) -> list[str]:
     if not columns:
         return []
     more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-    noun = "column" if len(columns) == 1 else "each of the columns"
+    noun = "Column" if len(columns) == 1 else "Each of the columns"
     return [f"{noun} {', '.join(columns[:_SHOWN])}{more} {what}. {advice}".strip()]
 
 
