@@ -373,7 +373,7 @@ def test_one_warning_names_what_stands_out() -> None:
         assert part in text
     assert "usual" not in text
     assert "city" not in text
-    with pytest.warns(UserWarning, match=r"'far' \(63\) has values more than 50 .* clip=10"):
+    with pytest.warns(UserWarning, match=r"'far' \(63\) has values more than 50 .*clip=10"):
         ColumnEncoder(dict.fromkeys(["id", "paid", "when", "same", "zero"], "drop")).fit(frame)
     roles = {"id": "drop", "paid": "onehot", "when": "hash", "same": "onehot", "zero": "passthrough"}
     ColumnEncoder(roles, clip=10).fit(frame)
