@@ -303,9 +303,9 @@ class TableFiles:
         reading, self._drops = _checked(sep, na_values, encoding), bool(drop_missing_target)
         self._given: dict[str, Kind] = {name: _kind_of_dtype(name, each) for name, each in (dtype or {}).items()}
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        found = dict(pair for path in given for pair in _expanded(os.fspath(path)))
-        self._files = list(found)
-        kinds = {_format_of(file) for file in found}
+        found = [pair for path in given for pair in _expanded(os.fspath(path))]
+        self._files = [file for file, _ in found]
+        kinds = {_format_of(file) for file in self._files}
         if len(kinds) > 1:
             raise InvalidParameterError(f"files of several formats: {', '.join(sorted(map(str, kinds)))}. Give one.")
         self._format = kinds.pop() or "parquet"
@@ -313,7 +313,7 @@ class TableFiles:
         self.pieces: list[Piece] = []
         self._schemas: list[Any] = []
         self._states: dict[tuple[str, bool], State] = {}
-        for file, partitions in found.items():
+        for file, partitions in found:
             schema, counts = _surveyed(file, self._format)
             self._schemas.append(schema)
             self.pieces += [Piece(file, k, n, reading, partitions) for k, n in enumerate(counts) if n != 0]

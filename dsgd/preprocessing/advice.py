@@ -66,7 +66,9 @@ def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool)
             "Name these in TableFiles(..., na_values=...), or convert it.",
         ),
         *_said(
-            "looks like dates and is taken for names", dates, "Dates by ISO 8601 are read with columns={...: 'date'}."
+            "looks like dates and is taken for names",
+            dates,
+            "Dates by ISO 8601 are read with columns={...: 'date'}; convert others.",
         ),
         *_said("is constant", [repr(name) for name in constant], ""),
         *_said(

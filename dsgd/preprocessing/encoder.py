@@ -285,11 +285,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         """Warn of columns whose categories are all unknown, in rows that were written."""
         unseen = writer.unseen() if self.handle_unknown == "ignore" else []
         if unseen:
-            warn_user(
-                f"{where}: no value of column {', '.join(map(repr, unseen))} was there in fit. Are they written in "
-                "another way?",
-                UserWarning,
-            )
+            warn_user(f"{where}: {' '.join(unseen)}", UserWarning)
 
     def writer(self) -> RowWriter:
         """Return what writes rows of several tables into one matrix."""

@@ -121,8 +121,8 @@ class OneHot:
         places |= dict.fromkeys(self.infrequent, first + len(self.categories))
         return places
 
-    def codes(self, table: Table, first: int, places: dict[Any, int]) -> tuple[AnyArray, int, int]:
-        """Return the feature of each row, -1 for none, and how many rows have a category, and a known one.
+    def codes(self, table: Table, first: int, places: dict[Any, int]) -> tuple[AnyArray, int, int, int]:
+        """Return the feature of each row, -1 for none, and the rows with a category, a known one, a number for text.
 
         Raises
         ------
@@ -131,7 +131,8 @@ class OneHot:
         """
         coded = categories(table, self.name, self.kind)
         values = coded.listed()
-        if self.kind == "category":
+        is_retyped = self.kind == "category" and table.value_kind(self.name) == "number"
+        if is_retyped:
             values = [str(v) if isinstance(v, (int, float)) else v for v in values]
         # Infrequent values stand for unknown ones too, as in scikit-learn.
         other = first + len(self.categories) if self.infrequent and not self.refuses else -1
@@ -146,7 +147,7 @@ class OneHot:
             row = int(np.argmax(found < 0))
             value = None if coded.codes[row] < 0 else values[coded.codes[row]]
             raise InvalidDataError(f"column {self.name!r} has the unknown category {value!r} (handle_unknown='error').")
-        return found, int(rows.sum()), int(rows[known].sum())
+        return found, int(rows.sum()), int(rows[known].sum()), int(rows.sum()) * is_retyped
 
     def names(self) -> list[str]:
         """Return the names of the features."""
@@ -262,8 +263,8 @@ class RowWriter:
             at += column.width
         self._places, self._scaling = _placed(layout)
         self._kinds = dict(layout.kinds)
-        # Rows with a category, and with a known one, of each one-hot column.
-        self._seen = np.zeros((len(layout.onehot), 2), np.int64)
+        # Rows with a category, with a known one, and with a number in place of text, of each one-hot column.
+        self._seen = np.zeros((len(layout.onehot), 3), np.int64)
 
     @property
     def knows_its_size(self) -> bool:
@@ -322,13 +323,18 @@ class RowWriter:
         indptr, indices, values = out
         return sp.csr_array((values[:entry], indices[:entry], indptr), shape=(n_rows, layout.width))
 
-    def unseen(self) -> list[Any]:
-        """Return the one-hot columns with categories in several of the rows that were written, all of them unknown."""
-        return [
-            column.name
-            for column, (rows, known) in zip(self._layout.onehot, self._seen, strict=True)
-            if rows >= _SEVERAL and not known
-        ]
+    def unseen(self) -> list[str]:
+        """Return a sentence for each one-hot column whose categories, in the rows that were written, are others."""
+        found = []
+        for column, (rows, known, retyped) in zip(self._layout.onehot, self._seen, strict=True):
+            if rows >= _SEVERAL and retyped and known < rows:
+                found.append(
+                    f"column {column.name!r} was text in fit and has numbers here, some of them unknown (02134 read as "
+                    "2134?)."
+                )
+            elif rows >= _SEVERAL and not known:
+                found.append(f"no value of column {column.name!r} was there in fit.")
+        return found
 
     def most_bytes(self, n_rows: int) -> tuple[int, int, int]:
         """Return the bytes of indptr, indices and values, or of a dense array in place of these."""

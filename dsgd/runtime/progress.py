@@ -72,7 +72,7 @@ def heeding(
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn at the line of the caller's own code that led here, however deep in this library it is."""
     frame, depth = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("dsgd."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(("dsgd.", "sklearn.")):
         frame, depth = frame.f_back, depth + 1
     warnings.warn(text, category, stacklevel=depth)
 

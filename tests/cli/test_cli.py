@@ -502,8 +502,6 @@ def test_tables_are_read_as_the_command_says(run: Run, tmp_path: Path) -> None:
     status, out, _ = run("predict", *common, "--model", tmp_path / "m.dsgd", "--out", "-")
     assert len(out.split()) == 121
     for wrong in ("sep", "dtype=z", "engine=c"):
-        status, _, errors = run(
-            "predict", "--data", tmp_path / "x.csv", "--model", tmp_path / "m.dsgd", "--read", wrong
-        )
+        status, _, errors = run("tune", "--data", tmp_path / "x.csv", "--target", "y", "--read", wrong)
         assert status == 2
         assert f"--read {wrong}" in errors

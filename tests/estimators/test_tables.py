@@ -286,6 +286,10 @@ def test_what_cannot_be_read_as_in_fit_is_said(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="the table: no value of column 'g' was there in fit"):
         found.predict(rows.assign(g="z"))
     found.predict(rows[:1].assign(g="z"))  # one row is no table
+    found.predict(rows[rows.g != "X1"].astype({"g": int}))  # all are known, by another type
+    numbers = rows.assign(g=rows.g.where(rows.g.isin(["10", "20"]), "7").astype(int))
+    with pytest.warns(UserWarning, match="column 'g' was text in fit and has numbers here"):
+        found.predict(numbers)
     rows.assign(w="high").to_csv(tmp_path / "w.csv", index=False)
     with pytest.raises(InvalidDataError, match=r"w\.csv: column 'w' was taken for numbers, and has the value 'high'"):
         found.predict(tmp_path / "w.csv")
