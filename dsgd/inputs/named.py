@@ -56,9 +56,11 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
         files = with_files_opened(X).with_targets(names)
-        likes = {y: kind_of_labels(classes)} if classes is not None and isinstance(y, str) else {}
+        likes: dict[str, Kind] = {}
+        if classes is not None and isinstance(y, str):
+            likes = {y: kind_of_labels(classes)}
         read = dict(zip(names, read_columns(files, names, likes), strict=True))
-        if likes:
+        if classes is not None and isinstance(y, str):
             read[y] = _as_labels(read[y], classes)
         return files, *(read[each] if isinstance(each, str) else each for each in (y, sample_weight))
     if not names:

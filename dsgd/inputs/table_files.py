@@ -17,8 +17,10 @@ that a file lacks with missing values.
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -159,18 +161,24 @@ class Piece:
         pa = pyarrow_for(f"reading {kind} files")
         import pyarrow.compute as pc
 
+        file, ended = _opened(self.path), False
         try:
-            with _opened(self.path) as file:
-                for table in self._read(file, kind, list(dict.fromkeys([*names, *self.reading.required]))):
-                    for name in self.reading.required:
-                        table = table.filter(pc.invert(pc.is_null(table.column(name), nan_is_null=True)))
-                    found = [
-                        _imposed(table.column(name), (kinds or {}).get(name), f"{self.path}: column {name!r}")
-                        for name in names
-                    ]
-                    yield ArrowTable(pa.table(found, names=names))
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+            for table in self._read(file, kind, list(dict.fromkeys([*names, *self.reading.required]))):
+                for name in self.reading.required:
+                    table = table.filter(pc.invert(pc.is_null(table.column(name), nan_is_null=True)))
+                found = [
+                    _imposed(table.column(name), (kinds or {}).get(name), f"{self.path}: column {name!r}")
+                    for name in names
+                ]
+                yield ArrowTable(pa.table(found, names=names))
+            ended = True
+        except pa.ArrowException as error:
             raise InvalidDataError(_told(self.path, error, self.reading)) from error
+        finally:
+            # A reader of CSV that did not come to its end still reads ahead: from whatever has the number of the file
+            # next, if it were closed. Without a reference Arrow closes it when it is done.
+            if ended or not isinstance(file, pa.NativeFile):
+                file.close()
 
     def states(self, columns: Sequence[str], as_categories: Iterable[str]) -> dict[str, State]:
         """Return what all values of columns of text are, by name.
@@ -508,15 +516,17 @@ def _kind_of_dtype(name: str, dtype: Any) -> Kind:
     if isinstance(dtype, str) and dtype.lower() in known:
         return known[dtype.lower()]
     try:
-        kind = np.dtype(dtype.lower() if isinstance(dtype, str) else dtype).kind
+        kind: str = np.dtype(dtype.lower() if isinstance(dtype, str) else dtype).kind
     except TypeError:
-        kind = "?"
-    kinds: dict[str, Kind] = dict.fromkeys("fiub", "number") | dict.fromkeys("OUS", "category") | {"M": "date"}
-    if kind not in kinds:
+        kind = ""
+    found: Kind | None = (
+        "number" if kind in "fiub" else "category" if kind in "OUS" else "date" if kind == "M" else None
+    )
+    if found is None or not kind:
         raise InvalidParameterError(
             f"TableFiles(dtype=...) of {name!r} must be str, float or 'datetime64[us]', say. Got {dtype!r}."
         )
-    return kinds[kind]
+    return found
 
 
 def _imposed(values: Any, kind: Kind | None, where: str) -> Any:
@@ -681,20 +691,18 @@ def _parquet(file: Any) -> Any:
     return pq.ParquetFile(file, read_dictionary=strings)
 
 
-def _csv(file: Any, piece: Piece, columns: list[str] | None, block_bytes: int = _CSV_BYTES) -> Any:
+def _csv(file: Any, piece: Piece, columns: list[str]) -> Any:
     """Return a reader of the record batches of a CSV file, as text."""
     import pyarrow as pa
     from pyarrow import csv
 
-    path = piece.path.lower()
-    tabs = path.removesuffix(_packing_of(path)).endswith(".tsv")
     return csv.open_csv(
         file,
-        read_options=csv.ReadOptions(block_size=block_bytes, encoding=piece.reading.encoding),
-        parse_options=csv.ParseOptions(delimiter=piece.reading.sep or ("\t" if tabs else ","), newlines_in_values=True),
+        read_options=csv.ReadOptions(block_size=_CSV_BYTES, encoding=piece.reading.encoding),
+        parse_options=csv.ParseOptions(delimiter=_separator(piece), newlines_in_values=True),
         convert_options=csv.ConvertOptions(
             include_columns=columns,
-            column_types=dict.fromkeys(columns or (), pa.string()),
+            column_types=dict.fromkeys(columns, pa.string()),
             null_values=[*_MISSING, *piece.reading.na_values],
             strings_can_be_null=True,
         ),
@@ -709,15 +717,26 @@ def _names_of_csv(piece: Piece) -> list[str]:
     InvalidDataError
         It is none.
     """
-    import pyarrow as pa
+    import csv
 
-    for block_bytes in (_HEADER_BYTES, _CSV_BYTES):
-        try:
-            with _opened(piece.path) as file:
-                return list(_csv(file, piece, None, block_bytes).schema.names)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            failed = error
-    raise InvalidDataError(_told(piece.path, failed, piece.reading)) from failed
+    # Not by a reader of Arrow, which reads ahead.
+    with _opened(piece.path) as file:
+        data = file.read(_HEADER_BYTES)
+    try:
+        utf8 = piece.reading.encoding.lower().replace("-", "").replace("_", "") == "utf8"
+        decoder = getincrementaldecoder("utf-8-sig" if utf8 else piece.reading.encoding)()
+        rows = csv.reader(io.StringIO(decoder.decode(data), newline=""), delimiter=_separator(piece))
+        names = next((row for row in rows if row), None)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidDataError(_told(piece.path, error, piece.reading)) from error
+    if names is None:
+        raise InvalidDataError(f"{piece.path}: no header, and no rows.")
+    return names
+
+
+def _separator(piece: Piece) -> str:
+    path = piece.path.lower()
+    return piece.reading.sep or ("\t" if path.removesuffix(_packing_of(path)).endswith(".tsv") else ",")
 
 
 def _surveyed(path: str, kind: str) -> tuple[Any, list[int | None]]:

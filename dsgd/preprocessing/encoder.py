@@ -251,9 +251,9 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         self.n_features_out_ = self._layout.width
         if not self.n_features_out_:
             raise InvalidDataError(f"{type(self).__name__}(columns=...) drops all columns of X.")
-        found = stands_out(statistics, given=self.columns or {}, clips=self.clip is not None)
-        if found:
-            warn_user(f"{type(self).__name__}: " + " ".join(found), UserWarning)
+        odd = stands_out(statistics, given=self.columns or {}, clips=self.clip is not None)
+        if odd:
+            warn_user(f"{type(self).__name__}: " + " ".join(odd), UserWarning)
         return self
 
     def transform(self, X: Any) -> Any:

@@ -151,7 +151,8 @@ def categories(table: Table, name: Any, kind: Kind | None = None) -> Coded:
             return coded
         # Different texts may be one number.
         again = coded_one_by_one(name, [parsed(v) if isinstance(v, str) else v for v in coded.listed()])
-        return Coded(np.append(again.codes, np.int32(-1))[coded.codes], again.values)
+        places: AnyArray = np.append(again.codes, np.int32(-1))
+        return Coded(places[coded.codes], again.values)
     us, missing = table.microseconds(name)
     codes: AnyArray = np.full(len(us), -1, np.int32)
     found, codes[~missing] = np.unique(us[~missing], return_inverse=True)
