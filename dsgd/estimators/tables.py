@@ -139,7 +139,8 @@ def _begun(
 ) -> tuple[ColumnEncoder, Statistics, dict[str, Kind]]:
     """Return the encoder of files, the statistics that it is to learn, and what is wanted of all columns."""
     given = fresh.columns or {}
-    columns = [name for name in files.names if name not in named]
+    # A saved index is a column for who has a role for it.
+    columns = [name for name in files.all_names if name not in named and (name in files.names or name in given)]
     dropped = [name for name in columns if given.get(name) == "drop"]
     names = [name for name in columns if given.get(name) in CATEGORICAL]
     labels = _kind_of_labels(estimator, named)

@@ -14,7 +14,7 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
-from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column
+from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column, saved_index
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
@@ -63,6 +63,7 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
         if classes is not None and isinstance(y, str):
             read[y] = _as_labels(read[y], classes)
         return files, *(read[each] if isinstance(each, str) else each for each in (y, sample_weight))
+    X = _without_index(X)
     if not names:
         return X, y, sample_weight
     values: dict[str, Any] = {}
@@ -208,7 +209,7 @@ def known_columns(estimator: Any, X: Any) -> Any:
         It was fitted on rows without names, or there is no such column.
     """
     if not are_table_files(X):
-        return X
+        return _without_index(X)
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         raise InvalidDataError(
@@ -218,6 +219,13 @@ def known_columns(estimator: Any, X: Any) -> Any:
     files = with_files_opened(X)
     files.check(names)
     return _loaded(files, list(names), [], dict.fromkeys(names, "number"))[0]
+
+
+def _without_index(X: Any) -> Any:
+    """Return X; a table of Arrow without the index that pandas saved with it."""
+    schema = getattr(X, "schema", None)
+    hidden = saved_index(schema) if hasattr(schema, "metadata") and hasattr(X, "drop_columns") else ()
+    return X.drop_columns(list(hidden)) if hidden else X
 
 
 def _loaded(

@@ -197,6 +197,10 @@ def test_the_saved_index_is_no_column(tmp_path: Path) -> None:
             assert TableFiles(path).names == ["a", "c"], path
         arrow = pytest.importorskip("pyarrow").Table.from_pandas(rows, preserve_index=True)
         assert ColumnEncoder().fit(arrow).feature_names_in_.tolist() == ["a", "c"]
+        numbers = arrow.drop_columns(["c"])
+        assert Lasso().fit(numbers, np.arange(10.0)).predict(numbers).shape == (10,)
+    kept = SGDClassifier(encoder=ColumnEncoder({"id": "onehot"})).fit(tmp_path / "x.parquet", "c").encoder_
+    assert kept.roles_ == {"a": "numeric", "id": "onehot"}
     assert values_of(tmp_path / "x.parquet", "id") == list("klmnopqrst")
 
 
