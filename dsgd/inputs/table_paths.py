@@ -32,10 +32,12 @@ def format_of(path: str) -> str | None:
 
 
 def packing_of(name: str) -> str:
+    """Return the end of a name that says how a file is packed, an empty string if none does."""
     return next((packing for packing in _PACKINGS if name.lower().endswith(packing)), "")
 
 
 def is_folder(path: str) -> bool:
+    """Return whether a path is a folder of this machine with files of tables, at any depth."""
     if "://" in path or not os.path.isdir(path):
         return False
     for _, folders, files in os.walk(path):
