@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any, Final
 from urllib.parse import unquote
 
 from dsgd.inputs.tables import pyarrow_for
+from dsgd.runtime.progress import warn_user
 
 __all__ = ["expanded", "format_of", "is_folder", "opened", "packing_of"]
 
@@ -114,9 +114,8 @@ def _warn_of_delta(system: Any, folder: str, path: str) -> None:
         return
     entries = [file for file in system.find(log) if file.endswith((".json", ".checkpoint.parquet"))]
     if any(file.endswith(".parquet") or b'"remove"' in system.cat_file(file) for file in entries):
-        warnings.warn(
+        warn_user(
             f"{path} is a Delta table with deleted files, and all of its Parquet files are read. Pass "
             "deltalake.DeltaTable(path).file_uris().",
             UserWarning,
-            stacklevel=4,
         )

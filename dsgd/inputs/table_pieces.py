@@ -193,10 +193,15 @@ class Piece:
         try:
             # Of no column it would not say how many rows there are.
             reader = _csv(file, self, wanted or names_of_csv(self)[:1])
-        except pa.ArrowKeyError:
+        except (pa.ArrowKeyError, pa.ArrowInvalid) as error:
             header = names_of_csv(self)
-            gone = [name for name in wanted if name not in header]
-            raise InvalidDataError(no_columns(self.path, gone, header)) from None
+            if gone := [name for name in wanted if name not in header]:
+                raise InvalidDataError(no_columns(self.path, gone, header)) from None
+            if "Empty CSV" not in str(error):
+                raise
+            # A header without a line break, as with pandas.
+            yield pa.table({name: pa.array([], pa.string()) for name in wanted})
+            return
         # Also where there are no rows.
         yield reader.schema.empty_table()
         for batch in reader:

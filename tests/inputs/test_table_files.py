@@ -272,10 +272,11 @@ def test_no_rows_are_predicted_as_none(tmp_path: Path) -> None:
     rows.to_parquet(tmp_path / "x.parquet")
     rows[:0].to_parquet(tmp_path / "empty.parquet")
     rows[:0].to_csv(tmp_path / "empty.csv", index=False)
+    (tmp_path / "header.csv").write_text("a,c,y", encoding="utf-8")
     model = SGDClassifier(loss="log_loss", encoder="auto").fit(
         [tmp_path / "empty.parquet", tmp_path / "x.parquet"], "y"
     )
-    for name in ("empty.parquet", "empty.csv"):
+    for name in ("empty.parquet", "empty.csv", "header.csv"):
         assert model.predict(tmp_path / name).shape == (0,)
         assert model.predict_proba(tmp_path / name).shape == (0, 2)
         with pytest.raises(InvalidDataError, match=r"no rows|0 sample"):
