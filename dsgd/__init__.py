@@ -13,6 +13,7 @@ from dsgd.lazy import loaded_on_use
 if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
     from dsgd.inputs.rows import Rows
+    from dsgd.inputs.table_files import TableFiles
     from dsgd.jobs.detached import attach, submit
     from dsgd.ledger import Ledger
     from dsgd.local import CustomLoss
@@ -27,6 +28,7 @@ __all__ = [
     "Rows",
     "SGDClassifier",
     "SGDRegressor",
+    "TableFiles",
     "__version__",
     "attach",
     "compare",
@@ -40,6 +42,7 @@ _HOMES: Final = {
     "Rows": "dsgd.inputs.rows",
     "SGDClassifier": "dsgd.estimators",
     "SGDRegressor": "dsgd.estimators",
+    "TableFiles": "dsgd.inputs.table_files",
     "attach": "dsgd.jobs.detached",
     "compare": "dsgd.study.comparison",
     "load": "dsgd.saving",

@@ -86,8 +86,15 @@ def is_svmlight(path: str) -> bool:
     return not name.endswith(_TABLE_SUFFIXES)
 
 
-def tables_in(paths: Sequence[str]) -> Any:
+def tables_in(paths: Sequence[str], read: Sequence[str] | None = None) -> Any:
     """Return files of tables for reading, None where these are svmlight files or .npz archives.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    read : sequence of str or None, default None
+        Options of `dsgd.TableFiles`, such as ``sep=;``, ``dtype=zip:str`` and ``drop_missing_target``.
 
     Raises
     ------
@@ -98,13 +105,37 @@ def tables_in(paths: Sequence[str]) -> Any:
 
     found = {are_table_files(path) for path in paths}
     if found == {True}:
-        return TableFiles(paths)
+        return TableFiles(paths, **_reading(read or []))
     if len(found) > 1:
         raise InvalidParameterError("--data mixes tables and other files: give files of one format")
+    if read:
+        raise InvalidParameterError(f"--read {read[0]} applies to tables: these files are read in one way only")
     return None
 
 
-def tables_with_target(paths: Sequence[str], target: str | None) -> Any:
+def _reading(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the keywords of `dsgd.TableFiles` that ``--read`` names."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        column, colon, dtype = value.rpartition(":")
+        if name in ("sep", "encoding") and value:
+            found[name] = "\t" if value == "\\t" else value
+        elif name == "na_values" and sign:
+            found[name] = [*found.get(name, []), value]
+        elif name == "dtype" and colon:
+            found[name] = found.get(name, {}) | {column: dtype}
+        elif text == "drop_missing_target":
+            found[name] = True
+        else:
+            raise InvalidParameterError(
+                f"--read {text}: must be sep=CHARACTER, na_values=TEXT, dtype=COLUMN:TYPE, encoding=NAME or "
+                "drop_missing_target"
+            )
+    return found
+
+
+def tables_with_target(paths: Sequence[str], target: str | None, read: Sequence[str] | None = None) -> Any:
     """Return files of tables, None where these are others.
 
     Raises
@@ -114,7 +145,7 @@ def tables_with_target(paths: Sequence[str], target: str | None) -> Any:
     InvalidDataError
         There is no such column. See `tables_in` for more.
     """
-    tables = tables_in(paths)
+    tables = tables_in(paths, read)
     if (tables is None) != (target is None):
         raise InvalidParameterError(
             f"--target names the column with the targets: files of tables ({tables.names[:9]}) need it"

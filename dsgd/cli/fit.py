@@ -139,6 +139,7 @@ def fit(
     model: _Model,
     more: options.More = None,
     target: options.Target = None,
+    read: options.Read = None,
     task: options.Task = "auto",
     loss: options.Loss = None,
     penalty: options.Penalty = "l2",
@@ -182,7 +183,7 @@ def fit(
     check_model_path(model)
     check_inputs(paths := [*data, *(more or [])])
     check_inputs(valid or [], option="--valid")
-    tables = tables_with_target(paths, target)
+    tables = tables_with_target(paths, target, read)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "tol": tol or None,
@@ -201,7 +202,7 @@ def fit(
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
-        _train(estimator, _rows(client, paths, tables, target, valid), show=not (quiet or as_json))
+        _train(estimator, _rows(client, paths, tables, target, valid, read), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
@@ -277,10 +278,14 @@ def encoding(tables: Any, categorical: str) -> dict[str, Any]:
     return {"encoder": "auto" if categorical == "auto" else made}
 
 
-def _rows(client: Any, paths: list[str], tables: Any, target: str | None, valid: list[str] | None) -> dict[str, Any]:
+def _rows(
+    client: Any, paths: list[str], tables: Any, target: str | None, valid: list[str] | None, read: list[str] | None
+) -> dict[str, Any]:
     """Return the rows of files for ``fit``, or the files, which workers read by themselves if they can."""
     if tables is not None:
-        return {"X": tables, "y": target} | ({"X_val": _valid_tables(valid, target), "y_val": target} if valid else {})
+        return {"X": tables, "y": target} | (
+            {"X_val": _valid_tables(valid, target, read), "y_val": target} if valid else {}
+        )
     if not valid:
         X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
         return {"X": X, "y": y}
@@ -297,8 +302,8 @@ def _rows(client: Any, paths: list[str], tables: Any, target: str | None, valid:
     return {"X": X, "y": y, "X_val": X_val, "y_val": y_val}
 
 
-def _valid_tables(valid: list[str], target: str | None) -> Any:
-    tables = tables_in(valid)
+def _valid_tables(valid: list[str], target: str | None, read: list[str] | None) -> Any:
+    tables = tables_in(valid, read)
     if tables is None:
         raise InvalidParameterError(
             f"--data names tables, and --valid does not ({valid[:9]}): give files of one format"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
+from dsgd.cli import training_options as options
 from dsgd.cli.files import load_model, read_rows, tables_in
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
@@ -40,6 +41,7 @@ def predict(
     data: _Data,
     out: Annotated[str, typer.Option("--out", "-o", help="CSV file to write; - is standard output.")],
     more: _More = None,
+    read: options.Read = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
 ) -> None:
     """Predict the rows of files, one line of CSV per row."""
@@ -48,7 +50,7 @@ def predict(
         raise InvalidParameterError(
             f"--proba: {estimator!r:.60} gives no probabilities; fit with --loss log_loss, softmax or modified_huber"
         )
-    X, _ = _rows(estimator, [*data, *(more or [])], None)
+    X, _ = _rows(estimator, [*data, *(more or [])], None, read)
     predictions = _labels(estimator.predict(X))
     with _opened(out) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -68,11 +70,12 @@ def score(
     data: _Data,
     more: _More = None,
     target: Annotated[str | None, typer.Option("--target", "-t", help="Column of the targets, of tables.")] = None,
+    read: options.Read = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: metric, value, rows.")] = False,
 ) -> None:
     """Print the accuracy of a classifier, R2 of a regressor, or D2 of one with a log link, on files."""
     estimator = load_model(model)
-    X, y = _rows(estimator, [*data, *(more or [])], target)
+    X, y = _rows(estimator, [*data, *(more or [])], target, read)
     if y is None:
         raise InvalidParameterError(f"--target names the column with the targets: {', '.join(X.names[:9])}, ...")
     value = float(estimator.score(X, y))
@@ -84,14 +87,14 @@ def score(
         typer.echo(f"{value:.6f}")
 
 
-def _rows(estimator: Any, paths: list[str], target: str | None) -> tuple[Any, Any]:
+def _rows(estimator: Any, paths: list[str], target: str | None, read: list[str] | None) -> tuple[Any, Any]:
     """Return rows, or files of tables that the model reads by itself, and their targets."""
-    tables = tables_in(paths)
+    tables = tables_in(paths, read)
     if tables is None:
         return read_rows(paths, n_features=estimator.n_features_in_)
-    from dsgd.inputs.named import read_columns
+    from dsgd.inputs.named import take_named
 
-    return (tables, None) if target is None else (tables, read_columns(tables, [target])[0])
+    return take_named(tables, target, None, classes=getattr(estimator, "classes_", None))[:2]
 
 
 def _labels(values: Any) -> list[Any]:

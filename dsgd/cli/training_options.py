@@ -15,6 +15,7 @@ __all__ = [
     "Loss",
     "More",
     "Penalty",
+    "Read",
     "Scheduler",
     "Target",
     "Task",
@@ -44,6 +45,13 @@ DATA: Final = typer.Option(
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
 Target: TypeAlias = Annotated[
     str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
+]
+Read: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How tables are read: sep=';', na_values=?, dtype=zip:str, encoding=latin-1, drop_missing_target. May be "
+        "repeated."
+    ),
 ]
 Categorical: TypeAlias = Annotated[
     str,

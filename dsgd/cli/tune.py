@@ -63,6 +63,7 @@ def tune(
     more: options.More = None,
     dataset: _Dataset = None,
     target: options.Target = None,
+    read: options.Read = None,
     task: options.Task = "auto",
     loss: options.Loss = None,
     penalty: options.Penalty = "l2",
@@ -90,7 +91,7 @@ def tune(
 
     paths = [*(data or []), *(more or [])]
     X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
-    tables = tables_with_target(paths, target)
+    tables = tables_with_target(paths, target, read)
     if report is not None:
         _check_report(report)
     parameters: dict[str, Any] = {

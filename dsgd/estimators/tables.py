@@ -2,13 +2,14 @@
 
 Rows of tables become CSR where they are: tables in memory and files here, partitions of dask dataframes and, with a
 client, pieces of files on the workers. Files are read piece by piece, once for what the encoder learns and once for the
-rows. Out of core the rows of this process go to a file as they are made.
+rows; before, those of CSV for what their columns hold. Out of core the rows of this process go to a file as they are
+made.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,16 +19,16 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs.array_api import as_numpy
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
-from dsgd.inputs.named import check_names, take_named
+from dsgd.inputs.named import check_names, kind_of_labels, take_named
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
 from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
-from dsgd.inputs.tables import Table, as_table, batches, column
+from dsgd.inputs.tables import Kind, Table, as_table, batches, column
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.preprocessing.encoder import BATCH_ROWS
-from dsgd.preprocessing.statistics import Statistics
+from dsgd.preprocessing.statistics import CATEGORICAL, Statistics, wanted_of
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 
@@ -88,14 +89,10 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
     on_cluster = estimator.client is not None and not isinstance(estimator.client, SimulatedCluster)
     found: tuple[Any, Any, Any]
     if files:
-        X = with_files_opened(X)
-        if encoder is None:
-            columns = [name for name in X.names if name not in _named(y, weights)]
-            head = X.empty(columns)
-            fresh = fresh if estimator.encoder is not None else _as_they_are(head)
-            statistics = fresh.statistics_of(head)
-        read = _read_there if on_cluster else _read_here
-        encoder, found = read(estimator, (X, y, weights), encoder or fresh, None if encoder else statistics)
+        X = with_files_opened(X).with_targets(_named(y, weights))
+        if not X.pieces:
+            raise InvalidDataError(f"{X!r}: no rows.")
+        encoder, found = (_read_there if on_cluster else _read_here)(estimator, (X, y, weights), kept, fresh)
     elif is_distributed(X):
         encoder, found = _encoded_there(estimator, take_named(X, y, weights), encoder or fresh, fits=encoder is None)
     else:
@@ -137,45 +134,95 @@ def _rows(estimator: Any, encoder: ColumnEncoder, tables: Iterable[Table], n_row
     return writer.rows_of(tables, n_rows, mapping.empty, mapping.release)
 
 
+def _begun(
+    estimator: Any, files: TableFiles, named: list[str], fresh: ColumnEncoder, over: Callable[..., Iterable[Any]]
+) -> tuple[ColumnEncoder, Statistics, dict[str, Kind]]:
+    """Return the encoder of files, the statistics that it is to learn, and what is wanted of all columns."""
+    given = fresh.columns or {}
+    # A saved index is a column for who has a role for it.
+    columns = [name for name in files.all_names if name not in named and (name in files.names or name in given)]
+    dropped = [name for name in columns if given.get(name) == "drop"]
+    names = [name for name in columns if given.get(name) in CATEGORICAL]
+    labels = _kind_of_labels(estimator, named)
+    read = [name for name in [*columns, *named] if name not in dropped and name not in labels]
+    kinds = files.kinds(read, names, over) | labels
+    head = files.head({name: kinds.get(name) for name in columns})
+    encoder = fresh if estimator.encoder is not None else _as_they_are(head)
+    statistics = encoder.statistics_of(head)
+    return encoder, statistics, wanted_of(statistics.roles, statistics.kinds) | {name: kinds[name] for name in named}
+
+
+def _kind_of_labels(estimator: Any, named: list[str]) -> dict[str, Kind]:
+    """Return the kind of the column of targets, the first one, where labels were passed to ``partial_fit``."""
+    is_known = vars(estimator).get("_given_classes", False) and named
+    return {named[0]: kind_of_labels(estimator.classes_)} if is_known else {}
+
+
+def _wanted_again(
+    estimator: Any, encoder: ColumnEncoder, files: TableFiles, named: list[str], over: Any
+) -> dict[str, Kind]:
+    """Return what is wanted of all columns where training goes on: what was wanted before."""
+    known = {name: kind for name, kind in vars(encoder).get("kinds_", {}).items() if name in named}
+    known |= _kind_of_labels(estimator, named)
+    new = files.kinds([name for name in named if name not in known], over=over)
+    return encoder.wanted_ | known | new
+
+
 def _read_here(
-    estimator: Any, given: tuple[TableFiles, Any, Any], encoder: ColumnEncoder, statistics: Statistics | None
+    estimator: Any, given: tuple[TableFiles, Any, Any], kept: ColumnEncoder | None, fresh: ColumnEncoder
 ) -> tuple[ColumnEncoder, tuple[Any, Any, Any]]:
     """Return the encoder, fitted, and the rows of files in this process."""
     files, y, weights = given
+    names = _named(y, weights)
     with stage("encode"):
-        if statistics is not None:
-            encoder.learn(_with_rows(statistics, files.tables(statistics.columns)))
-        names, columns = _named(y, weights), encoder.columns_read_
+        if kept is None:
+            encoder, statistics, wanted = _begun(estimator, files, names, fresh, map)
+            encoder.learn(_with_rows(statistics, files.tables(statistics.columns, wanted)))
+            encoder.kinds_ |= {name: wanted[name] for name in names}
+        else:
+            encoder, wanted = kept, _wanted_again(estimator, kept, files, names, map)
+        columns = encoder.columns_read_
         parts: dict[str, list[Any]] = {name: [] for name in names}
 
         def tables() -> Iterator[Table]:
-            for table in files.tables([*columns, *names]):
+            for table in files.tables([*columns, *names], wanted):
                 for name in names:
                     parts[name].append(column(table, name))
                 yield table
 
         n_rows = files.n_rows
-        if n_rows is None:
-            n_rows = encoder.n_samples_seen_ if statistics is not None else sum(map(len, files.tables(columns[:1])))
+        if n_rows is None and kept is None:
+            n_rows = encoder.n_samples_seen_
+        elif n_rows is None:
+            n_rows = sum(map(len, files.tables(columns[:1])))
         X = _rows(estimator, encoder, tables(), n_rows)
     found = {name: np.concatenate(values) for name, values in parts.items()}
     return encoder, (X, *(found[each] if isinstance(each, str) else each for each in (y, weights)))
 
 
 def _read_there(
-    estimator: Any, given: tuple[TableFiles, Any, Any], encoder: ColumnEncoder, statistics: Statistics | None
+    estimator: Any, given: tuple[TableFiles, Any, Any], kept: ColumnEncoder | None, fresh: ColumnEncoder
 ) -> tuple[ColumnEncoder, tuple[Any, Any, Any]]:
     """Return the encoder, fitted, and delayed blocks: a piece of the files is read by the worker that has its rows."""
     import dask
 
     files, y, weights = given
     check_names(y, weights)
-    files.check(_named(y, weights))
-    if statistics is not None:
+    names = _named(y, weights)
+    files.check(names)
+
+    def over(f: Callable[[Piece], Any], pieces: Sequence[Piece]) -> list[Any]:
+        return _computed(estimator, [dask.delayed(f, pure=False)(piece) for piece in pieces])
+
+    if kept is None:
+        encoder, statistics, wanted = _begun(estimator, files, names, fresh, over)
         learn = dask.delayed(_learned_from_piece, pure=False)
-        encoder.learn(_merged_there(estimator, [learn(statistics, piece) for piece in files.pieces]))
+        encoder.learn(_merged_there(estimator, [learn(statistics, piece, wanted) for piece in files.pieces]))
+        encoder.kinds_ |= {name: wanted[name] for name in names}
+    else:
+        encoder, wanted = kept, _wanted_again(estimator, kept, files, names, over)
     encode, shared = dask.delayed(_encoded_piece, pure=False), dask.delayed(encoder, pure=False)
-    return encoder, ([encode(shared, piece, y, weights) for piece in files.pieces], None, None)
+    return encoder, ([encode(shared, piece, y, weights, wanted) for piece in files.pieces], None, None)
 
 
 def _encoded_there(
@@ -247,17 +294,19 @@ def _with_rows(statistics: Statistics, tables: Iterable[Table]) -> Statistics:
     return statistics
 
 
-def _learned_from_piece(statistics: Statistics, piece: Piece) -> Statistics:
-    return _with_rows(statistics.empty(), piece.tables(statistics.columns))
+def _learned_from_piece(statistics: Statistics, piece: Piece, wanted: Mapping[str, Kind]) -> Statistics:
+    return _with_rows(statistics.empty(), piece.tables(statistics.columns, wanted))
 
 
 def _learned_from_block(statistics: Statistics, block: Any) -> Statistics:
     return _with_rows(statistics.empty(), [as_table(block[0])])
 
 
-def _encoded_piece(encoder: ColumnEncoder, piece: Piece, y: str, weights: str | None) -> Block:
+def _encoded_piece(
+    encoder: ColumnEncoder, piece: Piece, y: str, weights: str | None, wanted: Mapping[str, Kind]
+) -> Block:
     names = _named(y, weights)
-    tables = list(piece.tables([*encoder.columns_read_, *names]))
+    tables = list(piece.tables([*encoder.columns_read_, *names], wanted))
     X = encoder.writer().rows_of(tables, sum(map(len, tables)))
     found = {name: np.concatenate([column(table, name) for table in tables]) for name in names}
     return X, found[y], None if weights is None else found[weights]

@@ -316,6 +316,8 @@ def check_summaries(summaries: Sequence[BlockSummary]) -> None:
     if len({s.sparse for s in filled}) > 1:
         raise InvalidDataError("some blocks of X are sparse and some are dense. Convert them to one kind.")
     widths = {s.n_features for s in filled}
+    if widths == {0}:
+        raise InvalidDataError("Found array with 0 feature(s) in all blocks; a minimum of 1 is required.")
     if len(widths) > 1 and not filled[0].sparse:
         raise InvalidDataError(f"blocks of X have different numbers of features: {sorted(widths)}.")
 

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.inputs.coefficients import CoefficientsMixin
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
@@ -24,7 +25,7 @@ __all__ = ["AbstractLinearEstimator"]
 _BATCH_ROWS: Final = 65_536
 
 
-class AbstractLinearEstimator(AbstractClusterEstimator):
+class AbstractLinearEstimator(CoefficientsMixin, AbstractClusterEstimator):
     """A linear model, dense or sparse, which predicts from X coef' + intercept.
 
     Attributes
@@ -61,12 +62,16 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
 
     def _scores_of_tables(self, X: Any) -> AnyArray:
         """Return the same of a table or of files, encoded part by part."""
+        where, encoder = "the table", self.encoder_
         if are_table_files(X):
-            tables: Any = with_files_opened(X).tables(self.encoder_.columns_read_)
+            files = with_files_opened(X)
+            where, tables = repr(files), files.tables(encoder.columns_read_, encoder.wanted_)
         else:
-            tables = [self.encoder_.checked(X)]
+            tables = [encoder.checked(X)]
+        writer = encoder.writer()
         parts = (part for table in tables for part in batches(table, _BATCH_ROWS))
-        scores = [self._scores_of_rows(self.encoder_.transform(part)) for part in parts]
+        scores = [self._scores_of_rows(writer.rows_of([part], len(part))) for part in parts]
+        encoder.warn_of_unseen(writer, where)
         # Of no rows there are no parts, but columns of scores.
         return np.concatenate(scores) if scores else np.empty((0, np.size(self.intercept_)), self.coef_.dtype)
 

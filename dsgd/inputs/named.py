@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,22 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
-from dsgd.inputs.tables import ArrowTable, column, is_frame, pop_column
+from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column, saved_index
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
-__all__ = ["check_names", "known_columns", "read_columns", "take_named", "take_tables", "takes_tables"]
+__all__ = [
+    "check_names",
+    "kind_of_labels",
+    "known_columns",
+    "read_columns",
+    "take_named",
+    "take_tables",
+    "takes_tables",
+]
 
 
-def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None = None) -> tuple[Any, Any, Any]:
     """Return X, y and sample_weight; where one of the latter is a name, X loses that column.
 
     Parameters
@@ -30,6 +38,8 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         The rows. Anything else is returned as it is, if there are no names.
     y, sample_weight : str or anything else
         Names of columns, or what ``fit`` takes otherwise.
+    classes : array or None, default None
+        The labels of a model: the column of targets is read as these are.
 
     Returns
     -------
@@ -45,9 +55,15 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
-        files = with_files_opened(X)
-        found = iter(read_columns(files, names))
-        return files, *(next(found) if isinstance(each, str) else each for each in (y, sample_weight))
+        files = with_files_opened(X).with_targets(names)
+        likes: dict[str, Kind] = {}
+        if classes is not None and isinstance(y, str):
+            likes = {y: kind_of_labels(classes)}
+        read = dict(zip(names, read_columns(files, names, likes), strict=True))
+        if classes is not None and isinstance(y, str):
+            read[y] = _as_labels(read[y], classes)
+        return files, *(read[each] if isinstance(each, str) else each for each in (y, sample_weight))
+    X = _without_index(X)
     if not names:
         return X, y, sample_weight
     values: dict[str, Any] = {}
@@ -58,6 +74,8 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
             X, values[name] = X.drop(columns=[name]), X[name]
         elif is_frame(X):
             X, values[name] = pop_column(X, name)
+            if name == y and classes is not None:
+                values[name] = _as_labels(values[name], classes)
         elif isinstance(X, (str, os.PathLike)):
             raise InvalidDataError(
                 f"{os.fspath(X)!r} is read as svmlight, by its name, and has no column {name!r}: leave it out. "
@@ -70,7 +88,7 @@ def take_named(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     return X, *(values[each] if isinstance(each, str) else each for each in (y, sample_weight))
 
 
-def read_columns(files: TableFiles, names: list[str]) -> list[Any]:
+def read_columns(files: TableFiles, names: list[str], kinds: Mapping[str, Kind] | None = None) -> list[Any]:
     """Return some columns of files as arrays.
 
     Parameters
@@ -79,6 +97,8 @@ def read_columns(files: TableFiles, names: list[str]) -> list[Any]:
         The files.
     names : list of str
         The columns; only these are read.
+    kinds : mapping or None, default None
+        What is wanted of columns; of others, what they hold.
 
     Raises
     ------
@@ -87,8 +107,22 @@ def read_columns(files: TableFiles, names: list[str]) -> list[Any]:
     """
     if not names:
         return []
-    parts = [[column(table, name) for name in names] for table in files.tables(names)]
-    return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)]
+    kinds = dict(kinds or {})
+    kinds |= files.kinds([name for name in names if name not in kinds])
+    parts = [[column(table, name) for name in names] for table in files.tables(names, kinds)]
+    return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)] or [np.empty(0)] * len(names)
+
+
+def kind_of_labels(classes: AnyArray) -> Kind:
+    """Return what a column of labels of a model holds."""
+    return "number" if classes.dtype.kind in "fiub" else "category"
+
+
+def _as_labels(y: AnyArray, classes: AnyArray) -> AnyArray:
+    """Return labels of a column as those of a model, which may be text where these are numbers."""
+    if y.dtype.kind in "fiub" and kind_of_labels(classes) == "category":
+        return y.astype(str)
+    return y
 
 
 def check_names(y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
@@ -156,14 +190,13 @@ def take_tables(
     files: TableFiles = with_files_opened(X)
     named = list(dict.fromkeys(each for each in (y, sample_weight) if isinstance(each, str)))
     files.check(named)
+    files = files.with_targets(named)
     features = [name for name in files.names if name not in named]
     client = getattr(estimator, "client", None)
     if client is not None and not is_simulated(client) and not here:
         return (_delayed_blocks(files, features, y, sample_weight), None, None), features
     with stage("encode"):
-        table = _loaded(files, [*features, *named])
-        found = {name: column(table, name) for name in named}
-    rows = table.columns.select(features)
+        rows, found = _loaded(files, features, named, files.kinds([*features, *named]))
     return (rows, *(found[each] if isinstance(each, str) else each for each in (y, sample_weight))), None
 
 
@@ -176,35 +209,63 @@ def known_columns(estimator: Any, X: Any) -> Any:
         It was fitted on rows without names, or there is no such column.
     """
     if not are_table_files(X):
-        return X
+        return _without_index(X)
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         raise InvalidDataError(
             f"this {type(estimator).__name__} was fitted on rows without names of columns, so that it cannot find them "
             f"in files: load {X!r} first."
         )
-    return _loaded(with_files_opened(X), list(names)).columns
+    files = with_files_opened(X)
+    files.check(names)
+    return _loaded(files, list(names), [], dict.fromkeys(names, "number"))[0]
 
 
-def _loaded(files: TableFiles, columns: Sequence[str]) -> ArrowTable:
+def _without_index(X: Any) -> Any:
+    """Return X; a table of Arrow without the index that pandas saved with it."""
+    schema = getattr(X, "schema", None)
+    hidden = saved_index(schema) if hasattr(schema, "metadata") and hasattr(X, "drop_columns") else ()
+    return X.drop_columns(list(hidden)) if hidden else X
+
+
+def _loaded(
+    files: TableFiles, features: list[str], named: list[str], kinds: Mapping[str, Kind]
+) -> tuple[Any, dict[str, AnyArray]]:
+    """Return a pyarrow.Table of some columns of files, and others as arrays."""
     import pyarrow as pa
 
-    return ArrowTable(pa.concat_tables([table.columns for table in files.tables(columns)]))
+    parts: list[Any] = [files.head({name: kinds[name] for name in features}).columns]
+    found: dict[str, list[AnyArray]] = {name: [] for name in named}
+    for table in files.tables([*features, *named], kinds):
+        for name in named:
+            found[name].append(column(table, name))
+        parts.append(table.columns.select(features))
+    if len(parts) == 1:
+        return parts[0], {name: np.empty(0) for name in named}
+    rows = pa.concat_tables(parts[1:], promote_options="permissive")
+    return rows, {name: np.concatenate(values) for name, values in found.items()}
 
 
 def _delayed_blocks(files: TableFiles, features: Sequence[str], y: Any, sample_weight: Any) -> list[Any]:
     """Return a delayed block for each piece of the files."""
     import dask
 
+    def over(f: Callable[[Piece], Any], pieces: Sequence[Piece]) -> Any:
+        return dask.compute(*[dask.delayed(f, pure=False)(piece) for piece in pieces])
+
     check_names(y, sample_weight, supervised=False)
+    named = [each for each in (y, sample_weight) if each is not None]
+    kinds = files.kinds([*features, *named], over=over)
     read = dask.delayed(_block_of, pure=False)
-    return [read(piece, features, y, sample_weight) for piece in files.pieces]
+    return [read(piece, features, kinds, y, sample_weight) for piece in files.pieces]
 
 
-def _block_of(piece: Piece, features: Sequence[str], y: str | None, sample_weight: str | None) -> Block:
+def _block_of(
+    piece: Piece, features: Sequence[str], kinds: Mapping[str, Kind], y: str | None, sample_weight: str | None
+) -> Block:
     """Return the rows of a piece as float64, with targets and weights."""
     named = [name for name in (y, sample_weight) if name is not None]
-    tables = list(piece.tables([*features, *dict.fromkeys(named)]))
+    tables = list(piece.tables([*features, *named], kinds))
     rows = [np.column_stack([_numbers(table, name) for name in features]) for table in tables]
     X = np.concatenate(rows) if rows else np.empty((0, len(features)))
     found = {name: np.concatenate([column(table, name) for table in tables]) for name in named}

@@ -57,7 +57,7 @@ class AbstractClusterClassifier(ClassifierMixin, AbstractClusterEstimator):
         float
             Share of (weighted) rows that are predicted right.
         """
-        X, y, sample_weight = take_named(*unpacked(X, y, sample_weight))
+        X, y, sample_weight = take_named(*unpacked(X, y, sample_weight), classes=getattr(self, "classes_", None))
         if self._is_lazy(X):
             check_is_fitted(self)
             return lazy.accuracy(self._without_client(), X, y, sample_weight)

@@ -394,9 +394,13 @@ def _is_frame(values: Any) -> bool:
 
 def _row_parts(X: Any, name: str, *, optimize: bool = True) -> list[Any]:
     """Return the row blocks of a collection as delayed objects; of a frame, without `optimize`, its partitions."""
-    if _is_frame(X) and not optimize:
-        # Unused columns are not read, but partitions keep their boundaries.
-        return list(X.simplify().to_delayed(optimize_graph=False))
+    if _is_frame(X):
+        try:
+            # Unused columns are not read; without `optimize`, partitions keep their boundaries.
+            X = X if optimize else X.simplify()
+            return list(np.ravel(X.to_delayed(optimize_graph=optimize)))
+        except ValueError:  # dask's optimizer does not know how to choose columns after categorize()
+            return list(X.to_delayed(optimize_graph=False))
     if hasattr(X, "chunks") and X.ndim >= 2:
         for axis, n_blocks in enumerate(X.numblocks[1:], start=1):
             if n_blocks > 1:

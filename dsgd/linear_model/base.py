@@ -14,6 +14,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
+from dsgd.inputs.coefficients import CoefficientsMixin
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
@@ -28,7 +29,7 @@ from dsgd.validation import check_bool, check_n_jobs, check_number, warn_user
 __all__ = ["AbstractLinearModel"]
 
 
-class AbstractLinearModel(SavingMixin, BaseEstimator):
+class AbstractLinearModel(CoefficientsMixin, SavingMixin, BaseEstimator):
     """A generalised linear model with a certificate.
 
     Parameters

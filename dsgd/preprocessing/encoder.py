@@ -10,12 +10,13 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.tables import ArrayTable, Table, as_table, batches
+from dsgd.inputs.tables import ArrayTable, Kind, Table, as_table, batches
+from dsgd.preprocessing.advice import stands_out
 from dsgd.preprocessing.layout import Layout, Numbers, OneHot, RowWriter
-from dsgd.preprocessing.statistics import Role, Statistics
+from dsgd.preprocessing.statistics import Role, Statistics, wanted_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_number, warn_user
 
 __all__ = ["BATCH_ROWS", "ColumnEncoder", "learned"]
 
@@ -54,7 +55,11 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     ngram_range : tuple of int, default (1, 1)
         The smallest and the largest number of words in the n-grams of texts.
     handle_unknown : {"ignore", "error"}, default "ignore"
-        Whether an unknown category in a one-hot column has no feature or is an error.
+        Whether an unknown category in a one-hot column has no feature or is an error. A table whose column has unknown
+        categories only is warned of.
+    clip : float or None, default None
+        The largest standardised number, in standard deviations; what is beyond becomes this one, with its sign. Single
+        extreme values then do not dominate the steps of training. Dates are not clipped.
     dtype : dtype, default numpy.float32
         Type of the result, float32 or float64.
 
@@ -69,6 +74,9 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         Features of the result.
     roles_ : dict
         How each column is encoded.
+    kinds_ : dict
+        What the values of each column are: ``"number"``, ``"category"`` or ``"date"``. Tables to transform, and files,
+        are read so: ``"10"`` and 10 are one category.
     n_samples_seen_ : int
         Rows of ``fit``.
 
@@ -97,6 +105,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     n_features_out_: int
     n_samples_seen_: int
     roles_: dict[Any, Role]
+    kinds_: dict[Any, Kind]
 
     def __init__(
         self,
@@ -108,6 +117,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         n_hashed: int = 2**18,
         ngram_range: tuple[int, int] = (1, 1),
         handle_unknown: Literal["ignore", "error"] = "ignore",
+        clip: float | None = None,
         dtype: Any = np.float32,
     ) -> None:
         self.columns = columns
@@ -117,6 +127,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         self.n_hashed = n_hashed
         self.ngram_range = ngram_range
         self.handle_unknown = handle_unknown
+        self.clip = clip
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -176,6 +187,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
                 f"{', '.join(map(str, table.names))}."
             )
         roles: dict[Any, Role] = {}
+        kinds: dict[Any, Kind] = {}
         of_kind: dict[str, Any] = {"number": "numeric", "date": "date", "category": self.categorical}
         for name in table.names:
             kind = table.kind(name)
@@ -185,7 +197,8 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
                     f"columns={{{name!r}: 'drop'}}."
                 )
             roles[name] = given.get(name) or of_kind[kind]
-        return Statistics(roles, int(self.max_categories))
+            kinds[name] = table.value_kind(name)
+        return Statistics(roles, int(self.max_categories), kinds)
 
     def learn(self, statistics: Statistics, *, are_named: bool = True) -> Self:
         """Take in the statistics of all rows.
@@ -213,14 +226,18 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         for name, found in statistics.categories.items():
             if roles[name] == "auto":
                 roles[name] = "hash" if found.counts is None else "onehot"
-        self.roles_ = roles
+        self.roles_, self.kinds_ = roles, dict(statistics.kinds)
+        limit = np.inf if self.clip is None else float(self.clip)
         numbers = []
         for name, moments in statistics.moments.items():
             if roles[name] == "passthrough":
                 numbers.append(Numbers(name, 0.0, 1.0, says_missing=False, is_whole=True))
                 continue
             mean, scale = moments.mean_and_scale()
-            numbers.append(Numbers(name, mean, scale, moments.n_missing > 0, is_date=roles[name] == "date"))
+            is_date = roles[name] == "date"
+            numbers.append(
+                Numbers(name, mean, scale, moments.n_missing > 0, is_date, limit=np.inf if is_date else limit)
+            )
         self._layout = Layout(
             tuple(numbers),
             tuple(self._one_hot(name, statistics) for name in names if roles[name] == "onehot"),
@@ -228,10 +245,14 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
             tuple(name for name in names if roles[name] == "text"),
             int(self.n_hashed),
             (int(self.ngram_range[0]), int(self.ngram_range[1])),
+            tuple((name, self.kinds_[name]) for name in names if roles[name] in ("hash", "text")),
         )
         self.n_features_out_ = self._layout.width
         if not self.n_features_out_:
             raise InvalidDataError(f"{type(self).__name__}(columns=...) drops all columns of X.")
+        odd = stands_out(statistics, given=self.columns or {}, clips=self.clip is not None)
+        if odd:
+            warn_user(f"{type(self).__name__}: " + " ".join(odd), UserWarning)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -254,7 +275,16 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         table = self.checked(X)
-        return self.writer().rows_of([table], len(table))
+        writer = self.writer()
+        rows = writer.rows_of([table], len(table))
+        self.warn_of_unseen(writer, "the table")
+        return rows
+
+    def warn_of_unseen(self, writer: RowWriter, where: str) -> None:
+        """Warn of columns whose categories are all unknown, in rows that were written."""
+        unseen = writer.unseen() if self.handle_unknown == "ignore" else []
+        if unseen:
+            warn_user(f"{where}: {' '.join(unseen)}", UserWarning)
 
     def writer(self) -> RowWriter:
         """Return what writes rows of several tables into one matrix."""
@@ -290,6 +320,23 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return [name for name in self._columns if self.roles_[name] != "drop"]
 
+    @property
+    def wanted_(self) -> dict[Any, Kind]:
+        """What files are to make of the columns that `transform` reads."""
+        check_is_fitted(self)
+        return wanted_of(self.roles_, vars(self).get("kinds_", {}))
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text = str(super().__repr__(N_CHAR_MAX))
+        if not hasattr(self, "_layout"):
+            return text
+        widths = self._layout.widths()
+        lines = [("column", "role", "features")]
+        lines += [(str(name), str(self.roles_[name]), widths.get(name, "0")) for name in self._columns]
+        sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = (f"{a:<{sizes[0]}}  {b:<{sizes[1]}}  {c:>{sizes[2]}}" for a, b, c in lines)
+        return "\n".join([text, *rows, f"{self.n_features_out_} features of {self.n_samples_seen_} rows"])
+
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
         """Return the names of the features.
 
@@ -308,6 +355,18 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         del input_features
         return np.asarray(self._layout.names(), dtype=object)
 
+    def columns_of_features(self) -> AnyArray:
+        """Return the column of each feature, None of those that hashed columns share.
+
+        Returns
+        -------
+        array of object, shape (n_features_out_,)
+        """
+        check_is_fitted(self)
+        columns = np.empty(self.n_features_out_, dtype=object)
+        columns[:] = self._layout.columns()
+        return columns
+
     def check(self) -> None:
         """Raise if a parameter is outside its domain.
 
@@ -325,6 +384,8 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         check_choice(f"{name}(handle_unknown=...)", self.handle_unknown, ("ignore", "error"))
         for parameter in ("max_categories", "min_frequency", "n_hashed"):
             check_number(f"{name}({parameter}=...)", getattr(self, parameter), low=1, integer=True)
+        if self.clip is not None:
+            check_number(f"{name}(clip=...)", self.clip, low=0, open_low=True)
         if self.n_hashed > 2**31 - 1:
             raise InvalidParameterError(f"{name}(n_hashed=...) must be below 2**31. Got {self.n_hashed!r}.")
         try:
@@ -356,7 +417,10 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
             raise InvalidDataError(
                 f"column {name!r} mixes categories that cannot be sorted ({error}). Use one type, such as strings."
             ) from error
-        return OneHot(name, kept, rare, found.n_missing > 0, self.handle_unknown == "error")
+        # Of texts alone other values are written as text; what is mixed stays as it is.
+        is_mixed = statistics.kinds[name] == "category" and not all(isinstance(value, str) for value in counts)
+        kind = None if is_mixed else statistics.kinds[name]
+        return OneHot(name, kept, rare, found.n_missing > 0, self.handle_unknown == "error", kind)
 
 
 def learned(encoder: ColumnEncoder, tables: Iterable[Table]) -> ColumnEncoder:

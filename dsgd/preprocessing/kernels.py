@@ -208,8 +208,8 @@ def write_rows(numbers, scaling, places, codes, hashes, hashed, first, out):  # 
     ----------
     numbers : array of float64, shape (d_numbers, n)
         Columns of numbers, NaN where one is missing.
-    scaling : array of float64, shape (2, d_numbers)
-        What is subtracted from each, and what it is then divided by.
+    scaling : array of float64, shape (3, d_numbers)
+        What is subtracted from each, what it is then divided by, and the largest that it may then be.
     places : array of int32, shape (2, d_numbers)
         The feature of each, and the one that says that it is missing, -1 if none does.
     codes : array of int32, shape (d_categories, n)
@@ -238,7 +238,7 @@ def write_rows(numbers, scaling, places, codes, hashes, hashed, first, out):  # 
                     indices[p], values[p] = places[1, j], 1.0
                     p += 1
                 continue
-            x = (x - scaling[0, j]) / scaling[1, j]
+            x = min(max((x - scaling[0, j]) / scaling[1, j], -scaling[2, j]), scaling[2, j])
             if x != 0.0:
                 indices[p], values[p] = places[0, j], x
                 p += 1

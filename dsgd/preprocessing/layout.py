@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Coded, Table, batches, categories, utf8
+from dsgd.inputs.tables import Coded, Kind, Table, batches, categories, utf8
 from dsgd.preprocessing.kernels import hash_strings, write_rows
 from dsgd.preprocessing.statistics import days_of, missing_text
 from dsgd.preprocessing.texts import hashed_texts
@@ -26,6 +26,8 @@ __all__ = ["Layout", "Numbers", "OneHot", "RowWriter"]
 
 #: Rows that are encoded at once: what is made of their columns stays in the caches, and calls cost nothing.
 _BATCH_ROWS: Final = 65_536
+#: So many rows with unknown categories are no accident.
+_SEVERAL: Final = 10
 _OF_DATES: Final = ("time", "day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
 
 
@@ -45,6 +47,8 @@ class Numbers:
         Whether it holds dates: days since 1970, and sines and cosines of the time of day, week and year.
     is_whole : bool, default False
         Whether a missing number is an error.
+    limit : float, default inf
+        The largest scaled number; larger ones become this one.
     """
 
     name: Any
@@ -53,6 +57,7 @@ class Numbers:
     says_missing: bool
     is_date: bool = False
     is_whole: bool = False
+    limit: float = math.inf
 
     def rows(self, table: Table) -> AnyArray:
         """Return the numbers of its features, shape (n_numbers, n)."""
@@ -94,6 +99,8 @@ class OneHot:
         Whether a feature, the last one, says where it is missing.
     refuses : bool
         Whether an unknown category is an error, or none of the features.
+    kind : str or None, default None
+        What the values of fit were; None knows not.
     """
 
     name: Any
@@ -101,6 +108,7 @@ class OneHot:
     infrequent: frozenset[Any]
     says_missing: bool
     refuses: bool
+    kind: Kind | None = None
 
     @property
     def width(self) -> int:
@@ -113,18 +121,23 @@ class OneHot:
         places |= dict.fromkeys(self.infrequent, first + len(self.categories))
         return places
 
-    def codes(self, table: Table, first: int, places: dict[Any, int]) -> AnyArray:
-        """Return the feature of each row, -1 for none.
+    def codes(self, table: Table, first: int, places: dict[Any, int]) -> tuple[AnyArray, int, int, int]:
+        """Return the feature of each row, -1 for none, and the rows with a category, a known one, a number for text.
 
         Raises
         ------
         InvalidDataError
             A category is unknown, and these are refused.
         """
-        coded = categories(table, self.name)
+        coded = categories(table, self.name, self.kind)
         values = coded.listed()
+        is_retyped = self.kind == "category" and table.value_kind(self.name) == "number"
+        if is_retyped:
+            values = [str(v) if isinstance(v, (int, float)) else v for v in values]
         # Infrequent values stand for unknown ones too, as in scikit-learn.
         other = first + len(self.categories) if self.infrequent and not self.refuses else -1
+        known = np.fromiter(map(places.__contains__, values), np.bool_, len(values))
+        rows = np.bincount(coded.codes + 1, minlength=len(values) + 1)[1:]
         features = np.empty(len(values) + 1, np.int32)
         features[:-1] = np.fromiter(map(places.get, values, repeat(other)), np.int32, len(values))
         features[-1] = first + self.width - 1 if self.says_missing else -1
@@ -134,7 +147,7 @@ class OneHot:
             row = int(np.argmax(found < 0))
             value = None if coded.codes[row] < 0 else values[coded.codes[row]]
             raise InvalidDataError(f"column {self.name!r} has the unknown category {value!r} (handle_unknown='error').")
-        return found
+        return found, int(rows.sum()), int(rows[known].sum()), int(rows.sum()) * is_retyped
 
     def names(self) -> list[str]:
         """Return the names of the features."""
@@ -160,6 +173,8 @@ class Layout:
         Features of all hashed categories, and of each text.
     ngram_range : tuple of int
         The least and the largest number of words of the n-grams of texts.
+    kinds : tuple, default ()
+        Name and kind of the values of hashed columns and texts.
     """
 
     numbers: tuple[Numbers, ...]
@@ -168,6 +183,7 @@ class Layout:
     texts: tuple[Any, ...]
     n_hashed: int
     ngram_range: tuple[int, int]
+    kinds: tuple[tuple[Any, Kind], ...] = ()
 
     def names(self) -> list[str]:
         """Return the names of all features, in order."""
@@ -180,6 +196,25 @@ class Layout:
         for text in self.texts:
             names += [f"{text}_hash{k}" for k in range(self.n_hashed)]
         return names
+
+    def columns(self) -> list[Any]:
+        """Return the column of each feature, None of those that hashed columns share."""
+        found: list[Any] = []
+        for number in self.numbers:
+            found += [number.name] * (len(number.names()) + number.says_missing)
+        for column in self.onehot:
+            found += [column.name] * column.width
+        found += [None] * (self.n_hashed if self.hashed else 0)
+        for text in self.texts:
+            found += [text] * self.n_hashed
+        return found
+
+    def widths(self) -> dict[Any, str]:
+        """Return how many features each column has, as text that says which are shared."""
+        widths = {number.name: str(len(number.names()) + number.says_missing) for number in self.numbers}
+        widths |= {column.name: str(column.width) for column in self.onehot}
+        widths |= dict.fromkeys(self.hashed, f"{self.n_hashed} shared")
+        return widths | dict.fromkeys(self.texts, str(self.n_hashed))
 
     @property
     def is_sparse(self) -> bool:
@@ -227,6 +262,9 @@ class RowWriter:
             self._onehot.append((column, at, column.places(at)))
             at += column.width
         self._places, self._scaling = _placed(layout)
+        self._kinds = dict(layout.kinds)
+        # Rows with a category, with a known one, and with a number in place of text, of each one-hot column.
+        self._seen = np.zeros((len(layout.onehot), 3), np.int64)
 
     @property
     def knows_its_size(self) -> bool:
@@ -285,6 +323,19 @@ class RowWriter:
         indptr, indices, values = out
         return sp.csr_array((values[:entry], indices[:entry], indptr), shape=(n_rows, layout.width))
 
+    def unseen(self) -> list[str]:
+        """Return a sentence for each one-hot column whose categories, in the rows that were written, are others."""
+        found = []
+        for column, (rows, known, retyped) in zip(self._layout.onehot, self._seen, strict=True):
+            if rows >= _SEVERAL and retyped and known < rows:
+                found.append(
+                    f"column {column.name!r} was text in fit and has numbers here, some of them unknown (02134 read as "
+                    "2134?)."
+                )
+            elif rows >= _SEVERAL and not known:
+                found.append(f"no value of column {column.name!r} was there in fit.")
+        return found
+
     def most_bytes(self, n_rows: int) -> tuple[int, int, int]:
         """Return the bytes of indptr, indices and values, or of a dense array in place of these."""
         if not self._layout.is_sparse:
@@ -302,7 +353,9 @@ class RowWriter:
     def _with_texts(self, part: Table) -> Any:
         layout = self._layout
         texts = [
-            hashed_texts(categories(part, name), layout.n_hashed, layout.ngram_range, self._dtype)
+            hashed_texts(
+                categories(part, name, self._kinds.get(name)), layout.n_hashed, layout.ngram_range, self._dtype
+            )
             for name in layout.texts
         ]
         return sp.hstack([self._sparse(part), *texts], format="csr")
@@ -322,10 +375,11 @@ class RowWriter:
             at += len(rows)
         codes = np.empty((len(layout.onehot), n), np.int32)
         for k, (column, start, places) in enumerate(self._onehot):
-            codes[k] = column.codes(part, start, places)
+            codes[k], *seen = column.codes(part, start, places)
+            self._seen[k] += seen
         hashes = np.empty((len(layout.hashed), n), np.int32)
         for k, name in enumerate(layout.hashed):
-            hashes[k] = _hashes(name, categories(part, name))
+            hashes[k] = _hashes(name, categories(part, name, self._kinds.get(name)))
         hashed = (layout.n_before_hashed, layout.n_hashed)
         end = int(write_rows(numbers, self._scaling, self._places, codes, hashes, hashed, first, out))
         if not np.isfinite(out[2][first[1] : end]).all():
@@ -336,16 +390,16 @@ class RowWriter:
 def _placed(layout: Layout) -> tuple[AnyArray, AnyArray]:
     """Return the features of all numbers and of what says that they are missing, and how they are scaled."""
     places: list[tuple[int, int]] = []
-    scaling: list[tuple[float, float]] = []
+    scaling: list[tuple[float, float, float]] = []
     at = 0
     for number in layout.numbers:
         n = len(number.names())
         indicator = at + n if number.says_missing else -1
         # That a date is missing is said once, and behind its numbers: indices of a row are sorted.
         places += [(at + k, indicator if k == n - 1 else -1) for k in range(n)]
-        scaling += [(number.mean, number.scale), *((0.0, 1.0) for _ in range(n - 1))]
+        scaling += [(number.mean, number.scale, number.limit), *((0.0, 1.0, math.inf) for _ in range(n - 1))]
         at += n + number.says_missing
-    return np.array(places, np.int32).reshape(-1, 2).T.copy(), np.array(scaling, np.float64).reshape(-1, 2).T.copy()
+    return np.array(places, np.int32).reshape(-1, 2).T.copy(), np.array(scaling, np.float64).reshape(-1, 3).T.copy()
 
 
 def _hashes(name: Any, coded: Coded) -> AnyArray:

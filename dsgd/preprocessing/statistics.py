@@ -12,26 +12,30 @@ Source: T. J. Dekker, "A floating-point technique for extending the available pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Table, categories
+from dsgd.inputs.tables import Kind, Table, categories
 from dsgd.preprocessing.kernels import add_moments
 from dsgd.types import FloatVector
 
-__all__ = ["Categories", "Moments", "Role", "Statistics", "days_of", "missing_text"]
+__all__ = ["CATEGORICAL", "Categories", "Moments", "Role", "Statistics", "days_of", "missing_text", "wanted_of"]
 
 #: What becomes of a column; "auto" is one-hot or hashed, as it has few or many categories.
 Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "text", "date", "drop"]
 
+#: Roles of columns whose values are names.
+CATEGORICAL: Final = frozenset({"auto", "onehot", "hash", "text"})
 _US_PER_DAY = 86_400_000_000
 #: So large may sums of parts be, of which many are added up.
 _LARGEST_SUM = 1e298
+#: So many values are kept of a column that has too many, to be shown.
+_SHOWN = 100
 
 
 @dataclass
@@ -44,11 +48,15 @@ class Moments:
         Numbers, and rows without one.
     sums : array of float64, shape (4,)
         See `dsgd.preprocessing.kernels.add_moments`.
+    low, high : float
+        The smallest and the largest number.
     """
 
     n: int = 0
     n_missing: int = 0
     sums: FloatVector = field(default_factory=lambda: np.zeros(4))
+    low: float = np.inf
+    high: float = -np.inf
 
     def add(self, values: FloatVector, name: object) -> None:
         """Add numbers; NaN is missing.
@@ -62,10 +70,13 @@ class Moments:
         if n_infinite:
             raise InvalidDataError(f"column {name!r} has infinite values. Replace them, or make them missing (NaN).")
         self.n, self.n_missing = self.n + n, self.n_missing + len(values) - n
+        self.low = float(np.fmin.reduce(values, initial=self.low))
+        self.high = float(np.fmax.reduce(values, initial=self.high))
 
     def merge(self, other: Moments) -> None:
         """Add those of other rows."""
         self.n, self.n_missing = self.n + other.n, self.n_missing + other.n_missing
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         for k in (0, 2):
             total = Fraction(self.sums[k]) + Fraction(self.sums[k + 1])
             total += Fraction(other.sums[k]) + Fraction(other.sums[k + 1])
@@ -96,39 +107,48 @@ class Categories:
         Rows of each value; None once there were more than `n_most`.
     n_missing : int
         Rows without a value.
+    kind : Kind or None
+        What values are taken for, see `dsgd.inputs.tables.categories`.
+    some : frozenset of str
+        Some of the values, once there were more than `n_most`.
     """
 
     n_most: int | None
     counts: dict[Any, int] | None = field(default_factory=dict)
     n_missing: int = 0
+    kind: Kind | None = None
+    some: frozenset[str] = frozenset()
 
     def add(self, table: Table, name: Any) -> None:
         """Add the values of a column."""
-        coded = categories(table, name)
+        coded = categories(table, name, self.kind)
         counts = np.bincount(coded.codes + 1, minlength=1)
         self.n_missing += int(counts[0])
         if self.counts is None:
             return
-        if self._are_too_many(int(np.count_nonzero(counts[1:]))):
-            self.counts = None
-            return
         mine = self.counts
+        if self._are_too_many(int(np.count_nonzero(counts[1:]))):
+            self._give_up([*mine, *coded.listed()])
+            return
         for value, n in zip(coded.listed(), counts[1:].tolist(), strict=False):
             if n:
                 mine[value] = mine.get(value, 0) + n
         if self._are_too_many(len(mine)):
-            self.counts = None
+            self._give_up(mine)
 
     def merge(self, other: Categories) -> None:
         """Add those of other rows."""
         self.n_missing += other.n_missing
         if self.counts is None or other.counts is None:
-            self.counts = None
+            self._give_up([*(self.counts or self.some), *(other.counts or other.some)])
             return
         for value, n in other.counts.items():
             self.counts[value] = self.counts.get(value, 0) + n
         if self._are_too_many(len(self.counts)):
-            self.counts = None
+            self._give_up(self.counts)
+
+    def _give_up(self, values: Iterable[Any]) -> None:
+        self.counts, self.some = None, frozenset(sorted(set(map(str, values)))[:_SHOWN])
 
     def _are_too_many(self, n: int) -> bool:
         return self.n_most is not None and n > self.n_most
@@ -143,10 +163,12 @@ class Statistics:
         What becomes of each column, in order.
     n_most : int
         The most categories of a column that is one-hot where it has few of them.
+    kinds : mapping
+        What the values of each column are.
     """
 
-    def __init__(self, roles: Mapping[Any, Role], n_most: int) -> None:
-        self.roles, self.n_most = dict(roles), n_most
+    def __init__(self, roles: Mapping[Any, Role], n_most: int, kinds: Mapping[Any, Kind]) -> None:
+        self.roles, self.n_most, self.kinds = dict(roles), n_most, dict(kinds)
         self.n_rows = 0
         self.moments = {
             name: Moments() for name, role in self.roles.items() if role in {"numeric", "date", "passthrough"}
@@ -154,7 +176,7 @@ class Statistics:
         limits = {
             name: n_most if role == "auto" else None for name, role in self.roles.items() if role in {"auto", "onehot"}
         }
-        self.categories = {name: Categories(limit) for name, limit in limits.items()}
+        self.categories = {name: Categories(limit, kind=self.kinds[name]) for name, limit in limits.items()}
 
     @property
     def columns(self) -> list[Any]:
@@ -163,7 +185,7 @@ class Statistics:
 
     def empty(self) -> Statistics:
         """Return the statistics of no rows, for the same columns."""
-        return Statistics(self.roles, self.n_most)
+        return Statistics(self.roles, self.n_most, self.kinds)
 
     def add(self, table: Table) -> Statistics:
         """Add the rows of a table; return these statistics."""
@@ -188,6 +210,15 @@ class Statistics:
         for name, found in self.categories.items():
             found.merge(other.categories[name])
         return self
+
+
+def wanted_of(roles: Mapping[Any, Role], kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
+    """Return what files are to make of columns with some roles; names stay text, which `categories` reads further."""
+    return {
+        name: "date" if "date" in (role, kinds.get(name)) else "category" if role in CATEGORICAL else "number"
+        for name, role in roles.items()
+        if role != "drop"
+    }
 
 
 def missing_text(name: object) -> str:

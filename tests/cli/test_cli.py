@@ -481,3 +481,27 @@ def test_tables_are_read_with_their_strings_and_gaps(run: Run, tmp_path: Path) -
         status, _, errors = run(*wrong)
         assert status == 2
         assert "--target" in errors
+
+
+def test_tables_are_read_as_the_command_says(run: Run, tmp_path: Path) -> None:
+    """``--read`` has the options of `TableFiles` for every command; what is none of them is refused."""
+    pytest.importorskip("pyarrow")
+    rows = [
+        f"{z};{'?' if k % 7 == 0 else k};{'' if k % 5 == 0 else int(z == '010')}"
+        for k, z in enumerate(["010", "020"] * 60)
+    ]
+    (tmp_path / "x.csv").write_bytes("\n".join(["zé;n;y", *rows]).encode("latin-1"))
+    read = ["sep=;", "na_values=?", "dtype=zé:str", "encoding=latin-1", "drop_missing_target"]
+    options = [word for each in read for word in ("--read", each)]
+    common = ["--data", tmp_path / "x.csv", *options]
+    status, out, _ = run("fit", *common, "--target", "y", "--model", tmp_path / "m.dsgd", "--json")
+    assert (status, json.loads(out)["rows"]) == (0, 96)
+    assert dsgd.load(tmp_path / "m.dsgd").encoder_.roles_ == {"zé": "onehot", "n": "numeric"}
+    status, out, _ = run("score", *common, "--target", "y", "--model", tmp_path / "m.dsgd", "--json")
+    assert json.loads(out) == {"metric": "accuracy", "value": 1.0, "rows": 96}
+    status, out, _ = run("predict", *common, "--model", tmp_path / "m.dsgd", "--out", "-")
+    assert len(out.split()) == 121
+    for wrong in ("sep", "dtype=z", "engine=c"):
+        status, _, errors = run("tune", "--data", tmp_path / "x.csv", "--target", "y", "--read", wrong)
+        assert status == 2
+        assert f"--read {wrong}" in errors

@@ -12,8 +12,10 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
-from dsgd import Rows, SGDClassifier, SGDRegressor
+from dsgd import Rows, SGDClassifier, SGDRegressor, load
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.linear_model import Lasso
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import SimulatedCluster
@@ -232,3 +234,83 @@ def test_what_cannot_be_encoded_is_refused(folder: Path) -> None:
     plain = SGDClassifier(random_state=0).fit(np.zeros((4, 2)), [0, 1, 0, 1])
     with pytest.raises(InvalidDataError, match="fitted on rows without names"):
         plain.predict(folder / "parts")
+
+
+def codes(n: int = 400) -> Any:
+    """Return codes that are mostly digits, a number, and labels of which one is no number."""
+    rng = np.random.default_rng(0)
+    g = rng.choice(["10", "20", "30", "X1"], n, p=[0.4, 0.3, 0.25, 0.05])
+    return pd.DataFrame({"g": g, "w": rng.normal(size=n), "y": np.where(g == "X1", "N", np.where(g == "10", "1", "0"))})
+
+
+def test_the_types_of_fit_are_those_of_all_later_files(tmp_path: Path, client: Client) -> None:
+    """A file of digits is read as the names that the model knows, by models of every origin, and so are its labels."""
+    rows = codes()
+    digits = rows[rows.g != "X1"]
+    rows.to_csv(tmp_path / "train.csv", index=False)
+    digits.to_csv(tmp_path / "test.csv", index=False)
+    found = SGDClassifier(**OPTIONS, encoder="auto").fit(tmp_path / "train.csv", "y")
+    there = SGDClassifier(**OPTIONS, encoder="auto", client=client).fit(
+        [tmp_path / "test.csv", tmp_path / "train.csv"], "y"
+    )
+    there.client = None
+    found.save(tmp_path / "model.dsgd")
+    best = SGDSearchCV(SGDClassifier(**OPTIONS, encoder="auto"), {"alpha": [1e-4]}, cv=2).fit(
+        tmp_path / "train.csv", "y"
+    )
+    part = SGDClassifier(**OPTIONS, encoder=ColumnEncoder({"g": "onehot"}))
+    for _ in range(8):
+        part.partial_fit(tmp_path / "train.csv", "y", classes=["0", "1", "N"])
+    part.partial_fit(tmp_path / "test.csv", "y")
+    watching = SGDClassifier(**OPTIONS, encoder="auto", scoring="accuracy")
+    watching.fit(tmp_path / "train.csv", "y", X_val=str(tmp_path / "test.csv"), y_val="y")
+    models = [found, pickle.loads(pickle.dumps(found)), load(tmp_path / "model.dsgd"), there, best, part, watching]
+    for k, model in enumerate(models):
+        assert model.score(tmp_path / "test.csv", "y") == model.score(digits, digits.y) > 0.98, k
+        read = pd.read_csv(tmp_path / "test.csv")
+        assert read.g.dtype == int
+        labels = model.predict(digits)
+        np.testing.assert_array_equal(model.predict(tmp_path / "test.csv"), labels)
+        np.testing.assert_array_equal(model.predict(read[["g", "w"]]), labels)
+        assert model.score(read, "y") == model.score(digits, digits.y)
+    assert watching.best_score_ > 0.98
+
+
+def test_what_cannot_be_read_as_in_fit_is_said(tmp_path: Path) -> None:
+    """A column of names that are all unknown is a warning with its file; names in place of numbers are an error."""
+    rows = codes()
+    found = SGDClassifier(**OPTIONS, encoder="auto").fit(rows, "y")
+    rows.assign(g="z" + rows.g).to_csv(tmp_path / "z.csv", index=False)
+    with pytest.warns(UserWarning, match=r"z\.csv.*: no value of column 'g' was there in fit"):
+        found.predict(tmp_path / "z.csv")
+    with pytest.warns(UserWarning, match="the table: no value of column 'g' was there in fit"):
+        found.predict(rows.assign(g="z"))
+    found.predict(rows[:1].assign(g="z"))  # one row is no table
+    found.predict(rows[rows.g != "X1"].astype({"g": int}))  # all are known, by another type
+    numbers = rows.assign(g=rows.g.where(rows.g.isin(["10", "20"]), "7").astype(int))
+    with pytest.warns(UserWarning, match="column 'g' was text in fit and has numbers here"):
+        found.predict(numbers)
+    rows.assign(w="high").to_csv(tmp_path / "w.csv", index=False)
+    with pytest.raises(InvalidDataError, match=r"w\.csv: column 'w' was taken for numbers, and has the value 'high'"):
+        found.predict(tmp_path / "w.csv")
+
+
+def test_coefficients_have_the_names_of_features_columns_and_classes() -> None:
+    """Of encoders, of frames and of arrays; of two classes there is one row a feature, and none of a regressor's."""
+    frame = table()
+    found = model().fit(frame.drop(columns="w"), "y").coefficients()
+    assert found.columns.tolist() == ["feature", "column", "class", "coefficient"]
+    assert found["class"].unique().tolist() == ["yes"]
+    assert found.column[found.feature.str.startswith("city_")].unique().tolist() == ["city"]
+    several = SGDClassifier(**OPTIONS).fit(frame[["w"]].to_numpy(), frame.b)
+    by_class = several.coefficients().set_index("class").coefficient
+    np.testing.assert_array_equal(by_class.loc[several.classes_], several.coef_.ravel())
+    lasso = Lasso(alpha=1e-3).fit(frame[["b", "w"]], frame.target).coefficients()
+    assert lasso.columns.tolist() == ["feature", "column", "coefficient"]
+    assert lasso.feature.tolist() == ["b", "w"]
+    hashed = SGDClassifier(**OPTIONS, encoder=ColumnEncoder(categorical="hash", n_hashed=8)).fit(
+        frame[["b", "city", "y"]], "y"
+    )
+    assert hashed.coefficients().column.isna().tolist() == [False] + [True] * 8
+    with pytest.raises(InvalidDataError, match="random"):
+        SGDClassifier(**OPTIONS, features=RandomFeatures(4)).fit(frame[["b"]], frame.y).coefficients()

@@ -342,3 +342,71 @@ def test_true_is_not_one_and_sparse_columns_are_numbers() -> None:
     np.testing.assert_array_equal(
         ColumnEncoder().fit_transform(sparse), ColumnEncoder().fit_transform(sparse.sparse.to_dense())
     )
+
+
+def odd() -> Any:
+    """Return a table in which every column but two is odd in a way of its own."""
+    rng, n = np.random.default_rng(0), 400
+    frame = pd.DataFrame({"usual": rng.normal(size=n), "city": rng.choice(["Oslo", "Rome"], n)})
+    frame["id"] = [f"c{k:05}x" for k in range(n)]
+    frame["paid"] = [" " if k % 40 == 0 else f"{k % 97}.5" for k in range(n)]
+    frame["when"] = [f"{k % 28 + 1}/{k % 12 + 1}/2024" for k in range(n)]
+    frame["same"] = "x"
+    frame["zero"] = 0.0
+    frame["far"] = np.where(np.arange(n) == 7, 1e6, rng.normal(size=n))
+    return frame
+
+
+def test_one_warning_names_what_stands_out() -> None:
+    """Identifiers, texts that are nearly numbers or dates, constants and extreme values, where nobody chose a role."""
+    frame = pd.concat([odd()] * 10, ignore_index=True).assign(id=[f"c{k:05}x" for k in range(4000)])
+    frame.loc[400:, "far"] = 0.5
+    with pytest.warns(UserWarning, match="ColumnEncoder: ") as found:
+        ColumnEncoder().fit(frame)
+    (text,) = [str(each.message) for each in found]
+    for part in (
+        "'id' (4000 of 4000) is different in nearly every row",
+        "'paid' (' ') looks like numbers but for some texts",
+        "'when' looks like dates and is taken for names",
+        "Each of the columns 'zero', 'same' is constant",
+    ):
+        assert part in text
+    assert "usual" not in text
+    assert "city" not in text
+    with pytest.warns(UserWarning, match=r"'far' \(63\) has values more than 50 .*clip=10"):
+        ColumnEncoder(dict.fromkeys(["id", "paid", "when", "same", "zero"], "drop")).fit(frame)
+    roles = {"id": "drop", "paid": "onehot", "when": "hash", "same": "onehot", "zero": "passthrough"}
+    ColumnEncoder(roles, clip=10).fit(frame)
+    ColumnEncoder().fit(frame[:50])
+    with pytest.warns(UserWarning, match="'when' looks like dates"):
+        ColumnEncoder(max_categories=5).fit(frame[["when", "city"]])
+
+
+def test_standardised_numbers_can_be_clipped() -> None:
+    """To some standard deviations, on both sides; dates, and numbers as they are, are left alone."""
+    frame = pd.DataFrame({"a": [*np.arange(100.0), 1e5], "b": np.arange(101.0) * 100})
+    frame["t"] = pd.date_range("2020-01-01", periods=101, freq="97h")
+    free, bound = (ColumnEncoder({"b": "passthrough"}, clip=clip, dtype=np.float64).fit(frame) for clip in (None, 1.5))
+    expected = free.transform(frame)
+    assert expected[:, 0].max() > 9
+    expected[:, 0] = np.clip(expected[:, 0], -1.5, 1.5)
+    np.testing.assert_array_equal(bound.transform(frame), expected)
+    low = pd.DataFrame({"a": [-1e9], "b": [0.0], "t": frame.t[:1]})
+    assert bound.transform(low)[0, 0] == -1.5
+    with pytest.raises(InvalidParameterError, match="clip"):
+        ColumnEncoder(clip=0).fit(frame)
+
+
+def test_a_fitted_encoder_shows_what_it_made_of_columns() -> None:
+    """Each column, its role and how many features it has."""
+    encoder = ColumnEncoder({"tags": "text", "id": "drop"}, n_hashed=16, categorical="hash")
+    assert repr(encoder).startswith("ColumnEncoder(categorical='hash'")
+    frame = pd.DataFrame({"id": [1, 2], "price": [1.0, None], "city": ["a", "b"], "tags": ["x y", "z"]})
+    assert repr(encoder.fit(frame)).splitlines()[1:] == [
+        "column  role      features",
+        "id      drop             0",
+        "price   numeric          2",
+        "city    hash     16 shared",
+        "tags    text            16",
+        "34 features of 2 rows",
+    ]

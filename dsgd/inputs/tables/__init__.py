@@ -6,7 +6,7 @@ other libraries hand out, and one for arrays. No library is loaded for anybody w
 """
 
 from dsgd.inputs.tables.array_table import ArrayTable
-from dsgd.inputs.tables.arrow_table import ArrowTable, pyarrow_for
+from dsgd.inputs.tables.arrow_table import ArrowTable, as_numbers, kind_of_type, pyarrow_for, saved_index
 from dsgd.inputs.tables.base import Coded, Kind, Table
 from dsgd.inputs.tables.pandas_table import PandasTable
 from dsgd.inputs.tables.reading import (
@@ -19,6 +19,7 @@ from dsgd.inputs.tables.reading import (
     pop_column,
     utf8,
 )
+from dsgd.inputs.tables.written import State, dates_of_text, is_text, joined, numbers_of_text, state_of_text
 
 __all__ = [
     "ArrayTable",
@@ -26,14 +27,23 @@ __all__ = [
     "Coded",
     "Kind",
     "PandasTable",
+    "State",
     "Table",
+    "as_numbers",
     "as_table",
     "batches",
     "categories",
     "column",
     "column_without_numbers",
+    "dates_of_text",
     "is_frame",
+    "is_text",
+    "joined",
+    "kind_of_type",
+    "numbers_of_text",
     "pop_column",
     "pyarrow_for",
+    "saved_index",
+    "state_of_text",
     "utf8",
 ]

@@ -45,6 +45,10 @@ class ArrayTable:
         values = [v for v in self._column(name) if not is_missing(v)]
         return "number" if all(isinstance(v, (int, float, np.number, np.bool_)) for v in values) else "category"
 
+    def value_kind(self, name: Any) -> Kind:
+        """Return what the values of a column are."""
+        return self.kind(name)
+
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""
         values: Any = self._column(name)

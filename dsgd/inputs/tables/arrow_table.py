@@ -8,16 +8,30 @@ data frame protocol. Categories are coded by Arrow's hash table. pyarrow is load
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MissingPackageError
 from dsgd.inputs.tables.base import Coded, Kind, no_categories, wrong_kind
+from dsgd.inputs.tables.written import dates_of_text, is_text, numbers_of_text
 from dsgd.types import AnyArray
 
-__all__ = ["ArrowTable", "arrow_table", "is_of_numbers", "pyarrow_for", "utf8_buffers"]
+__all__ = [
+    "ArrowTable",
+    "arrow_table",
+    "as_numbers",
+    "is_of_numbers",
+    "kind_of_type",
+    "pyarrow_for",
+    "saved_index",
+    "utf8_buffers",
+]
+
+_LEVEL: Final = re.compile(r"__index_level_\d+__")
 
 
 @final
@@ -32,7 +46,8 @@ class ArrowTable:
 
     def __init__(self, table: Any) -> None:
         self._table = table
-        self.names: list[Any] = list(table.column_names)
+        hidden = saved_index(table.schema)
+        self.names: list[Any] = [name for name in table.column_names if name not in hidden]
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -51,25 +66,15 @@ class ArrowTable:
         return ArrowTable(self._table.slice(start, stop - start))
 
     def kind(self, name: Any) -> Kind:
-        """Return what a column holds."""
+        """Return what a column holds; codes of anything but dates are categories."""
         import pyarrow.types as types
 
-        kind = _value_type(self._table.schema.field(name).type)
-        if is_of_numbers(kind):
-            return "number" if kind == self._table.schema.field(name).type else "category"
-        if types.is_date(kind) or types.is_timestamp(kind):
-            return "date"
-        tests = (
-            types.is_string,
-            types.is_large_string,
-            types.is_string_view,
-            types.is_binary,
-            types.is_binary_view,
-            types.is_large_binary,
-            types.is_fixed_size_binary,
-            types.is_null,
-        )
-        return "category" if any(test(kind) for test in tests) else "unknown"
+        found = self.value_kind(name)
+        return "category" if found == "number" and types.is_dictionary(self._table.schema.field(name).type) else found
+
+    def value_kind(self, name: Any) -> Kind:
+        """Return what the values of a column are, which of categories may be numbers."""
+        return kind_of_type(self._table.schema.field(name).type)
 
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""
@@ -80,7 +85,7 @@ class ArrowTable:
         if self.kind(name) == "date":
             raise wrong_kind(name, "numbers", "dates")
         try:
-            values = pc.cast(values, pa.int8()) if pa.types.is_boolean(values.type) else values
+            values = numbers_of_text(values) if is_text(values.type) else as_numbers(values)
             return np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy())
         except pa.ArrowException as error:
             raise wrong_kind(name, "numbers", error) from error
@@ -119,7 +124,9 @@ class ArrowTable:
                 raise wrong_kind(name, "dates", "numbers")
             return np.zeros(len(self), np.int64), np.ones(len(self), np.bool_)
         try:
-            if not pa.types.is_timestamp(values.type):
+            if is_text(values.type):
+                values = dates_of_text(values)
+            elif not pa.types.is_timestamp(values.type):
                 values = pc.cast(values, pa.timestamp("us"))
             elif values.type.unit != "us":
                 values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
@@ -200,6 +207,45 @@ def is_of_numbers(kind: Any) -> bool:
 
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     return any(test(kind) for test in tests)
+
+
+def as_numbers(values: Any) -> Any:
+    """Return numbers or bools as floats, decimals rounded as Python rounds them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    if pa.types.is_floating(values.type):
+        return values
+    if pa.types.is_boolean(values.type):
+        values = pc.cast(values, pa.int8())
+    elif pa.types.is_decimal(values.type):
+        values = pc.cast(values, pa.string())  # Arrow scales a rounded whole number
+    return pc.cast(values, pa.float64(), safe=False)
+
+
+def kind_of_type(kind: Any) -> Kind:
+    """Return what values of an Arrow type are; nulls are missing numbers, as pandas reads them."""
+    import pyarrow.types as types
+
+    kind = _value_type(kind)
+    if is_of_numbers(kind) or types.is_null(kind):
+        return "number"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
+    tests = (is_text, types.is_binary, types.is_binary_view, types.is_large_binary, types.is_fixed_size_binary)
+    return "category" if any(test(kind) for test in tests) else "unknown"
+
+
+def saved_index(schema: Any) -> set[str]:
+    """Return the columns of an Arrow schema that are the index of a frame of pandas, which is no column there."""
+    try:
+        written = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
+    except (ValueError, AttributeError):  # of somebody else
+        written = []
+    names = {name for name in written if isinstance(name, str)}
+    return names.intersection(schema.names) | {name for name in schema.names if _LEVEL.fullmatch(name)}
 
 
 def _value_type(kind: Any) -> Any:

@@ -9,6 +9,7 @@ numpy. Distinct values become Python objects once; rows are numbers only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -43,7 +44,10 @@ class Coded:
         values: list[Any] = (
             self.values if isinstance(self.values, list) else self.values.to_numpy(zero_copy_only=False).tolist()
         )
-        if float in set(map(type, values)):
+        types = set(map(type, values))
+        if Decimal in types:
+            values = [float(v) if isinstance(v, Decimal) else v for v in values]
+        if float in types or Decimal in types:
             return [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
         return values
 
@@ -59,6 +63,9 @@ class Table(Protocol):
 
     def kind(self, name: Any) -> Kind:
         """Return what a column holds."""
+
+    def value_kind(self, name: Any) -> Kind:
+        """Return what the values of a column are, which of categories may be numbers."""
 
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from dsgd.inputs.frames import number_dtype
-from dsgd.inputs.tables.arrow_table import is_of_numbers
+from dsgd.inputs.tables.arrow_table import ArrowTable, is_of_numbers
 from dsgd.inputs.tables.base import Coded, Kind, coded_one_by_one, no_categories, wrong_kind
 from dsgd.types import AnyArray
 
@@ -53,11 +53,19 @@ class PandasTable:
         if values.dtype != object:
             return "category"
         found = _inferred(values)
-        if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean"}:
+        if found in {"floating", "integer", "mixed-integer-float", "decimal", "boolean", "empty"}:
             return "number"
         if found in {"time", "timedelta", "timedelta64"}:
             return "unknown"
         return "date" if found in {"date", "datetime", "datetime64"} else "category"
+
+    def value_kind(self, name: Any) -> Kind:
+        """Return what the values of a column are, which of categories may be numbers."""
+        values = self._column(name)
+        if hasattr(values, "cat"):
+            values = values.cat.categories
+            return PandasTable(values.to_frame(name="")).kind("")
+        return self.kind(name)
 
     def numbers(self, name: Any) -> AnyArray:
         """Return a column as float64, NaN where it is missing."""
@@ -70,6 +78,10 @@ class PandasTable:
             raise wrong_kind(name, "numbers", "durations")
         import pandas as pd
 
+        if hasattr(values.dtype, "pyarrow_dtype"):
+            import pyarrow as pa
+
+            return ArrowTable(pa.table([pa.chunked_array([pa.array(values)])], names=[str(name)])).numbers(str(name))
         try:
             if number_dtype(values.dtype) is None:
                 values = pd.to_numeric(values.where(values.notna(), None))

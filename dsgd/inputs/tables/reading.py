@@ -15,8 +15,9 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import is_table, refuse_queries
 from dsgd.inputs.tables.array_table import ArrayTable
 from dsgd.inputs.tables.arrow_table import ArrowTable, arrow_table, utf8_buffers
-from dsgd.inputs.tables.base import Coded, Table
+from dsgd.inputs.tables.base import Coded, Kind, Table, coded_one_by_one
 from dsgd.inputs.tables.pandas_table import PandasTable
+from dsgd.inputs.tables.written import parsed
 from dsgd.types import AnyArray
 
 __all__ = [
@@ -130,13 +131,28 @@ def _are_numbers(table: Table, name: Any) -> bool:
     return True
 
 
-def categories(table: Table, name: Any) -> Coded:
+def categories(table: Table, name: Any, kind: Kind | None = None) -> Coded:
     """Return a column as codes of categories, of which dates are written by ISO 8601, in UTC.
 
     Libraries write them differently, and no file of a model holds their objects.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    name : object
+        Of the column.
+    kind : Kind or None, default None
+        What its values are to be taken for: text may be numbers or dates.
     """
-    if table.kind(name) != "date":
-        return table.coded(name)
+    if "date" not in (kind, table.kind(name)):
+        coded = table.coded(name)
+        if kind != "number" or table.value_kind(name) == "number":
+            return coded
+        # Different texts may be one number.
+        again = coded_one_by_one(name, [parsed(v) if isinstance(v, str) else v for v in coded.listed()])
+        places: AnyArray = np.append(again.codes, np.int32(-1))
+        return Coded(places[coded.codes], again.values)
     us, missing = table.microseconds(name)
     codes: AnyArray = np.full(len(us), -1, np.int32)
     found, codes[~missing] = np.unique(us[~missing], return_inverse=True)

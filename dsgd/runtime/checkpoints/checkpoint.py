@@ -358,9 +358,7 @@ def _decode(content: bytes) -> SavedState:
         configuration = dict(header["configuration"])
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise DamagedError(f"its header says nothing of a state ({type(error).__name__}: {error})") from error
-    return SavedState(
-        (epoch, number), size, configuration, arrays, job_id=str(header.get("job_id", "")), formed=formed
-    )
+    return SavedState((epoch, number), size, configuration, arrays, job_id=str(header.get("job_id", "")), formed=formed)
 
 
 def _differences(where: str, saved: Any, ours: Any) -> list[str]:

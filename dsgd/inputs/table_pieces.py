@@ -1,0 +1,366 @@
+"""Parts of files of tables that can be read by themselves.
+
+A piece is a row group of Parquet, a record batch of Arrow IPC, or a file of CSV. It knows its file and its number, so
+it can be sent to a worker in place of its rows; only the columns asked for are read. Parquet hands out strings as
+codes, as it stores them, CSV text, and no string is made of a row.
+"""
+
+from __future__ import annotations
+
+import io
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.inputs.table_paths import format_of, opened, packing_of
+from dsgd.inputs.tables import (
+    ArrowTable,
+    Kind,
+    State,
+    as_numbers,
+    dates_of_text,
+    is_text,
+    kind_of_type,
+    numbers_of_text,
+    pyarrow_for,
+    state_of_text,
+)
+
+__all__ = ["PLURAL", "Piece", "Reading", "names_of_csv", "no_columns", "surveyed"]
+
+_CSV_BYTES: Final = 8 << 20
+_HEADER_BYTES: Final = 1 << 20
+#: What pandas takes for a missing value, beside an empty field.
+_MISSING: Final = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+#: How Hive names the folder of missing values.
+#: Names of kinds in errors.
+PLURAL: Final[Mapping[Kind, str]] = {
+    "number": "numbers",
+    "category": "strings",
+    "date": "dates",
+    "unknown": "values of another type",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read; the keywords of `TableFiles`.
+
+    Parameters
+    ----------
+    sep : str or None
+        Between fields of CSV.
+    na_values : tuple of str
+        Fields of CSV that are missing, beside those of pandas.
+    encoding : str
+        Of CSV.
+    required : tuple of str
+        Columns without missing values: rows that have one there are left out.
+    """
+
+    sep: str | None = None
+    na_values: tuple[str, ...] = ()
+    encoding: str = "utf8"
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file that can be read by itself.
+
+    Parameters
+    ----------
+    path : str
+        The file, or its URL.
+    part : int
+        The number of the row group or record batch; 0 of a file that is one piece.
+    n_rows : int or None
+        Its rows; None where that is known only after reading.
+    reading : Reading
+        How it is read.
+    partitions : tuple
+        Columns and values that names of folders say, and whether the column counts even if the file has one so called.
+    """
+
+    path: str
+    part: int
+    n_rows: int | None
+    reading: Reading = Reading()
+    partitions: tuple[tuple[str, str | None, bool], ...] = ()
+
+    def tables(self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None) -> Iterator[ArrowTable]:
+        """Yield the rows of the piece, with some columns.
+
+        Parameters
+        ----------
+        columns : iterable of str
+            Names of the columns to read.
+        kinds : mapping or None, default None
+            What is wanted of columns; what is not here is handed out as the file holds it, CSV as text.
+
+        Raises
+        ------
+        InvalidDataError
+            The file is not of its format, lacks a column, or has one that is not what is wanted.
+        """
+        kind = format_of(self.path) or "parquet"
+        names = list(dict.fromkeys(columns))
+        pa = pyarrow_for(f"reading {kind} files")
+        import pyarrow.compute as pc
+
+        file, ended = opened(self.path), False
+        try:
+            for table in self._read(file, kind, list(dict.fromkeys([*names, *self.reading.required]))):
+                for name in self.reading.required:
+                    table = table.filter(pc.invert(pc.is_null(table.column(name), nan_is_null=True)))
+                found = [
+                    _imposed(table.column(name), (kinds or {}).get(name), f"{self.path}: column {name!r}")
+                    for name in names
+                ]
+                yield ArrowTable(pa.table(found, names=names))
+            ended = True
+        except pa.ArrowException as error:
+            raise InvalidDataError(_told(self.path, error, self.reading)) from error
+        finally:
+            # A reader of CSV that did not come to its end still reads ahead: from whatever has the number of the file
+            # next, if it were closed. Without a reference Arrow closes it when it is done.
+            if ended or not isinstance(file, pa.NativeFile):
+                file.close()
+
+    def states(self, columns: Sequence[str], as_categories: Iterable[str]) -> dict[str, State]:
+        """Return what all values of columns of text are, by name.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Their names.
+        as_categories : iterable of str
+            Those of which it is asked whether numbers are written plainly.
+        """
+        found: dict[str, State] = dict.fromkeys(columns, "null")
+        as_categories = frozenset(as_categories)
+        for table in self.tables(columns):
+            for name in columns:
+                values = table.columns.column(name)
+                found[name] = state_of_text(values, found[name], asks_plain=name in as_categories)
+        return found
+
+    def _read(self, file: Any, kind: str, names: list[str]) -> Iterator[Any]:
+        """Yield pyarrow tables with columns of the file and of its folders."""
+        import pyarrow as pa
+
+        counts = {name: value for name, value, always in self.partitions if always and name in names}
+        wanted = [name for name in names if name not in counts]
+        if kind == "csv":
+            header = names_of_csv(self) if self.partitions and wanted else wanted
+        elif kind == "parquet":
+            parquet = _parquet(file)
+            header = parquet.schema_arrow.names
+        else:
+            ipc = pa.ipc.open_file(file)
+            header = ipc.schema.names
+        gone = [name for name in wanted if name not in header]
+        outside = {name: value for name, value, _ in self.partitions}
+        if any(name not in outside for name in gone):
+            raise InvalidDataError(no_columns(self.path, [name for name in gone if name not in outside], header))
+        counts |= {name: outside[name] for name in gone}
+        wanted = [name for name in wanted if name in header]
+        if kind == "csv":
+            tables: Iterable[Any] = self._csv_tables(file, wanted)
+        elif kind == "parquet":
+            tables = [parquet.read_row_group(self.part, columns=wanted)]
+        else:
+            tables = [pa.Table.from_batches([ipc.get_batch(self.part)]).select(wanted)]
+        for table in tables:
+            for name, value in counts.items():
+                # Codes, so that no string is made of a row.
+                codes = pa.DictionaryArray.from_arrays(
+                    np.zeros(table.num_rows, np.int32), pa.array([value], pa.string())
+                )
+                table = table.append_column(name, codes)
+            yield table
+
+    def _csv_tables(self, file: Any, wanted: list[str]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        try:
+            # Of no column it would not say how many rows there are.
+            reader = _csv(file, self, wanted or names_of_csv(self)[:1])
+        except (pa.ArrowKeyError, pa.ArrowInvalid) as error:
+            header = names_of_csv(self)
+            if gone := [name for name in wanted if name not in header]:
+                raise InvalidDataError(no_columns(self.path, gone, header)) from None
+            if "Empty CSV" not in str(error):
+                raise
+            # A header without a line break, as with pandas.
+            yield pa.table({name: pa.array([], pa.string()) for name in wanted})
+            return
+        # Also where there are no rows.
+        yield reader.schema.empty_table()
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+
+
+def names_of_csv(piece: Piece) -> list[str]:
+    """Return the names of the columns of a CSV file.
+
+    Raises
+    ------
+    InvalidDataError
+        It is none.
+    """
+    import csv
+
+    # Not by a reader of Arrow, which reads ahead.
+    with opened(piece.path) as file:
+        data = file.read(_HEADER_BYTES)
+    try:
+        utf8 = piece.reading.encoding.lower().replace("-", "").replace("_", "") == "utf8"
+        decoder = getincrementaldecoder("utf-8-sig" if utf8 else piece.reading.encoding)()
+        rows = csv.reader(io.StringIO(decoder.decode(data), newline=""), delimiter=_separator(piece))
+        names = next((row for row in rows if row), None)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidDataError(_told(piece.path, error, piece.reading)) from error
+    if names is None:
+        raise InvalidDataError(f"{piece.path}: no header, and no rows.")
+    return names
+
+
+def surveyed(path: str, kind: str) -> tuple[Any, list[int | None]]:
+    """Return the schema of a file, None of CSV, and the numbers of rows of its pieces.
+
+    Raises
+    ------
+    InvalidDataError
+        It is not of its format.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind == "csv":
+        return None, [None]
+    try:
+        with opened(path) as file:
+            if kind == "parquet":
+                parquet = pq.ParquetFile(file)
+                groups = [parquet.metadata.row_group(k).num_rows for k in range(parquet.metadata.num_row_groups)]
+                return _schema_as_written(parquet), list(groups)
+            reader = pa.ipc.open_file(file)
+            return reader.schema, [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
+    except pa.ArrowException as error:
+        raise InvalidDataError(f"{path}: {error}") from error
+
+
+def no_columns(path: str, gone: Sequence[str], names: Sequence[str]) -> str:
+    """Return what is said of a file without some columns."""
+    return f"{path} has no column {', '.join(map(repr, gone))}. It has {', '.join(names)}."
+
+
+def _imposed(values: Any, kind: Kind | None, where: str) -> Any:
+    """Return a column as what is wanted of it.
+
+    Raises
+    ------
+    InvalidDataError
+        It is something else.
+    """
+    import pyarrow as pa
+
+    if kind is None:
+        return values
+    if pa.types.is_null(values.type):
+        return values.cast({"number": pa.float64(), "date": pa.timestamp("us")}.get(kind, pa.string()))
+    if kind == "category":
+        return values
+    if is_text(values.type):
+        read = numbers_of_text if kind == "number" else dates_of_text
+        try:
+            return read(values)
+        except pa.ArrowException:
+            bad = next(value for value in values.unique().to_pylist() if value is not None and not _reads(read, value))
+            raise InvalidDataError(
+                f"{where} was taken for {PLURAL[kind]}, and has the value {bad!r}. If that stands for a missing one, "
+                f"name it in TableFiles(..., na_values=...)."
+            ) from None
+    if kind_of_type(values.type) != kind:
+        raise InvalidDataError(f"{where} was taken for {PLURAL[kind]}, and holds {values.type}. Convert it.")
+    return as_numbers(values) if kind == "number" else values
+
+
+def _reads(read: Callable[[Any], Any], value: str) -> bool:
+    import pyarrow as pa
+
+    try:
+        read(pa.chunked_array([[value]]))
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _told(path: str, error: Exception, reading: Reading) -> str:
+    """Return what is said of an error of pyarrow."""
+    text = str(error)
+    if "UTF8" in text or isinstance(error, UnicodeDecodeError):
+        return (
+            f"{path}: not in the encoding {reading.encoding!r}: name its own, as TableFiles(..., encoding='latin-1')."
+        )
+    if "straddling" in text:
+        return f"{path}: a quote that does not end, or a row of more than {_CSV_BYTES >> 20} MiB."
+    return f"{path}: {text}"
+
+
+def _parquet(file: Any) -> Any:
+    """Return an open Parquet file whose strings are read as codes."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(file)
+    strings = [field.name for field in schema if is_text(field.type)]
+    file.seek(0)
+    return pq.ParquetFile(file, read_dictionary=strings)
+
+
+def _csv(file: Any, piece: Piece, columns: list[str]) -> Any:
+    """Return a reader of the record batches of a CSV file, as text."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    return csv.open_csv(
+        file,
+        read_options=csv.ReadOptions(block_size=_CSV_BYTES, encoding=piece.reading.encoding),
+        parse_options=csv.ParseOptions(delimiter=_separator(piece), newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.string()),
+            null_values=[*_MISSING, *piece.reading.na_values],
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def _separator(piece: Piece) -> str:
+    path = piece.path.lower()
+    return piece.reading.sep or ("\t" if path.removesuffix(packing_of(path)).endswith(".tsv") else ",")
+
+
+def _schema_as_written(parquet: Any) -> Any:
+    """Return the schema of a Parquet file, in which categories of numbers are what they were when they were written."""
+    import base64
+
+    import pyarrow as pa
+
+    schema = parquet.schema_arrow
+    written = (parquet.metadata.metadata or {}).get(b"ARROW:schema")
+    if written is None:
+        return schema
+    original = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written)))
+    for k, field in enumerate(schema):
+        if field.name in original.names and pa.types.is_dictionary(kind := original.field(field.name).type):
+            schema = schema.set(k, field.with_type(kind))
+    return schema
