@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.utils import compute_class_weight
-
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 
@@ -148,6 +146,9 @@ def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any
             )
     elif given is not None and (labels is None or not isinstance(given, str) or given != "balanced"):
         raise InvalidParameterError(f"{where} must be a dict of weights by class, 'balanced' or None. Got {given!r}.")
+    # Not with this module: workers load it, and neither need scikit-learn nor what it loads.
+    from sklearn.utils import compute_class_weight
+
     weights: AnyArray = compute_class_weight(given, classes=classes, y=classes if labels is None else labels)
     return weights
 
