@@ -81,7 +81,7 @@ def keep_log() -> None:
         else:
             show(message, category, filename, lineno, *rest)
 
-    warnings.showwarning = log_warning
+    warnings.showwarning = log_warning  # type: ignore[assignment]
 
 
 class RankFilter(logging.Filter):
