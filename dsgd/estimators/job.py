@@ -58,8 +58,7 @@ def job_of(
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
-    # Features of sparse rows are dense.
-    by_column, width = sparse and not drawn, drawn.n_components if drawn else d
+    by_column, width = sparse and not drawn, drawn.n_components if drawn else d  # features of sparse rows are dense
 
     def flat(coef: Any, intercept: Any) -> FloatVector:
         return pack(coef, intercept, sparse=by_column, dtype=dtype)
@@ -89,8 +88,7 @@ def job_of(
         resume_from = None if estimator.resume_from is None else os.fspath(estimator.resume_from)
         job = replace(job, checkpoint=as_checkpoint(estimator.checkpoint), resume_from=resume_from)
         return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
-    # Under other ones what is remembered would mean something else.
     configuration = describe({"sync": job.strategy, "optimizer": steps.rule or steps.reduction, "sparse": by_column})
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
-    job = replace(job, leaves=configuration, epochs_before=epochs_before)
+    job = replace(job, leaves=configuration, epochs_before=epochs_before)  # in another one it would mean another thing
     return packer, job, start.left if epochs_before else None
