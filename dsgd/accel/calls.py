@@ -7,10 +7,7 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from dsgd.accel.profile import Profile
+from typing import Any, Final, Literal
 
 __all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "note_refusal", "recorded_calls", "table_of"]
 
@@ -86,7 +83,7 @@ class Settings:
     compare: bool = False
     excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
-    profile: Profile | None = None
+    profile: Any = None
     origin: int | None = None
 
 

@@ -73,7 +73,9 @@ class _Search:
                 if last or (prefix and step == prefix) or not _is_cost(value):
                     continue
                 owner: Any = candidate.get(step, self._steps.get(step))
-                if type(owner) is not plain or any(other and step.startswith(f"{other}__") for other in candidate):
+                is_set_above = any(other and step.startswith(f"{other}__") for other in candidate)
+                is_other = type(owner) is not plain
+                if is_other or is_set_above:
                     continue
                 own = owner.get_params(deep=False)
                 others = {key: candidate.get(prefix + key, own[key]) for key in own if key not in _ALONE}

@@ -55,12 +55,10 @@ def job_of(
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=estimator.out_of_core,
         storage=storage,
-        # Of calls of partial_fit a weight says how much each counts, and not only its rows.
-        weight_scale=1.0 if start.is_part else weight_scale_of(summaries),
+        weight_scale=weight_scale_of(summaries, is_part=start.is_part),
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
-    # Features of sparse rows are dense.
-    by_column, width = sparse and not drawn, drawn.n_components if drawn else d
+    by_column, width = sparse and not drawn, drawn.n_components if drawn else d  # features of sparse rows are dense
 
     def flat(coef: Any, intercept: Any) -> FloatVector:
         return pack(coef, intercept, sparse=by_column, dtype=dtype)
@@ -68,8 +66,9 @@ def job_of(
     k, estimator._absent = objective.n_outputs, start.absent
     coef = initial(start.coef, (k, width), "coef_init", dtype)
     intercept = initial(start.intercept, (k,), "intercept_init", dtype)
+    steps = optimizer_of(estimator, objective, seed)
     job = TrainJob(
-        optimizer=optimizer_of(estimator, objective, seed),
+        optimizer=steps,
         strategy=resolve(estimator.sync),
         initial=flat(coef, intercept),
         max_iter=1 if start.is_part else estimator.max_iter,
@@ -89,10 +88,7 @@ def job_of(
         resume_from = None if estimator.resume_from is None else os.fspath(estimator.resume_from)
         job = replace(job, checkpoint=as_checkpoint(estimator.checkpoint), resume_from=resume_from)
         return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
-    # Under other ones what is remembered would mean something else.
-    configuration = describe(
-        {"sync": job.strategy, "optimizer": job.optimizer.rule or job.optimizer.reduction, "sparse": by_column}
-    )
+    configuration = describe({"sync": job.strategy, "optimizer": steps.rule or steps.reduction, "sparse": by_column})
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
-    job = replace(job, leaves=configuration, epochs_before=epochs_before)
+    job = replace(job, leaves=configuration, epochs_before=epochs_before)  # in another one it would mean another thing
     return packer, job, start.left if epochs_before else None

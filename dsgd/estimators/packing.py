@@ -159,13 +159,14 @@ class Packer:
         )
 
 
-def weight_scale_of(summaries: Sequence[BlockSummary]) -> float:
+def weight_scale_of(summaries: Sequence[BlockSummary], *, is_part: bool) -> float:
     """Return the factor by which weights of visits add up to the number of visits.
 
     The mean loss of a visit is then the mean loss by the sample weights as they were given. It is rounded to float32,
-    so that it does not depend on the blocks that the sums were taken over, and is one for whole numbers up to 16.
+    so that it does not depend on the blocks that the sums were taken over, and is one for whole numbers up to 16. So it
+    is for a call of ``partial_fit``, where a weight says how much the call counts, and not only its rows.
     """
-    if all(summary.weight is None for summary in summaries):
+    if is_part or all(summary.weight is None for summary in summaries):
         return 1.0
     total = sum(summary.rows if summary.weight is None else summary.weight for summary in summaries)
     return float(np.float32(sum(summary.visits for summary in summaries) / total)) if total > 0.0 else 1.0

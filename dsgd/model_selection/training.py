@@ -107,7 +107,7 @@ def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -
     n_visits, totals : array of float64, shape (n_splits,)
         Visits that each split trains on, and the sum of their weights, over all ranks.
     """
-    factors = np.float32(n_visits / totals).tolist()
+    factors = (n_visits / totals).astype(np.float32).tolist()
     for model in models:
         objective, factor = model.optimizer.objective, factors[model.split]
         if factor != 1.0:

@@ -236,6 +236,7 @@ def test_pairs_send_a_model_each_way(P: int) -> None:
     assert totals["bytes_sent"] == own + SUM[P] * (HEADER + NUMBER * M)
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("P", SIZES)
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 def test_a_compressed_fit_sends_its_payloads(compressor: Any, P: int) -> None:
@@ -266,6 +267,7 @@ def test_payloads_that_depend_on_the_rows_are_all_that_is_sent(P: int) -> None:
     assert totals["messages"] == 2 * lengths or totals["bytes_sent"] == sent
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize(
     "strategy", [*(strategy for strategy, _ in FORMS), ADPSGD(8), LocalSGD(8, compressor=ErrorFeedback(TopK(0.1)))]
 )

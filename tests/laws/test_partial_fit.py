@@ -76,6 +76,7 @@ def test_calls_of_partial_fit_are_one_fit(strategy: Strategy) -> None:
     assert parts.t_ == whole.t_
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize(
     "options",
     [{"learning_rate": rate} for rate in ("optimal", "invscaling", "pegasos", "per_epoch")]

@@ -74,6 +74,7 @@ def made_rows(cycle: tuple[float, float] = OVER["cycle"], power: float = -0.8, b
     return rows
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("n_rows", [5, 30])
 def test_agents_are_those_of_the_paper_and_of_the_estimator(n_rows: int) -> None:
     """On every graph, with few rows and with many, agents take the steps of the twin, and those that a fit takes."""

@@ -42,6 +42,7 @@ def objectives(study: StrategyStudy, out: Path, **options: Any) -> dict[str, flo
     return {row["strategy"]: row["objective"] for row in rows if row["ranks"] > 1}
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
     """Where each rank sees one class, local SGD drifts and SCAFFOLD does not; where rows are alike they end close."""
     found = {how: objectives(replace(STUDY, partition=how), tmp_path / how) for how in PARTITIONS}
@@ -53,6 +54,7 @@ def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
     assert like["scaffold"] == pytest.approx(like["local"], rel=0.1)
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("how", PARTITIONS)
 def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, cluster: LocalCluster) -> None:
     """The same study on workers and on simulated ranks ends in the same models: each rank has the same rows."""

@@ -217,6 +217,7 @@ def test_a_period_that_changes_is_the_same_on_every_wire(monkeypatch: pytest.Mon
     assert len(periods[0]) > 3
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
     """A fit that resumes from a checkpoint has the periods, and the bits, of one that was never interrupted."""
     rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.losses import PERCEPTRON
-from dsgd.local import SGD, Objective, Shard
+from dsgd.local import SGD, Objective, SGDState, Shard
 from dsgd.runtime.train.job import Divergence
 from dsgd.runtime.train.run import Run
 from dsgd.types import FloatVector
@@ -37,8 +37,10 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
         The model that it returns.
     """
     job, shard, history = run.job, run.data.shard, run.at.history
-    optimizer = job.optimizer
-    if run.rank.number or not history or not isinstance(optimizer, SGD) or not isinstance(shard, Shard):
+    optimizer, state = job.optimizer, run.at.optimizer
+    if run.rank.number or not history or not isinstance(shard, Shard):
+        return None
+    if not isinstance(optimizer, SGD) or not isinstance(state, SGDState):
         return None
     # The perceptron's loss of a model of zeros is zero, its least.
     if job.leaves is not None or not shard.n_rows or optimizer.objective.row.code == PERCEPTRON:
@@ -46,7 +48,7 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     last = history[-1].train_loss
     if last <= min(history[0].train_loss, _loss_of_zeros(optimizer.objective, shard.targets)):
         return None
-    first, found = (optimizer.evaluate(model, shard, run.at.optimizer) for model in (job.initial, params))
+    first, found = (optimizer.evaluate(model, shard, state) for model in (job.initial, params))
     begin = first.mean_loss + _penalty(optimizer.objective, job.initial)
     end = found.mean_loss + _penalty(optimizer.objective, params)
     if end <= begin:
