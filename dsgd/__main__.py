@@ -73,7 +73,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     del category, filename, lineno, file, line
-    sys.stderr.write(f"dsgd: warning: {printable(str(message))}\n")
+    text = "\n".join(map(printable, str(message).split("\n")))
+    sys.stderr.write(f"dsgd: warning: {text}\n")
 
 
 def _status(code: str | int | None) -> int:
