@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from dsgd.errors import DsgdError, RankError
+from dsgd.printing import printable
 
 __all__ = ["main"]
 
@@ -72,7 +73,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     del category, filename, lineno, file, line
-    sys.stderr.write(f"dsgd: warning: {message}\n")
+    text = "\n".join(map(printable, str(message).split("\n")))
+    sys.stderr.write(f"dsgd: warning: {text}\n")
 
 
 def _status(code: str | int | None) -> int:
@@ -89,10 +91,10 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, RankError):
         last = error.cause.strip().splitlines()[-1:] or ["no cause was given"]
         where = f"rank {error.rank} on worker {error.worker} (host {error.host})"
-        return f"{where} raised {last[0]}. Add --debug for the traceback."
+        return f"{where} raised {printable(last[0])}. Add --debug for the traceback."
     if isinstance(error, OSError) and not isinstance(error, DsgdError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+        return printable(f"{error.filename}: {error.strerror}")
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 if __name__ == "__main__":

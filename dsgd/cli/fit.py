@@ -34,6 +34,7 @@ from dsgd.cli.parts import (
 )
 from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.errors import InvalidParameterError
+from dsgd.printing import printable
 from dsgd.validation import check_choice
 
 __all__ = ["EXAMPLES", "encoding", "fit", "make_estimator"]
@@ -353,6 +354,7 @@ def _report(estimator: Any, path: Path) -> dict[str, Any]:
 
 def _show(estimator: Any, report: Mapping[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -362,7 +364,7 @@ def _show(estimator: Any, report: Mapping[str, Any]) -> None:
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         if name == "classes" and len(value) > 10:
             text = f"{len(value)}: {value[0]} ... {value[-1]}"
-        table.add_row(name, text)
+        table.add_row(name, escape(printable(text)))
     console = Console(highlight=False)
     console.print(table)
     console.print(f"\n{estimator.ledger_.summary()}\n", markup=False, soft_wrap=True)

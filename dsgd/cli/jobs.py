@@ -15,6 +15,7 @@ from dsgd.cli.cluster import connected
 from dsgd.cli.tables import as_text, print_table
 from dsgd.cli.training_options import examples
 from dsgd.errors import ClusterError
+from dsgd.printing import printable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -65,7 +66,7 @@ def show(job_id: _Id, scheduler: _Scheduler, as_json: _Json = False) -> None:
         return
     for name, value in asdict(job).items():
         is_time = name in ("submitted", "started", "kept_until")
-        typer.echo(f"{name.replace('_', ' '):<16} {_clock(value) if is_time else _value(value)}")
+        typer.echo(f"{name.replace('_', ' '):<16} {_clock(value) if is_time else printable(_value(value))}")
 
 
 @app.command("cancel", epilog=_CANCEL_EXAMPLES)
@@ -78,7 +79,7 @@ def cancel(job_id: _Id, scheduler: _Scheduler) -> None:
         job = find_job(job_id, client)
         if not cancel_job(job.id, client):
             raise ClusterError(f"job {job.id} of {job.owner} has ended: it is {find_job(job.id, client).state}.")
-    typer.echo(f"stopped {job.title} {job.id} of {job.owner}")
+    typer.echo(printable(f"stopped {job.title} {job.id} of {job.owner}"))
 
 
 @app.command("forget", epilog=_FORGET_EXAMPLES)

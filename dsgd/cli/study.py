@@ -143,9 +143,9 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else 170)
     for table in tables:
         console.print(table.renderable())
-    console.print(page.answer)
+    console.print(page.answer, markup=False)
     for doubt in page.doubts:
-        console.print(f"Note: {doubt}")
+        console.print(f"Note: {doubt}", markup=False)
     typer.echo(f"\nreport: {path}")
 
 
@@ -176,7 +176,7 @@ def follow(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    parts = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*parts, console=console, transient=True, disable=quiet or not console.is_terminal)
     rows: list[dict[str, Any]] = []
     n_resumed, seen = 0, ""

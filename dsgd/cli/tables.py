@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from dsgd.printing import printable
+
 __all__ = ["as_text", "print_table"]
 
 
@@ -25,16 +27,18 @@ def as_text(value: Any) -> str:
 
 def print_table(columns: tuple[str, ...], rows: list[list[str]], numbers: range) -> None:
     """Print a table: drawn on a terminal, else one line of tab-separated fields per row."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [list(columns), *rows]:
             typer.echo("\t".join(row))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console().print(table)

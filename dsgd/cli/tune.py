@@ -158,6 +158,7 @@ def _shown(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
 
 def _show(result: TuningResult, report: Path | None) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
@@ -168,7 +169,7 @@ def _show(result: TuningResult, report: Path | None) -> None:
     for row in rows[:_SHOWN]:
         cells = [_seconds(row[name]) for name in ("predicted_epoch_s", "measured_epoch_s", "measured_s")]
         score = "-" if row["best_score"] is None else f"{row['best_score']:.4f}"
-        table.add_row(row["candidate"], str(row["rung"]), *cells, score)
+        table.add_row(escape(row["candidate"]), str(row["rung"]), *cells, score)
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"and {len(rows) - _SHOWN} more")

@@ -9,7 +9,10 @@ from typing import Final, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table as RichTable
+
+from dsgd.printing import printable
 
 __all__ = ["Table", "byte_text", "figure_text", "seconds_text", "sort_value", "span_of"]
 
@@ -65,14 +68,20 @@ class Table:
 
     def renderable(self) -> RenderableType:
         """Return the table for a rich console."""
-        table = RichTable(title=self.title, title_justify="left", caption=self.note or None, box=SIMPLE_HEAD)
+        title, note = _plain(self.title), _plain(self.note) or None
+        table = RichTable(title=title, title_justify="left", caption=note, box=SIMPLE_HEAD)
         table.caption_justify = "left"
         for number, column in enumerate(self.columns):
             text = number < self.n_text
-            table.add_column(column, justify="left" if text else "right", overflow="fold")
+            table.add_column(_plain(column), justify="left" if text else "right", overflow="fold")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(_plain, row))
         return table
+
+
+def _plain(text: str) -> str:
+    """Return a text that rich prints as it is: names in it may look like markup."""
+    return "\n".join(escape(printable(line)) for line in text.split("\n"))
 
 
 def sort_value(text: str) -> float | None:

@@ -247,7 +247,13 @@ def _read_random_state(content: Any, of: Reader) -> Any:
     given = of.value(content)
     key, position = given["state"]["key"], given["state"]["pos"]
     n = 624  # numbers of a Mersenne Twister, from which compiled code takes the one at `pos` unseen
-    if not (isinstance(key, np.ndarray) and key.shape == (n,) and key.dtype.kind == "u" and 0 <= int(position) <= n):
+    if not (
+        isinstance(key, np.ndarray)
+        and isinstance(position, int)
+        and key.shape == (n,)
+        and key.dtype.kind == "u"
+        and 0 <= position <= n
+    ):
         raise DamagedError(f"it holds a random state that is none (pos={position!r})")
     of.copies(8 * n)
     state = np.random.RandomState()

@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,47 @@ def test_indices_of_sparse_rows_are_checked(tmp_path: Path) -> None:
     model.save(tmp_path / "model.dsgd")
     with pytest.raises(ModelFileError, match="makes no model"):
         dsgd.load(tmp_path / "model.dsgd")
+
+
+@pytest.mark.parametrize("position", [-1, 625, 10**8, 2**40, 0.5, None])
+def test_random_states_are_checked(position: Any, tmp_path: Path) -> None:
+    """Compiled code reads a random state where its position says, which a file may not put elsewhere."""
+    path = tmp_path / "model.dsgd"
+    SGDRegressor(random_state=np.random.RandomState(0)).save(path)
+    header, arrays = FILES.unpack(path.read_bytes())
+    state = dict(header["model"]["estimator"][1]["random_state"]["random state"]["dict"])
+    assert dict(state["state"]["dict"])["pos"] == 624
+    next(pair for pair in state["state"]["dict"] if pair[0] == "pos")[1] = position
+    path.write_bytes(FILES.pack(header, arrays))
+    with pytest.raises(ModelFileError, match=r"random state that is none|makes no model"):
+        dsgd.load(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"masked": [{"array": "0"}, {"array": "0"}, 0]},
+        {"sparse": ["csr_matrix", [1, 2], ["0", "0", "0"]]},
+        {"scalar": ["V", 10**12]},
+        {"scalar": ["S", 10**12]},
+        {"objects": [[10**12], []]},
+        {"texts": [[2**40], ["a"]]},
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_values_take_no_more_memory_than_the_file_has(value: Any, tmp_path: Path) -> None:
+    """One array that is named again and again, and sizes that are claimed, are refused before memory is taken."""
+    arrays = {"0": np.zeros(1 << 20, dtype=bool)}
+    model = {"estimator": ["SGDRegressor", {"loss": [value] * 3000}, {}]}
+    path = tmp_path / "model.dsgd"
+    path.write_bytes(FILES.pack({"model": model}, arrays))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError):
+            dsgd.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 class Touches:
