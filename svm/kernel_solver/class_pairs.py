@@ -1,4 +1,4 @@
-"""Many small pairs of classes: shared kernel values, and one compiled call per pair.
+"""Many small pairs of classes: shared kernel values, and one compiled call for a pair, or for many tiny ones.
 
 The rows of all classes are made ready together, those of a class one after another, so that the columns of a pair are
 two stretches of them. With many classes, values within a class serve all of its pairs. Values between two classes serve
@@ -28,7 +28,7 @@ from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.kernels.values import block_values
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ClassPairs"]
 
@@ -167,8 +167,8 @@ class ClassPairs:
             return go_on(dual, max_iter)
         most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
         limit = most if max_iter < 0 else min(max_iter, most)
-        alpha, u = dual.alpha.astype(np.float64), np.empty(n)
-        parts = tuple(part.ravel() for part in (dual.y, dual.p, dual.upper, alpha, dual.group))
+        parts, u = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha]), np.empty(n)
+        alpha = parts[3:]
         told, records = self._run(np.array([pair]), parts, u, dual.n_groups, float(tol), limit, pool)
         if told[0, 0] == BROKEN:
             return go_on(dual, max_iter)
@@ -209,12 +209,11 @@ class ClassPairs:
         rows = np.arange(lengths.sum()) + np.repeat(self._ends[pairs].ravel() - np.cumsum(lengths) + lengths, lengths)
         samples, n = self._order[rows], len(rows)
         y = np.repeat(np.tile([sign, -sign], len(pairs)), lengths)
-        alpha = np.zeros(n)
-        parts = (y, np.full(n, -1.0), upper[samples], alpha, np.zeros(n, dtype=np.int64))
+        parts = np.stack([y, np.full(n, -1.0), upper[samples], np.zeros(n)])
         told, records = self._run(pairs, parts, np.empty(n), 1, tol, _STEPS if max_iter < 0 else max_iter, pool)
-        used = np.flatnonzero(alpha)
+        used = np.flatnonzero(parts[3])
         ends = np.searchsorted(used, np.concatenate([[0], np.cumsum(sizes)])).tolist()
-        of, beta = samples[used], (y * alpha)[used]
+        of, beta = samples[used], (y * parts[3])[used]
         seconds = (time.perf_counter() - begin) / len(pairs)
         found: list[tuple[IntVector, FloatVector, Solution] | None] = []
         for k, solution in enumerate(_solutions(told, records, sizes, seconds)):
@@ -233,7 +232,7 @@ class ClassPairs:
     def _run(
         self,
         pairs: IntVector,
-        parts: tuple[AnyArray, ...],
+        parts: FloatMatrix,
         u: FloatVector,
         n_groups: int,
         tol: float,

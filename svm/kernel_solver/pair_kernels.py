@@ -208,82 +208,9 @@ def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ign
     return extremes(u, c, y, upper, alpha, group, least, most)
 
 
-@part()
-def _solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
-    """Solve the dual of a pair of classes, as `solve_pairs` does of several."""
-    y, p, upper, alpha, group = dual
-    n, n_groups = len(u), len(told) - 7
-    flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
-    c, least, most = np.empty((1, n)), np.empty(n_groups), np.empty(n_groups)
-    slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
-    # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
-    members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
-    fixed = 0.0
-    for k in range(n):
-        c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
-        fixed += y[0, k] * alpha[0, k]
-        if alpha[0, k] > 0.0:
-            slot_of[k], members[held] = held, k
-            held += 1
-    computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
-    gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
-    # A little below `tol`: u that is added up anew for the proof differs by rounding.
-    status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
-    told[3] = gap
-    while True:
-        if not np.isfinite(largest + _total(u)):
-            status = BROKEN
-            break
-        if at + 2 > len(records):
-            break
-        if gap < target or is_stuck:
-            gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
-            records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
-            at += 1
-            if gap < tol:
-                status = PROVEN
-                break
-            n_failed, target = n_failed + 1, 0.5 * target
-        if steps >= limit or n_failed >= _MOST_PROOFS:
-            break
-        # Rounding of u may be as large as this, so no further step shows.
-        if not has_grown and gap < _EPS * largest * _total(alpha[0]):
-            break
-        records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
-        at += 1
-        if fewest < n:
-            fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
-            fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
-        else:
-            fresh = 0
-            for k in range(n):
-                if slot_of[k] < 0:
-                    slot_of[k], picked[fresh] = held + fresh, k
-                    fresh += 1
-        has_grown = fresh > 0
-        if has_grown:
-            computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
-            for k in range(fresh):
-                members[held + k] = picked[k]
-            held += fresh
-        aim = target if held == n else max(target, _BY_ROUND * gap)
-        made, gap, size = advance(
-            slot_of, flat, room, u, c, y, upper, alpha, group, least, most, aim, min(limit - steps, limit)
-        )
-        largest, is_stuck = max(largest, size), made == 0 and not has_grown
-        if not size >= 0.0:  # NaN
-            largest = size
-        steps += made
-    told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
-    if status == PROVEN:
-        conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
-        if not np.isfinite(told[5]):
-            told[0] = BROKEN
-
-
 @kernel
-def solve_pairs(kernel_of, rows, order, own, own_at, starts, dual, tol, limits, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
-    """Solve the duals of pairs of classes; `alpha` and `u` change, ``told`` and ``records`` are set.
+def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, fewests, memory, sums, results, events):  # type: ignore[no-untyped-def]
+    """Solve the duals of pairs of classes; the variables change, ``results`` and ``events`` are set.
 
     Parameters
     ----------
@@ -293,53 +220,106 @@ def solve_pairs(kernel_of, rows, order, own, own_at, starts, dual, tol, limits, 
         Prepared rows, those of a class one after another; or the given matrix.
     order : int64 array
         With a given matrix, its row and column for each row in the order of classes.
-    own, own_at : float64 array, and int64 array, shape (n_pairs, 2)
+    own, owns : float64 array, and int64 array, shape (n_pairs, 2)
         Values within classes, and where those of either class begin; below zero where they are not held.
-    starts : int64 array, shape (n_pairs, 4)
+    places : int64 array, shape (n_pairs, 4)
         Where the rows of either class begin and end; the samples of a pair are those of the first, then the second.
-    dual : tuple of arrays, each of shape (n,)
-        Signs, linear term, upper bounds, variables, groups, those of one pair after those of another.
+    duals : array, shape (4, n)
+        Signs, linear terms, upper bounds and variables, those of one pair after those of another.
     tol : float
         The gap to reach.
-    limits, fewest : int64 arrays, shape (n_pairs,)
+    limits, fewests : int64 arrays, shape (n_pairs,)
         Steps at most; members that a round adds at least. With as many as there are samples all are members at once.
     memory : array, shape (2 m² + m width,)
         Scratch, for m samples in the largest pair.
-    u : array, shape (n,)
+    sums : array, shape (n,)
         Takes K(yα).
-    told : array, shape (n_pairs, len(TOLD) + n_groups)
+    results : array, shape (n_pairs, len(TOLD) + n_groups)
         Takes what is to be told.
-    records : array, shape (n_pairs * n_records, 4)
+    events : array, shape (n_pairs * n_records, 4)
         Takes of each event whether it is a proof, the steps, the gap and the values computed; the events of a pair come
         after those of the one before, and are `n_records` at most.
     """
-    y, p, upper, alpha, group = dual
-    begin, at, most = 0, 0, len(records) // len(starts)
-    for k in range(len(starts)):
-        n = starts[k, 1] - starts[k, 0] + starts[k, 3] - starts[k, 2]
-        end = begin + n
-        of_pair = (
-            y[begin:end].reshape(1, n),
-            p[begin:end].reshape(1, n),
-            upper[begin:end].reshape(1, n),
-            alpha[begin:end].reshape(1, n),
-            group[begin:end].reshape(1, n),
-        )
-        events = records[at : at + most]
-        _solve_pair(
-            kernel_of,
-            rows,
-            order,
-            own,
-            own_at[k],
-            starts[k],
-            of_pair,
-            tol,
-            limits[k],
-            fewest[k],
-            memory,
-            u[begin:end],
-            told[k],
-            events,
-        )
-        begin, at = end, at + np.int64(told[k, 2])
+    begin, first, n_events = 0, 0, len(events) // len(places)
+    # No call for each: Numba would optimise what it calls, and then both together once more.
+    for number in range(len(places)):
+        own_at, starts, told = owns[number], places[number], results[number]
+        limit, fewest = limits[number], fewests[number]
+        n, n_groups = starts[1] - starts[0] + starts[3] - starts[2], len(told) - 7
+        u, records = sums[begin : begin + n], events[first : first + n_events]
+        # Copied by a loop: to give a slice another shape takes Numba longer.
+        y, p, upper, alpha = np.empty((1, n)), np.empty((1, n)), np.empty((1, n)), np.empty((1, n))
+        group = np.empty((1, n), np.int64)
+        for k in range(n):
+            y[0, k], p[0, k] = duals[0, begin + k], duals[1, begin + k]
+            upper[0, k], alpha[0, k] = duals[2, begin + k], duals[3, begin + k]
+            group[0, k] = 1 if n_groups > 1 and y[0, k] < 0.0 else 0
+        flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
+        c, least, most = np.empty((1, n)), np.empty(n_groups), np.empty(n_groups)
+        slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
+        # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
+        members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
+        fixed = 0.0
+        for k in range(n):
+            c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
+            fixed += y[0, k] * alpha[0, k]
+            if alpha[0, k] > 0.0:
+                slot_of[k], members[held] = held, k
+                held += 1
+        computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
+        gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+        # A little below `tol`: u that is added up anew for the proof differs by rounding.
+        status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
+        told[3] = gap
+        while True:
+            if not np.isfinite(largest + _total(u)):
+                status = BROKEN
+                break
+            if at + 2 > len(records):
+                break
+            if gap < target or is_stuck:
+                gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+                records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
+                at += 1
+                if gap < tol:
+                    status = PROVEN
+                    break
+                n_failed, target = n_failed + 1, 0.5 * target
+            if steps >= limit or n_failed >= _MOST_PROOFS:
+                break
+            # Rounding of u may be as large as this, so no further step shows.
+            if not has_grown and gap < _EPS * largest * _total(alpha[0]):
+                break
+            records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
+            at += 1
+            if fewest < n:
+                fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
+                fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+            else:
+                fresh = 0
+                for k in range(n):
+                    if slot_of[k] < 0:
+                        slot_of[k], picked[fresh] = held + fresh, k
+                        fresh += 1
+            has_grown = fresh > 0
+            if has_grown:
+                computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
+                for k in range(fresh):
+                    members[held + k] = picked[k]
+                held += fresh
+            aim = target if held == n else max(target, _BY_ROUND * gap)
+            made, gap, size = advance(
+                slot_of, flat, room, u, c, y, upper, alpha, group, least, most, aim, min(limit - steps, limit)
+            )
+            largest, is_stuck = max(largest, size), made == 0 and not has_grown
+            if not size >= 0.0:  # NaN
+                largest = size
+            steps += made
+        told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
+        if status == PROVEN:
+            conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
+            if not np.isfinite(told[5]):
+                told[0] = BROKEN
+        for k in range(n):
+            duals[3, begin + k] = alpha[0, k]
+        begin, first = begin + n, first + at

@@ -232,8 +232,7 @@ def settled(dual: Dual, alpha: FloatMatrix, peers: Peers) -> FloatMatrix:
     to some variable. Free for that reason alone, it would decide the threshold of its group, which may be anywhere
     between two ends. What sums have been rounded by shows in the drift of yα, and is a share of what is summed.
     """
-    group, n_groups = dual.group, dual.n_groups
-    of = [group == g if n_groups > 1 else np.ones(group.shape, dtype=np.bool_) for g in range(n_groups)]
+    of: list[Any] = [dual.group == g for g in range(dual.n_groups)] if dual.n_groups > 1 else [...]
     sums = np.array([*(alpha[mine].sum() for mine in of), (dual.y * (alpha - dual.alpha)).sum()])
     peers.add_up(sums)
     away = np.minimum(alpha, dual.upper - alpha)
@@ -241,7 +240,8 @@ def settled(dual: Dual, alpha: FloatMatrix, peers: Peers) -> FloatMatrix:
     peers.lowest(nearest)
     for mine, farthest, total in zip(of, -nearest, sums, strict=False):
         if 0.0 < farthest <= SUM_ROUNDING * total + abs(sums[-1]):
-            alpha = np.where(mine, np.where(alpha < dual.upper - alpha, 0.0, dual.upper), alpha)
+            ends, alpha = np.where(alpha < dual.upper - alpha, 0.0, dual.upper), alpha.copy()
+            alpha[mine] = ends[mine]
     return alpha
 
 

@@ -268,9 +268,12 @@ def _check_predictions(say: Any, problem: Problem, verdict: Verdict, parts: list
         own = peer.thresholds_at()[2]
         ours, theirs = part.u - part.threshold, peer.u - own
         verdict.n_corrected += int(abs(peer.threshold - own) > part.noise + peer.noise + 1e-6 * peer.slope)
-        open_weights = np.sqrt(2.0 * max(part.duality_gap, 0.0)) + np.sqrt(2.0 * max(peer.duality_gap, 0.0))
-        room = open_weights * np.sqrt(np.maximum(np.diag(part.values.K), 0.0)) + part.noise + peer.noise
+        gaps = [max(each.duality_gap, 0.0) for each in (part, peer)]
         if problem.estimator == "NuSVR":  # and what its hidden variables leave open
+            gaps = [gap + problem.parameters["tol"] * float(part.upper.sum()) for gap in gaps]
+        open_weights = np.sqrt(2.0 * np.array(gaps)).sum()
+        room = open_weights * np.sqrt(np.maximum(np.diag(part.values.K), 0.0)) + part.noise + peer.noise
+        if problem.estimator == "NuSVR":
             room = room + 2.0 * problem.parameters["tol"]
         edge = room.max() + part.gap + peer.gap
         shift = abs(part.threshold - own)
