@@ -12,7 +12,7 @@ from dsgd.local.sampling import Importance
 from dsgd.local.variance import SAGA, SVRG, AbstractReduction
 from dsgd.named import Kind, part_of
 
-__all__ = ["OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling", "resolve_optimizer"]
+__all__ = ["OPTIMIZER_KIND", "OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling", "resolve_optimizer"]
 
 #: What each name makes.
 OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReduction]]] = MappingProxyType(
@@ -26,7 +26,8 @@ OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReducti
         "svrg": SVRG,
     }
 )
-_OPTIMIZERS: Final = Kind(
+#: Local optimisers, as texts name them.
+OPTIMIZER_KIND: Final = Kind(
     "local optimiser", AbstractRule | AbstractReduction, "dsgd.local", OPTIMIZER_NAMES, "dsgd.optimizers"
 )
 _SAMPLINGS: Final = Kind("sampling", Importance, "dsgd.local", {"importance": Importance}, "dsgd.samplings")
@@ -53,7 +54,7 @@ def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
     """
     if text == "none":
         return None
-    found: AbstractRule | AbstractReduction | None = part_of(_OPTIMIZERS, text, f"optimizer {text!r}")
+    found: AbstractRule | AbstractReduction | None = part_of(OPTIMIZER_KIND, text, f"optimizer {text!r}")
     if found is None:
         raise InvalidParameterError(
             f"No local optimiser {text!r}; give none or one of {', '.join(OPTIMIZER_NAMES)}, with or without "

@@ -31,7 +31,7 @@ __all__ = ["SavingMixin", "is_model_file", "load", "packed"]
 _FILES: Final = Container("a model", b"DSGDMODL", 1)
 
 #: Parameters that say where a fit runs, reads and writes, which is no part of a model.
-_OF_PLACES: Final = ("client", "checkpoint", "resume_from")
+_OF_PLACES: Final = ("client", "workers", "checkpoint", "resume_from")
 
 
 class SavingMixin:
@@ -48,8 +48,8 @@ class SavingMixin:
 
         The file has the parameters and all fitted attributes. Predictions of the loaded model are the same, bit for
         bit, and ``partial_fit`` continues as it would have. Left out are the cluster and the folders of checkpoints
-        (``client``, ``checkpoint``, ``resume_from``), callbacks, metadata requests, the ledger, and reports that are
-        not plain data.
+        (``client``, ``workers``, ``checkpoint``, ``resume_from``), callbacks, metadata requests, the ledger, and
+        reports that are not plain data.
 
         Parameters
         ----------

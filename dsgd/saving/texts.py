@@ -55,14 +55,17 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _is_own(parameter: str, text: str) -> bool:
     """Return whether a text names a part of this package, or none at all."""
-    if parameter != "sync":
+    if parameter not in ("sync", "optimizer"):
         return ":" not in text
-    from dsgd.named import installed, part_of
-    from dsgd.sync.resolve import STRATEGY_KIND  # seldom needed: an SVM would load all strategies for it
+    from dsgd.named import installed, part_of  # seldom needed: an SVM would load all strategies for it
 
+    if parameter == "sync":
+        from dsgd.sync.resolve import STRATEGY_KIND as KIND
+    else:
+        from dsgd.local.parse import OPTIMIZER_KIND as KIND
     if ":" not in text:
-        return text in STRATEGY_KIND.names or text not in installed(STRATEGY_KIND.group)
+        return text in KIND.names or text not in installed(KIND.group)
     try:
-        return part_of(replace(STRATEGY_KIND, loads=False), text, text) is not None
+        return part_of(replace(KIND, loads=False), text, text) is not None
     except InvalidParameterError:
         return False

@@ -77,7 +77,7 @@ def test_no_parameter_of_a_file_names_code(name: str, tmp_path: Path) -> None:
     kind: Any = getattr(import_module(ESTIMATORS[name]), name)
     model = kind(SGDClassifier() if name == "SGDSearchCV" else SVC(), {}) if name.endswith("CV") else kind()
     for parameter in kind._get_param_names():
-        if parameter not in ("client", "checkpoint", "resume_from"):
+        if parameter not in ("client", "workers", "checkpoint", "resume_from"):
             for text in ("trap_of_files:run:command=x", "trap"):
                 used(forged(tmp_path / "model", model, lambda content, p=parameter, t=text: content[1].update({p: t})))
 

@@ -262,6 +262,7 @@ def test_a_network_says_how_it_is_saved(tmp_path: Path) -> None:
 def test_texts_of_known_parts_stay(text: str, tmp_path: Path) -> None:
     """A text that stands for parts of the package alone is saved as it is, in a grid as well."""
     assert through(SGDClassifier(sync=text), tmp_path).sync == text
+    assert through(SGDClassifier(optimizer="momentum:0.5"), tmp_path).optimizer == "momentum:0.5"
     grid = {"sync": [text, None, 64]}
     assert through(SGDSearchCV(SGDClassifier(), grid), tmp_path).param_grid == grid
 
