@@ -399,7 +399,7 @@ def test_pickle_sparsify_and_verbose(two_classes, capsys):
         ({"multi_class": "crammer_singer", "penalize_intercept": False}, IncompatiblePartsError, "penalises"),
         ({"penalize_intercept": "no"}, InvalidParameterError, "penalize_intercept"),
         ({"class_weight": "even"}, InvalidParameterError, "balanced"),
-        ({"class_weight": {7: 1.0}}, InvalidParameterError, "not in y"),
+        ({"class_weight": {7: 1.0}}, InvalidParameterError, "no labels of y"),
     ],
 )
 def test_wrong_parameters_are_named(two_classes, options, error, text):
