@@ -11,6 +11,7 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block
+from dsgd.inputs.frames import refuse_queries
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
@@ -223,6 +224,7 @@ def known_columns(estimator: Any, X: Any) -> Any:
 
 def _without_index(X: Any) -> Any:
     """Return X; a table of Arrow without the index that pandas saved with it."""
+    refuse_queries(X)  # of which Polars warns where its schema is asked for
     schema = getattr(X, "schema", None)
     hidden = saved_index(schema) if hasattr(schema, "metadata") and hasattr(X, "drop_columns") else ()
     return X.drop_columns(list(hidden)) if hidden else X
