@@ -94,7 +94,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> AnyArray:
         array = np.empty(shape, dtype, order="F" if by_column else "C")
         if array.nbytes:
             # A copy of which it is the only one: compiled code wants arrays that are aligned and can be written.
-            view = memoryview(array.reshape(-1, order="A").view(np.uint8))
+            view = array.reshape(-1, order="A").view(np.uint8).data
             done = head.readinto(view)
             while done < n_left:
                 piece = stream.read(min(_PIECE_BYTES, n_left - done))

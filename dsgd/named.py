@@ -133,7 +133,8 @@ def _made(kind: Kind, found: Any, values: dict[str, Any], where: str) -> Any:
     try:
         if not isinstance(found, kind.base):
             return found(**values)
-        return replace(found, **values) if values else found
+        made: Any = found  # a part, and so a data class
+        return replace(made, **values) if values else made
     except TypeError as error:
         how = "with these parameters alone" if values else "without parameters"
         raise InvalidParameterError(f"{where} cannot be made {how}: {error}. {_choices(found)}") from error

@@ -23,7 +23,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import joblib
 import numpy as np
@@ -72,12 +72,12 @@ class _Search:
                 step = prefix.removesuffix("__")
                 if last or (prefix and step == prefix) or not _is_cost(value):
                     continue
-                owner: Any = candidate.get(step, self._steps.get(step))
+                owner = candidate.get(step, self._steps.get(step))
                 is_set_above = any(other and step.startswith(f"{other}__") for other in candidate)
                 is_other = type(owner) is not plain
                 if is_other or is_set_above:
                     continue
-                own = owner.get_params(deep=False)
+                own = cast(Any, owner).get_params(deep=False)  # mypy takes what is of a type for an object
                 others = {key: candidate.get(prefix + key, own[key]) for key in own if key not in _ALONE}
                 if all(each is parameters[key] or _is_same(each, parameters[key]) for key, each in others.items()):
                     found.setdefault(step, set()).add(float(value))

@@ -111,8 +111,8 @@ def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -
     for model in models:
         objective, factor = model.optimizer.objective, factors[model.split]
         if factor != 1.0:
-            weights = objective.class_weights() * factor
-            scaled = replace(objective, positive_weights=tuple(weights[0]), negative_weights=tuple(weights[1]))
+            positive, negative = (objective.class_weights() * factor).tolist()
+            scaled = replace(objective, positive_weights=tuple(positive), negative_weights=tuple(negative))
             model.optimizer = replace(model.optimizer, objective=scaled)
 
 

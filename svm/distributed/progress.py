@@ -179,7 +179,7 @@ class Progress:
             place = None if is_empty(saving.target.path) else os.fspath(saving.target.path)
         target = saving.target
         if target is not None and not self._rank.formed:
-            check_place(target, goes_on=bool(place) and same_place(place, target.path))
+            check_place(target, goes_on=place is not None and same_place(place, target.path))
         if place is None:
             return None
         state = read_newest(place, saving.configuration)

@@ -15,6 +15,8 @@ Cost: a pass over the targets of a rank. Of a fit that seems to diverge two more
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dsgd.kernels.losses import PERCEPTRON
@@ -37,7 +39,8 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
         The model that it returns.
     """
     job, shard, history = run.job, run.data.shard, run.at.history
-    optimizer, state = job.optimizer, run.at.optimizer
+    optimizer: Any = job.optimizer
+    state: Any = run.at.optimizer
     if run.rank.number or not history or not isinstance(shard, Shard):
         return None
     if not isinstance(optimizer, SGD) or not isinstance(state, SGDState):

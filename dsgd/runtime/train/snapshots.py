@@ -171,7 +171,7 @@ class SnapshotSchedule:
             if is_asked:
                 self._resume_from = None if is_empty(place) else os.fspath(place)
             if not self._rank.formed:
-                goes_on = bool(self._resume_from) and same_place(self._resume_from, place)
+                goes_on = self._resume_from is not None and same_place(self._resume_from, place)
                 check_place(self._target, goes_on=goes_on)
         if not is_asked:
             return self._resume_from is not None
