@@ -28,7 +28,7 @@ pl = pytest.importorskip("polars")
 
 from pyarrow import csv, feather, parquet  # noqa: E402 - only where there is pyarrow
 
-N_TABLES = int(os.environ.get("DSGD_EQUAL_TABLES", "200"))
+N_TABLES = int(os.environ.get("DSGD_EQUAL_TABLES", "500"))
 N_SHARES = max(4, N_TABLES // 50)
 N_CUTS = 3
 WORDS = ["red", "Grün", "a,b", 'say "x"', "two\nlines", "08:30", "x=1", " padded ", "1 2", "7a", "no one", "\U0001f600"]
