@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -73,7 +73,7 @@ class Packer:
     out_of_core: bool = False
     held_out: AnyArray | None = None
     storage: str | None = None
-    weight_scale: float = 1.0
+    weight_scale: float = field(default=1.0, metadata={"of_rows": True})
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""

@@ -274,6 +274,7 @@ def test_a_column_without_numbers_is_named_on_a_cluster(client: Client) -> None:
             make(client=client).fit(partitions(t)[["a", "odd"]], partitions(t).y)
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("name", ["maybe", "count"])
 def test_targets_that_may_be_missing(name: str, client: Client) -> None:
     """Targets of a type that may be missing are targets; where one is missing it is said."""

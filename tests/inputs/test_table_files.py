@@ -204,6 +204,7 @@ def test_the_saved_index_is_no_column(tmp_path: Path) -> None:
     assert values_of(tmp_path / "x.parquet", "id") == list("klmnopqrst")
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_what_a_later_file_lacks_or_holds_otherwise_is_named(tmp_path: Path) -> None:
     """With the file and the column, in any order, in Parquet and in CSV; a column that is dropped may be anything."""
     rows = frame().assign(y=[0, 1] * 5)
@@ -247,6 +248,7 @@ def test_numbers_are_numbers_however_each_file_stores_them(tmp_path: Path, base:
         clone(base).fit([tmp_path / "null.parquet", tmp_path / "0.parquet"], "y")
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_rows_without_a_target_are_left_out_on_request(tmp_path: Path) -> None:
     """From what the encoder learns, from training and from scores, in Parquet and CSV; otherwise they are an error."""
     rows = frame().assign(y=[0, 1, None, 1, 0, 1, 0, None, 0, 1])

@@ -87,6 +87,7 @@ def test_rows_of_this_process_may_lie_in_a_file(data: Any) -> None:
     assert np.array_equal(models[0].coef_, models[1].coef_)
 
 
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_a_memory_map_is_walked_where_it_lies(tmp_path: Path) -> None:
     """Rows of a numpy.memmap that may be written to (mode "c" is enough) are not copied when they keep their order."""
     from dsgd.local import make_shard

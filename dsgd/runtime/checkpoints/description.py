@@ -16,11 +16,14 @@ __all__ = ["describe"]
 def describe(value: Any) -> Any:
     """Return a value as JSON can hold it, so that equal values give equal descriptions.
 
-    Arrays are described by dtype, shape and digest; records by their fields; functions by their names and a digest of
+    Arrays are described by dtype, shape and digest; records by their fields, but for those whose metadata say that they
+    follow from the rows (``of_rows``), which are compared by themselves; functions by their names and a digest of
     their code, since a name stays when a function is edited, and lambdas share theirs.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        described = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        described = {
+            each.name: describe(getattr(value, each.name)) for each in fields(value) if not each.metadata.get("of_rows")
+        }
         return {"is": type(value).__name__, **described}
     if isinstance(value, np.ndarray):
         content = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()

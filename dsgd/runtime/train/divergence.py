@@ -7,8 +7,9 @@ Method: the mean loss of the last epoch, which is known, is compared with that o
 zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the first and
 of the last model on its own rows.
 
-A classifier may be right although its scores are far too large: the objective is then above the one of zeros, and
-training has not converged, but only one that is right no more often than by the largest class is of no use.
+A classifier may be right although its scores are far too large, and where the features say nothing of the classes its
+objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither has
+converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not fall.
 
 Cost: a pass over the targets of a rank. Of a fit that seems to diverge two more over its rows, and no message.
 """
@@ -26,6 +27,10 @@ from dsgd.runtime.train.run import Run
 from dsgd.types import FloatVector
 
 __all__ = ["divergence_of"]
+
+# A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
+_TWICE = 2.0
+_N_EPOCHS = 5
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
@@ -56,7 +61,12 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     end = found.mean_loss + _penalty(optimizer.objective, params)
     if end <= begin:
         return None
-    is_useless = job.scoring != "accuracy" or found.accuracy <= _share_of_largest(shard)
+    is_useless = job.scoring != "accuracy" or (
+        len(history) >= _N_EPOCHS
+        and end > _TWICE * begin
+        and _TWICE * last > history[0].train_loss
+        and found.accuracy <= _share_of_largest(shard)
+    )
     return Divergence(begin, end, is_useless)
 
 

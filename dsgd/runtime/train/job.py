@@ -208,7 +208,8 @@ class Divergence:
     begin, end : float
         The objective before the first step, and after the last one.
     is_useless : bool
-        Whether the model predicts no better than without it: of a classifier, than the largest class does.
+        Whether the model is worse than none: of a classifier, whether it is right no more often than the largest class,
+        and its loss does not fall.
     """
 
     begin: float
