@@ -29,7 +29,7 @@ from dsgd.types import FloatVector
 __all__ = ["divergence_of"]
 
 # A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
-_TWICE = 2.0
+_CLEARLY = 1.1
 _N_EPOCHS = 5
 
 
@@ -63,8 +63,8 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
         return None
     is_useless = job.scoring != "accuracy" or (
         len(history) >= _N_EPOCHS
-        and end > _TWICE * begin
-        and _TWICE * last > history[0].train_loss
+        and end > _CLEARLY * begin
+        and last > 0.5 * history[0].train_loss
         and found.accuracy <= _share_of_largest(shard)
     )
     return Divergence(begin, end, is_useless)
