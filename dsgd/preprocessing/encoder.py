@@ -360,7 +360,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        array of object, shape (n_features_out_,)
+        array of object, shape (n_features,)
         """
         check_is_fitted(self)
         columns = np.empty(self.n_features_out_, dtype=object)
