@@ -157,6 +157,14 @@ def move_clock(by_s: float) -> None:
             module.time = moved  # type: ignore[attr-defined]
 
 
+def restart_timers(dask_worker: Any) -> None:
+    """Start the timers of a worker anew, which rest as long as its wall clock was set back."""
+    for timer in dask_worker.periodic_callbacks.values():
+        if timer.is_running():
+            timer.stop()
+            timer.start()
+
+
 def in_order(rank: Rank, data: Sequence[Any]) -> list[int]:
     """Return the blocks of all ranks, rank by rank, by the first value of each."""
     mine = np.full(16, -1.0)

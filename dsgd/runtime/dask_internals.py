@@ -53,6 +53,7 @@ __all__ = [
     "open_client",
     "open_client_beside",
     "pause_worker",
+    "ping_worker",
     "plugins_of",
     "published",
     "remove_worker",
@@ -300,6 +301,20 @@ async def add_worker_plugin(scheduler: Scheduler, worker: str, plugin: bytes, na
         The worker cannot be reached.
     """
     await getattr(scheduler.rpc(worker), "plugin-add")(plugin=plugin, name=name)
+
+
+async def ping_worker(scheduler: Scheduler, worker: str) -> None:
+    """Return when the event loop of a worker has answered.
+
+    Uses the RPC ``echo`` of all servers through ``Scheduler.rpc``. Without it nobody notices that a worker which holds
+    rows or results is stopped, until Dask removes it.
+
+    Raises
+    ------
+    OSError
+        The worker cannot be reached.
+    """
+    await scheduler.rpc(worker).echo(data=b"")
 
 
 def offers(worker: WorkerState, names: Sequence[str] | None, resources: Mapping[str, float]) -> bool:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import cloudpickle
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
@@ -121,6 +122,17 @@ def test_one_worker_gets_a_plugin(cluster: LocalCluster, number: str) -> None:
     wait_until(lambda: not heard)
     assert heard == [(one.address, f"has python {local_versions()['python']}")]
     assert "dsgd-test" not in {*one.plugins, *two.plugins, *scheduler.worker_plugins}
+
+
+def test_workers_answer_pings(cluster: LocalCluster) -> None:
+    """A worker answers, and one that is not there is an error of the system."""
+    scheduler, one = cluster.scheduler, next(iter(cluster.workers.values()))
+    _on_loop(cluster, lambda: internals.ping_worker(scheduler, one.address))
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(OSError, match=r"127\.0\.0\.1:9"),
+    ):
+        _on_loop(cluster, lambda: internals.ping_worker(scheduler, "tcp://127.0.0.1:9"))
 
 
 def test_what_is_not_understood_ends_no_stream(cluster: LocalCluster, client: Client) -> None:

@@ -31,6 +31,7 @@ from dsgd.errors import (
     WorkerLostError,
 )
 from dsgd.runtime import run_on_cluster
+from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.messages import MEMBER_EVENT
 from forks import forking
 from gang_cluster import (
@@ -156,13 +157,20 @@ def _raise_beside_a_circle(rank: Any, data: Any) -> None:
     raise ValueError("beside a circle")
 
 
+def _n_held() -> int:
+    return int(getattr(sys, "dsgd_held", lambda: None)() is not None)
+
+
 def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Client) -> None:
     """Shared memory in a circle of objects does not wait for the collector, which an idle worker never runs."""
     client.run(gc.disable)
     try:
         with pytest.raises(RankError, match="beside a circle"):
             run_on_cluster(_raise_beside_a_circle, [], client=client, pack=programs.keep)
-        wait_until(lambda: [worker for worker, held in client.run(lambda: sys.dsgd_held()).items() if held is not None])
+        # A rank that hears of the other's failure in time does not begin.
+        begun = client.run(lambda: hasattr(sys, "dsgd_held"))
+        assert any(begun.values())
+        wait_until(lambda: [worker for worker, n in client.run(_n_held).items() if n])
     finally:
         client.run(gc.enable)
 
@@ -237,13 +245,14 @@ def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
 
 
 def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
-    """A wall clock that jumps back by an hour, and with it the timers of Dask that rest, ends no job."""
+    """A wall clock that jumps back by an hour, and with it the timers of Dask that rest, ends no job and no wait."""
     moved: list[str] = []
 
     def set_back() -> None:
         moved.extend(rank_workers(client)[1:])
         client.run(programs.move_clock, -3600.0, workers=moved)
 
+    cluster = Cluster(client)
     try:
         result = run_on_cluster(
             programs.spin,
@@ -255,8 +264,14 @@ def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
             on_event=once(set_back),
         )
         assert result.value > 0
+        silences = []
+        for _ in range(5):
+            silences.append(cluster.silence(moved)[0])
+            time.sleep(0.5)
+        assert max(silences) < 1.5
     finally:
         client.run(programs.move_clock, 3600.0, workers=moved)
+        client.run(programs.restart_timers, workers=moved)
 
 
 def test_a_cancelled_rank_stops_the_gang(client: Client) -> None:

@@ -39,7 +39,7 @@ from dsgd.runtime.scheduler.admission import Admission
 from dsgd.runtime.scheduler.fit_handlers import FitHandlers
 from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
-from dsgd.runtime.scheduler.vigil import Vigil
+from dsgd.runtime.scheduler.vigil import Pings, Vigil
 from dsgd.runtime.sharing import workers_per_user
 from dsgd.runtime.versions import LOADED_VERSION
 
@@ -93,16 +93,17 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._heard: dict[str, float] = {}
         self._gaps: dict[str, float] = {}
         self._aside: dict[str, float] = {}
-        self._pulses: dict[str, tuple[float, float]] = {}
         self._vigil = Vigil()
-        self.admission = Admission(scheduler, self._silence_s)
+        self._pings = Pings(scheduler, self._vigil)
+        self.admission = Admission(scheduler, self._pings.silence_s)
         before = plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed = before.registry, before._changed
             self._heard, self._gaps = before._heard, before._gaps
             self._meetings, self.detached = before._meetings, before.detached
-            self._aside, self._vigil, self.admission = before._aside, before._vigil, before.admission
+            self._aside, self._vigil, self._pings = before._aside, before._vigil, before._pings
+            self.admission = before.admission
             self.registry.queue.most_workers = most_workers
             before._next_tick.cancel()
         self._tick()
@@ -191,8 +192,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:
         """Return for how long a worker that a client waits for was not heard of: seconds, address and host.
 
-        By Dask's own heartbeats, which every worker sends. They are looked at when this is called: clients that wait
-        call it about every second.
+        Workers are asked when this is called: clients that wait call it about every second.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             Keys that are waited for; any of those that hold one of them, or of what it depends on, will do.
         """
         waits = [[address] for address in workers] + needed_workers(self.scheduler, keys)
-        silences = [min((self._silence_s(address), address) for address in any_of) for any_of in waits]
+        silences = [min((self._pings.silence_s(address), address) for address in any_of) for any_of in waits]
         silence_s, worker = max(silences, default=(0.0, ""))
         return silence_s, worker, self.scheduler.workers[worker].host if worker in self.scheduler.workers else ""
 
@@ -312,7 +312,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._heard.pop(worker, None)
         self._gaps.pop(worker, None)
         self._aside.pop(worker, None)
-        self._pulses.pop(worker, None)
+        self._pings.forget(worker)
         self.admission.forget(worker)
         self.registry.worker_left(worker, how)
         self.detached.fits.worker_left(worker, how)
@@ -341,21 +341,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry.stop_all("the scheduler is closing")
         withdraw(self.registry)
         self.admission.close()
+        self._pings.close()
         self._next_tick.cancel()
 
     # ---- inside
-
-    def _silence_s(self, worker: str) -> float:
-        """Return for how long a worker was not heard of; one that has left is silent no more."""
-        ws = self.scheduler.workers.get(worker)
-        if ws is None:
-            return 0.0
-        # Its own clock, and that of the wall, may be set; when its heartbeat changed is measured here.
-        seen, at = self._pulses.get(worker, (None, 0.0))
-        if seen != ws.last_seen:
-            at = monotonic()
-            self._pulses[worker] = ws.last_seen, at
-        return self._vigil.silence_s(at)
 
     def _workers(self, meant: Sequence[WorkerState], state: str) -> list[dict[str, Any]]:
         return [
