@@ -131,8 +131,8 @@ def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any
     Raises
     ------
     InvalidParameterError
-        It is neither, a weight is negative or not finite, or a dict names classes that are not there and not all that
-        are.
+        It is neither, a weight is negative or not finite, all are zero, or a dict names classes that are not there and
+        not all that are.
     """
     if isinstance(given, dict):
         for label, weight in given.items():
@@ -150,6 +150,10 @@ def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any
     from sklearn.utils import compute_class_weight
 
     weights: AnyArray = compute_class_weight(given, classes=classes, y=classes if labels is None else labels)
+    if not weights.any():
+        raise InvalidParameterError(
+            f"{where} gives all classes of y the weight zero: {classes.tolist()}. Give some of them weights above zero."
+        )
     return weights
 
 

@@ -72,7 +72,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
         Share of rows held out. One rank holds out the same rows as scikit-learn's ``StratifiedShuffleSplit`` with the
         same `random_state`; each of several ranks draws from its own rows.
     class_weight : dict, "balanced" or None, default None
-        Weight of each class; ``"balanced"`` uses the counts over all data.
+        Weight of each class, not all zero; ``"balanced"`` uses the counts over all data.
 
     Attributes
     ----------

@@ -71,7 +71,9 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
     for name in dict.fromkeys(names):
         if is_collection(X) and hasattr(X, "columns"):
             if name not in X.columns:
-                raise InvalidDataError(f"there is no column {name!r}; X has {', '.join(map(str, X.columns))}.")
+                raise InvalidDataError(
+                    f"there is no column {name!r}; X has {', '.join(map(str, X.columns)) or 'none'}."
+                )
             X, values[name] = X.drop(columns=[name]), X[name]
         elif is_frame(X):
             X, values[name] = pop_column(X, name)

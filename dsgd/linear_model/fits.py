@@ -104,11 +104,25 @@ def _fit_classes(X: Any, posed: PosedClasses, start: Start | None, max_iter: int
     columns = make_columns(X, posed.costs, posed.has_intercept, team)
     problem = Multinomial(columns, posed.hot, posed.costs, posed.l2)
     weights, intercepts = np.zeros((posed.hot.shape[1], X.shape[1])), posed.base
-    if start is not None:
-        weights = start[0]
+    # The intercept of a class that no fit has trained yet is far from any minimum: then all begin anew.
+    if start is not None and posed.n_classes > 2 and start[0][posed.present].any(axis=1).all():
+        weights = start[0][posed.present]
         # Ranks must begin at the same point to the last bit.
-        intercepts = team.agree(start[1] + weights @ columns.centres)
+        intercepts = team.agree(start[1][posed.present] + weights @ columns.centres)
     found = solve_multinomial(problem, weights, intercepts, posed.tol, max_iter)
     free = found.intercept - np.mean(found.intercept)  # a constant for all classes changes nothing
     free = free - found.weights @ columns.centres if posed.has_intercept else np.zeros(len(posed.base))
-    return Solution(found.weights, free, found.gap, found.n_iter)
+    return _with_all_classes(Solution(found.weights, free, found.gap, found.n_iter), posed)
+
+
+def _with_all_classes(found: Solution, posed: PosedClasses) -> Solution:
+    """Return a solution with the classes that were not trained, whose probability is below rounding in any row.
+
+    The mean of the other scores is zero in all rows, and the largest at least that.
+    """
+    weights = np.zeros((posed.n_classes, found.weights.shape[1]))
+    intercepts = np.full(posed.n_classes, np.log(np.finfo(np.float64).eps))
+    weights[posed.present], intercepts[posed.present] = found.weights, found.intercept
+    if posed.n_classes == 2:  # one of them has costs
+        return Solution(weights[1] - weights[0], float(intercepts[1] - intercepts[0]), found.gap, found.n_iter)
+    return Solution(weights, intercepts, found.gap, found.n_iter)

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
@@ -50,8 +50,9 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
     l1_ratio : float, default 0.0
         Share of the L1 norm in the penalty, in [0, 1]: 0 is L2, 1 is L1. Above zero, only two classes are possible.
     class_weight : dict, "balanced" or None, default None
-        Weights of the classes; those that a dict leaves out have weight one. "balanced" gives all classes the same
-        total weight.
+        Weights of the classes, not all zero; those that a dict leaves out have weight one. "balanced" gives all
+        classes the same total weight. Rows of a class of weight zero have no influence, as those with such sample
+        weights. With an intercept, the class has the coefficients zero, and a probability below 2.3e-16 in every row.
     tol : float, default 1e-4
         Stop when the duality gap is at most ``tol`` times the objective of a model with only an intercept.
     max_iter : int, default 100
@@ -261,11 +262,4 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         """Return the weights of the classes; None for balanced ones, which the rows must say."""
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             return None
-        where = "LogisticRegression(class_weight=...)"
-        factors = weights_of_classes(where, self.class_weight, self.classes_)
-        if not factors.all():
-            raise InvalidParameterError(
-                f"{where} gives classes the weight zero: {self.classes_[factors == 0.0].tolist()}. Of a class without "
-                "weight no intercept is the best: leave its rows out."
-            )
-        return factors
+        return weights_of_classes("LogisticRegression(class_weight=...)", self.class_weight, self.classes_)

@@ -13,7 +13,7 @@ from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
-from dsgd.types import FloatMatrix, FloatVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = [
     "AbstractObjective",
@@ -69,19 +69,26 @@ class PosedClasses:
     ----------
     has_intercept : bool
         Whether scores have intercepts.
-    hot : array of float64, shape (n_rows, n_classes)
+    n_classes : int
+        How many the model has.
+    present : array of int, shape (n_present,)
+        Those that are trained. With intercepts, these are the classes that have costs: the objective falls for as long
+        as the intercept of another one does.
+    hot : array of float64, shape (n_rows, n_present)
         One at the class of a row that is here, else zero.
     costs : array of float64, shape (n_rows,)
         Costs of the rows that are here.
     l2 : float
         Weight of half the squared norm.
-    base : array of float64, shape (n_classes,)
+    base : array of float64, shape (n_present,)
         The best intercepts without weights; zeros in a model without intercepts.
     tol : float
         The duality gap to reach.
     """
 
     has_intercept: bool
+    n_classes: int
+    present: IntVector
     hot: FloatMatrix
     costs: FloatVector
     l2: float
@@ -118,7 +125,7 @@ class AbstractObjective(ABC):
         Raises
         ------
         InvalidDataError
-            All weights are zero, or those of a class, the targets have no meaning for the loss, or losses overflow.
+            All weights are zero, the targets have no meaning for the loss, or losses overflow.
         """
 
 
@@ -146,28 +153,35 @@ class LogisticObjective(AbstractObjective):
 
     def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed | PosedClasses:
         """Return the problem of rows."""
-        costs, least = self._costs(targets, weights, team), max(self.tol, _ROUNDING)
-        if self.n_classes > 2:
-            hot = np.equal.outer(targets, np.arange(self.n_classes)).astype(np.float64)
-            logs = np.log(team.add_up(costs @ hot))
-            intercepts = logs - logs.mean() if self.has_intercept else np.zeros(self.n_classes)
+        costs, is_present = self._costs(targets, weights, team)
+        least = max(self.tol, _ROUNDING)
+        if self.n_classes > 2 or (self.has_intercept and not is_present.all()):
+            present = np.flatnonzero(is_present | (not self.has_intercept))
+            hot = np.equal.outer(targets, present).astype(np.float64)
+            intercepts = np.zeros(len(present))
+            if self.has_intercept:
+                logs = np.log(team.add_up(costs @ hot))
+                intercepts = logs - logs.mean()
             null = _finite(team.totals(-float(costs @ (hot @ log_softmax(intercepts))))[0])
-            return PosedClasses(self.has_intercept, hot, costs, 1.0, intercepts, least * null)
+            return PosedClasses(self.has_intercept, self.n_classes, present, hot, costs, 1.0, intercepts, least * null)
         loss = LogisticLoss(targets, costs)
         base = loss.base(team) if self.has_intercept else 0.0
         null = _finite(team.totals(loss.value(np.full(targets.shape[0], base)))[0])
         share = self.l1_ratio
         return Posed(self.has_intercept, loss, 1.0 - share, base, least * null, l1=share)
 
-    def _costs(self, codes: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
-        """Return the costs of rows, shape (n_rows,)."""
+    def _costs(self, codes: FloatVector, weights: FloatVector, team: Team) -> tuple[FloatVector, AnyArray]:
+        """Return the costs of rows, shape (n_rows,), and which classes have any, shape (n_classes,)."""
         numbers = codes.astype(np.intp)
         sums = team.add_up(np.bincount(numbers, weights, self.n_classes).astype(np.float64))
-        if not sums.all():
-            raise InvalidDataError("all rows of a class have the weight zero: leave them out.")
-        factors = sums.sum() / (len(sums) * sums) if self.class_factors is None else self.class_factors
+        factors, is_present = self.class_factors, sums > 0.0
+        if factors is None:
+            factors = np.where(is_present, sums.sum() / (is_present.sum() * np.where(is_present, sums, 1.0)), 0.0)
+        is_present &= factors != 0.0  # those of sums that overflow are no numbers, which the losses show
+        if not is_present.any():
+            raise InvalidDataError("No row has both a sample weight and a class weight above zero.")
         costs: FloatVector = self.C * weights * factors[numbers]
-        return costs
+        return costs, is_present
 
 
 @inherit_docs

@@ -79,8 +79,9 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         ``decision_function`` do not change. Unlike the order of visits, the folds are the same in every fit if
         `random_state` is None.
     class_weight : dict, "balanced" or None, default None
-        Factors of C by class. With more than two classes, they apply to the rows of an output's own class, as in
-        scikit-learn. "balanced" gives all classes the same total of sample weights.
+        Factors of C by class, not all zero. With more than two classes, they apply to the rows of an output's own
+        class, as in scikit-learn: rows of a class of weight zero are still among the rest for the other outputs.
+        "balanced" gives all classes the same total of sample weights.
     verbose : int, default 0
         Print solver, iterations and gap of every output.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"

@@ -57,9 +57,9 @@ class NuSVC(AbstractKernelClassifier):
         values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
         each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
-        Weight of each class, above zero, which bounds the variables of its rows (scikit-learn ignores it here). Weights
-        may make an infeasible nu feasible, never the reverse. "balanced" counts rows as they are given, whatever their
-        `sample_weight`.
+        Weight of each class, which bounds the variables of its rows (scikit-learn ignores it here). A class of weight
+        zero is as if its rows were not there; other weights may make an infeasible nu feasible, never the reverse.
+        "balanced" counts rows as they are given, whatever their `sample_weight`.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     Attributes
     ----------
     classes_ : array, shape (n_classes,)
-        The labels, sorted.
+        The labels, sorted, without classes of which no row has weight.
     class_weight_ : array, shape (n_classes,)
         Their weights.
     support_ : int32 array, shape (n_SV,)
@@ -194,15 +194,11 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         where = f"{type(self).__name__}(class_weight=...)"
         is_balanced = isinstance(self.class_weight, str)
         self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
+        weights = np.where(self.class_weight_[codes] > 0.0, weights, 0.0)
         codes = self._leave_out_classes(codes, weights)
         if is_balanced:
             labels = self.classes_[codes[codes < len(self.classes_)]]
             self.class_weight_ = weights_of_classes(where, self.class_weight, self.classes_, labels=labels)
-        if not self.class_weight_.all():
-            raise InvalidParameterError(
-                f"{where} gives classes the weight zero: {self.classes_[self.class_weight_ == 0.0].tolist()}. Leave "
-                "their rows out."
-            )
         self._train(X, np.minimum(codes, len(self.classes_) - 1), weights)
 
     def _leave_out_classes(self, codes: IntVector, weights: FloatVector) -> IntVector:
@@ -211,7 +207,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         Rows of these have the number of classes as their code.
         """
         present = np.unique(codes[weights > 0])
-        if len(present) == 1:
+        if len(present) < 2:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
             )

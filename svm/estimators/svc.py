@@ -43,8 +43,9 @@ class SVC(AbstractKernelClassifier):
         values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
         each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
-        Weight of each class, above zero. "balanced" gives the rows of all classes the same total before their own
-        weights: it counts rows as they are given, whatever their `sample_weight`, as in scikit-learn.
+        Weight of each class. A class of weight zero is as if its rows were not there. "balanced" gives the rows of all
+        classes the same total before their own weights: it counts rows as they are given, whatever their
+        `sample_weight`, as in scikit-learn.
     solver : {"block", "pairwise"}, default "block"
         ``"pairwise"`` is the published parallel algorithm, one pair per step and no cache
         (`dsgd.svm.kernel_solver.pairwise`): the same optimum, much slower; for studies.

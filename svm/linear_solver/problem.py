@@ -236,7 +236,7 @@ def one_vs_rest(
 def balanced_factors(sums: FloatVector) -> FloatVector:
     """Return the factors of C by class that ``class_weight="balanced"`` means, from the weights of the classes."""
     present = sums > 0.0
-    return np.where(present, sums.sum() / (sums.shape[0] * np.where(present, sums, 1.0)), 1.0)
+    return np.where(present, sums.sum() / (present.sum() * np.where(present, sums, 1.0)), 1.0)
 
 
 def balance(duals: FloatVector, team: Team) -> FloatVector:

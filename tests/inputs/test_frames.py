@@ -274,6 +274,32 @@ def test_a_column_without_numbers_is_named_on_a_cluster(client: Client) -> None:
             make(client=client).fit(partitions(t)[["a", "odd"]], partitions(t).y)
 
 
+def test_a_dask_frame_with_known_categories_trains_as_before_them(client: Client) -> None:
+    """After ``categorize()`` texts are the same features, and columns of numbers are chosen as from any frame."""
+    plain = partitions(table().assign(kind=["u", "v", "w"] * (N // 3)))
+    known = plain.categorize(["kind"])
+    # Which of two ranks has which partition varies, and with it the model.
+    options = {"client": client, "n_jobs": 1, "random_state": 0, "max_iter": 3, "tol": None}
+    for columns, encoder in ((["a", "kind"], "auto"), (["a", "b"], None)):
+        found, same = (SGDClassifier(encoder=encoder, **options).fit(t[columns], t.y) for t in (known, plain))
+        np.testing.assert_array_equal(found.coef_, same.coef_)
+        np.testing.assert_array_equal(found.predict(known[columns]).compute(), same.predict(plain[columns]).compute())
+    with pytest.raises(InvalidDataError, match="column 'kind' has dtype category, expected numbers"):
+        SGDClassifier(**options).fit(known[["a", "kind"]], known.y)
+
+
+@pytest.mark.parametrize("encoder", [None, "auto"])
+def test_a_dask_frame_without_columns_is_refused(client: Client, encoder: str | None) -> None:
+    """It is said that there are no features, or no column of the name of the target."""
+    t = partitions(table())
+    model = SGDClassifier(client=client, encoder=encoder)
+    for rows, y in ((t[[]], t.y), (t[["y"]], "y")):
+        with pytest.raises(InvalidDataError, match=r"0 feature\(s\)"):
+            model.fit(rows, y)
+    with pytest.raises(InvalidDataError, match="there is no column 'y'; X has none"):
+        model.fit(t[[]], "y")
+
+
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("name", ["maybe", "count"])
 def test_targets_that_may_be_missing(name: str, client: Client) -> None:

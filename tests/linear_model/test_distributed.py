@@ -84,6 +84,17 @@ def costs_of(model: Any, y: Any) -> Any:
     return model.C * WEIGHTS * (sums.sum() / (len(sums) * sums))[y.astype(int)]
 
 
+@pytest.mark.parametrize("name", ["logistic", "logistic l1", "multinomial"])
+def test_ranks_agree_on_classes_without_weight(name: str) -> None:
+    """The model is that of one process where a class has weight nowhere, or on some ranks only."""
+    model, y = MODELS[name]
+    weights = np.where(y == 0.0, 0.0, WEIGHTS)
+    model = clone(model).set_params(tol=1e-10).fit(X, y, weights)
+    for result in on_ranks(model, X, y, weights, EMPTY_RANK):
+        np.testing.assert_allclose(np.atleast_2d(result.solution.weights), model.coef_, atol=1e-4)
+        np.testing.assert_allclose(np.ravel(result.solution.intercept), model.intercept_, atol=1e-4)
+
+
 @pytest.mark.parametrize("form", ["even", "empty rank", "one rank", "sparse", "wide", "sorted", "no intercept"])
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_find_the_optimum_of_one_process(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
@@ -269,8 +280,8 @@ def test_what_clusters_do_not_solve_is_refused(client: Client) -> None:
         clone(model).set_params(l1_ratio=0.5).fit(X, np.arange(N) % 3)
     with pytest.raises(InvalidDataError, match="only one class"):
         model.fit(X, np.zeros(N))
-    with pytest.raises(InvalidDataError, match="all rows of a class have the weight zero"):
-        model.fit(X, y, y)
+    with pytest.raises(InvalidDataError, match="both a sample weight and a class weight"):
+        clone(model).set_params(class_weight={1: 0.0}).fit(X, y, y)
     with pytest.raises(InvalidDataError, match="targets that are not negative"):
         PoissonRegressor(client=client).fit(X, -y)
 

@@ -24,7 +24,7 @@ PAIRS = [
     (LinearSVC(tol=1e-8), plain.LinearSVC(tol=1e-8, random_state=0)),
     (LogisticRegression(tol=1e-8), plain_linear.LogisticRegression(tol=1e-8)),
 ]
-CLASSIFIERS = [SVC(), NuSVC(nu=0.1), LinearSVC(), LogisticRegression(), SGDClassifier()]
+CLASSIFIERS = [SVC(), NuSVC(nu=0.1), LinearSVC(), LogisticRegression(), SGDClassifier(alpha=0.05, random_state=0)]
 
 
 def name_of(value: object) -> str | None:
@@ -51,16 +51,60 @@ def test_wrong_weights_of_classes_are_named(model, weights):
         clone(model).set_params(class_weight=weights).fit(X, Y)
 
 
-def test_a_class_of_weight_zero_is_as_in_liblinear_or_refused_by_name():
-    """LinearSVC trains without the losses of the class; where no machine follows, an error names the class."""
-    weights, two = {0: 0.0}, Y[:56]
-    ours, theirs = PAIRS[2]
-    ours, theirs = (clone(model).set_params(class_weight=weights).fit(X[:56], two) for model in (ours, theirs))
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-4)
-    for model in (SVC(), NuSVC(nu=0.1), LogisticRegression()):
-        with pytest.raises(InvalidParameterError, match=r"class_weight=.*weight zero: \[0\]"):
-            clone(model).set_params(class_weight=weights).fit(X[:56], two)
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=name_of)
+def test_no_class_has_weight(model):
+    """Weights of zero for all classes, or for those that a fold has, are our error, which names the classes."""
+    weights = {0: 0.0, 1: 0.0, 2: 1.0}
+    with pytest.raises(InvalidParameterError, match=r"class_weight=.*all classes of y the weight zero: \[0, 1\]"):
+        clone(model).set_params(class_weight=weights).fit(X[:56], Y[:56])
+
+
+@pytest.mark.parametrize("way", ["class_weight", "sample_weight", "balanced"])
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=name_of)
+def test_a_class_of_weight_zero_has_no_influence(model, way):
+    """Whichever weight is zero, it is never predicted, and predictions of exact models are those without its rows."""
+    y = np.where(np.arange(60) % 4 == 0, 3, Y)
+    kept = y != 1
+    other = clone(model)
+    if way == "class_weight":
+        found = clone(model).set_params(class_weight={1: 0.0, 2: 3.0}).fit(X, y)
+        other.set_params(class_weight={2: 3.0})
+    else:
+        options = {"class_weight": "balanced" if way == "balanced" else None}
+        found = clone(model).set_params(**options).fit(X, y, sample_weight=kept.astype(float))
+        other.set_params(**options)
+    assert 1 not in found.predict(X)
+    # Weights of classes are those of an output's own rows in LIBLINEAR: others see them as the rest.
+    if not isinstance(model, SGDClassifier) and (way != "class_weight" or not isinstance(model, LinearSVC)):
+        other.fit(X[kept], y[kept])
+        np.testing.assert_array_equal(found.predict(X), other.predict(X))
+        scores = found.decision_function(X)[:, np.isin(found.classes_, other.classes_)]
+        np.testing.assert_allclose(scores, other.decision_function(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("rare", [1, 2])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("pair", PAIRS[2:], ids=lambda pair: name_of(pair[0]))
+def test_a_class_of_weight_zero_is_as_in_scikit_learn(pair, fit_intercept, rare):
+    """Linear models keep the class, which may leave one only, and its probability is next to nothing."""
+    y = np.where(Y == 2, rare, Y)
+    options = {"class_weight": {rare: 0.0}, "fit_intercept": fit_intercept}
+    ours, theirs = (clone(model).set_params(**options).fit(X, y) for model in pair)
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    if hasattr(ours, "predict_proba"):
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+    else:
+        np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
+
+
+def test_a_warm_start_takes_up_a_class_that_had_no_weight():
+    """A class that gets weight after a fit without is trained as from the start."""
+    model = LogisticRegression(tol=1e-10, warm_start=True).fit(X, Y, Y != 2)
+    other = LogisticRegression(tol=1e-10).fit(X, Y)
+    np.testing.assert_allclose(model.fit(X, Y).intercept_, other.intercept_, atol=1e-4)
+    with pytest.raises(InvalidDataError, match="both a sample weight and a class weight"):
+        LogisticRegression(class_weight={0: 0.0}).fit(X, Y, Y == 0)
 
 
 @pytest.mark.parametrize("model", [SVC(C=10.0), NuSVC(nu=0.1)], ids=name_of)
@@ -78,6 +122,16 @@ def test_a_class_without_weight_is_as_if_its_rows_were_not_there(model, options)
         clone(model).fit(X, Y, sample_weight=(Y == 1).astype(float))
 
 
+@pytest.mark.parametrize("model", [SVC(tol=1e-8), NuSVC(nu=0.1, tol=1e-8)], ids=name_of)
+def test_balanced_weights_count_rows_and_sample_weights_repeat_them(model):
+    """Balanced weights are those of the rows as given; with them, a whole sample weight is copies of its row."""
+    repeats = np.random.default_rng(1).integers(1, 4, size=len(Y))
+    counted = {label: len(Y) / (3 * np.sum(label == Y)) for label in range(3)}
+    found = clone(model).set_params(class_weight="balanced").fit(X, Y, sample_weight=repeats)
+    copied = clone(model).set_params(class_weight=counted).fit(np.repeat(X, repeats, axis=0), np.repeat(Y, repeats))
+    np.testing.assert_allclose(found.decision_function(X), copied.decision_function(X), atol=1e-5)
+
+
 def test_a_path_forgets_classes_without_weight():
     """Each point of a grid forgets them anew."""
     path = svm_path(X, Y, Cs=[1.0, 10.0], gammas=[0.5, 1.0], sample_weight=np.where(Y == 1, 0.0, 1.0))
@@ -87,9 +141,16 @@ def test_a_path_forgets_classes_without_weight():
         np.testing.assert_array_equal(path.estimator(number).predict(X), other.predict(X))
 
 
-@pytest.mark.parametrize("model", [SVC(), NuSVC(nu=0.02), LinearSVC()], ids=name_of)
-def test_bootstraps_may_miss_a_class(model):
-    """Bagging gives rows that were not drawn the weight zero, and so all of a rare class now and then."""
-    y = np.where(np.arange(60) < 58, Y % 2, 2)
-    bag = BaggingClassifier(model, n_estimators=10, random_state=0).fit(X, y)
-    assert set(bag.predict(X)) <= {0, 1, 2}
+@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 2]], ids=["several", "two"])
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=name_of)
+def test_bootstraps_may_miss_a_class(model, labels):
+    """Bagging weighs rows that are not drawn with zero, and so now and then all of a rare class, or all but one."""
+    y = np.where(np.arange(60) < 58, np.arange(60) % (len(labels) - 1), 2)
+    if isinstance(model, NuSVC):
+        model = NuSVC(nu=0.02)  # what the rare class can bear
+    bag = BaggingClassifier(model, n_estimators=10, random_state=0)
+    if len(labels) == 2 and isinstance(model, SVC | NuSVC):
+        with pytest.raises(InvalidDataError, match="same class"):  # as LIBSVM
+            bag.fit(X, y)
+    else:
+        assert set(bag.fit(X, y).predict(X)) <= set(labels)
