@@ -21,7 +21,6 @@ import scipy.linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.kernel_approximation import Nystroem as Plain
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
@@ -30,7 +29,7 @@ from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
-from dsgd.validation import check_choice, check_number, warn_user
+from dsgd.validation import as_random_state, check_choice, check_number, warn_user
 
 __all__ = ["Nystroem"]
 
@@ -124,7 +123,7 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 "of them are the basis.",
                 UserWarning,
             )
-        chosen = check_random_state(self.random_state).permutation(n_rows)[:n_components]
+        chosen = as_random_state(name, self.random_state).permutation(n_rows)[:n_components]
         basis = X[chosen]
         matrix = pairwise_kernels(basis, metric=self.kernel, filter_params=True, **self._parameters())
         U, S, V = scipy.linalg.svd(matrix)
