@@ -15,7 +15,7 @@ from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
-from dsgd.validation import as_random_state, check_choice, check_number
+from dsgd.validation import as_random_state, check_bool, check_choice, check_number
 
 __all__ = ["RandomFeatures"]
 
@@ -126,6 +126,7 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
         check_number(f"{name}(gamma=...)", self.gamma, low=0.0, open_low=True)
         check_choice(f"{name}(kernel=...)", self.kernel, tuple(FREQUENCIES))
+        check_bool(f"{name}(orthogonal=...)", self.orthogonal)
         if self.orthogonal and self.kernel != "rbf":
             raise InvalidParameterError(
                 f"{name}(orthogonal=True) keeps kernel='rbf' unbiased, and no other. Got kernel={self.kernel!r}."

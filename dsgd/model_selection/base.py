@@ -102,6 +102,8 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
         if not self.multimetric_:
             self.scorer_ = self._scorer_of(scoring)
             return {"score": self.scorer_}
+        if not all(isinstance(name, str) for name in scoring):
+            raise InvalidParameterError(f"{type(self).__name__}(scoring=...) has names that are no texts: {scoring!r}")
         named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
         self.scorer_ = {name: self._scorer_of(each) for name, each in named.items()}
         callable_ = callable(self.refit) or self.refit is False
@@ -121,7 +123,10 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     def _splits(self, X: Any, y: Any, groups: Any) -> list[tuple[AnyArray, AnyArray]]:
         """Return the numbers of the rows (train, test) of each split."""
         X, y, groups = indexable(X, y, groups)
-        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        try:
+            splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        except (TypeError, ValueError) as error:
+            raise InvalidParameterError(f"{type(self).__name__}(cv=...): {error}") from error
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         splits = []
         for train, test in splitter.split(np.zeros((n, 0)) if not hasattr(X, "shape") else X, y, groups):

@@ -443,7 +443,11 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
             raise InvalidParameterError(
                 f"{name}(ngram_range=...) must be two numbers from 1 up, such as (1, 2). Got {self.ngram_range!r}."
             )
-        if np.dtype(self.dtype) not in (np.float32, np.float64):
+        try:
+            is_float = np.dtype(self.dtype) in (np.float32, np.float64)
+        except TypeError:
+            is_float = False
+        if not is_float:
             raise InvalidParameterError(f"{name}(dtype=...) must be float32 or float64. Got {self.dtype!r}.")
 
     def __sklearn_tags__(self) -> Any:

@@ -68,7 +68,7 @@ def check_use(model: Any) -> None:
             for what in _METHODS if row is not None else ():
                 method = getattr(model, what, None)
                 if method is not None:
-                    _check_answer(method, row)
+                    _check_answer(method, row, len(getattr(model, "classes_", ())))
     except NotFittedError:
         return
     except (DsgdError, DamagedError) as error:
@@ -83,11 +83,15 @@ def check_use(model: Any) -> None:
         ) from error
 
 
-def _check_answer(method: Any, row: Any) -> None:
+def _check_answer(method: Any, row: Any, n_classes: int) -> None:
     answer = method(row)
     shape, dtype = np.shape(answer), answer.dtype
     if shape[:1] != (1,) or (method.__name__ == "predict" and len(shape) != 1) or dtype.kind == "c":
         raise DamagedError(f"of one row it makes {shape}, {dtype}")
+    n = shape[1] if len(shape) > 1 else 1
+    are_as_many = n in ((1,) if n_classes == 2 else (n_classes, n_classes * (n_classes - 1) // 2))
+    if method.__name__ == "decision_function" and n_classes and not are_as_many:
+        raise DamagedError(f"its decisions of {n_classes} classes are {n}")
     if dtype.kind == "f" and not np.isfinite(answer.data if sp.issparse(answer) else answer).all():
         raise DamagedError("of a row of zeros it makes numbers that are not finite")
 

@@ -199,6 +199,8 @@ class AbstractKernelMachine(AbstractClusterEstimator):
             raise InvalidDataError(
                 f"{altered}{n} support vectors have {coefs.shape[1]} coefficients, {coefs.dtype}. Fit again."
             )
+        if hasattr(self, "_coef") and self._coef.shape != (len(self.intercept_), self.n_features_in_):
+            raise InvalidDataError(f"{altered}coef_ has the shape {self._coef.shape}. Fit again.")
         vectors = self.support_vectors_
         if not self._is_precomputed() and (vectors.shape != (n, self.n_features_in_) or vectors.dtype.kind != "f"):
             raise InvalidDataError(
