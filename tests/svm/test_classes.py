@@ -87,6 +87,7 @@ def test_a_path_forgets_classes_without_weight():
         np.testing.assert_array_equal(path.estimator(number).predict(X), other.predict(X))
 
 
+@pytest.mark.filterwarnings("ignore:The margin between")
 @pytest.mark.parametrize("model", [SVC(), NuSVC(nu=0.02), LinearSVC()], ids=name_of)
 def test_bootstraps_may_miss_a_class(model):
     """Bagging gives rows that were not drawn the weight zero, and so all of a rare class now and then."""
