@@ -5,8 +5,8 @@ which must not be more than the weight of the lighter class. The sums are fixed 
 variables, each with its threshold t: the margin is ρ = (t₊ − t₋)/2, and the machine is divided by it. Source:
 Schölkopf, Smola, Williamson, Bartlett, "New support vector algorithms", Neural Computation 2000; start, tolerance and
 scaling as in LIBSVM. Departures: class weights are used, which LIBSVM ignores: w_i is class times sample weight, and s
-is at most the weight of the lighter class. And a pair whose margin is not above 2 tol is solved to a smaller tolerance,
-because division by such a margin would amplify noise.
+is at most the weight of the lighter class. And the gap of a pair whose margin is less than twice as much is made
+smaller, within a bound on steps, because division by such a margin would amplify noise.
 """
 
 from __future__ import annotations

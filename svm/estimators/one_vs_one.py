@@ -45,9 +45,9 @@ from dsgd.validation import as_random_state, check_bool, check_choice, warn_user
 __all__ = ["AbstractKernelClassifier"]
 
 
-#: Most steps to smaller tolerances, in units of the steps to `tol` and one for each sample: if the margin is zero, each
-#: further digit takes more steps than those before and none is enough.
-_REFINED = 20
+#: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
+#: digit takes more steps than those before and none is enough. A gap that is no larger than this is nothing.
+_STEPS_EACH, _NO_GAP = 20, 1e-9
 
 
 @dataclass(frozen=True)
@@ -381,21 +381,19 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         return is_idle and self._gang is None and self._answer is None and self.solver == "block"
 
     def _solve_pair(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
-        """Solve the problem of a pair; continue to smaller tolerances while the margin is below twice the tolerance.
+        """Solve the problem of a pair; halve the gap while the margin is less than twice that.
 
         ``run(dual, tol, max_iter)`` solves to a tolerance. A smaller one only serves the margin: what was proven for
-        `tol` stays proven, even if steps run out first.
+        `tol` stays proven, even if steps run out first. Halves, as the gap rises and falls: where steps run out on a
+        longer way, it is as likely as not above that of the start, and all was in vain.
         """
         tol, limit = float(self.tol), int(self.max_iter)
-        solution = run(dual, tol, limit)
-        aim = tol
-        most = solution.counts.n_iter + _REFINED * (solution.counts.n_iter + dual.y.size)
+        solution, aim = run(dual, tol, limit), tol
+        most = 3 * solution.counts.n_iter // 2 + _STEPS_EACH * dual.y.size
         most = min(most, limit) if limit >= 0 else most
-        while dual.by_sign and _margin(solution) < 2 * aim and aim > 1e-9 and solution.gap < aim:
-            left = max(most - solution.counts.n_iter, 0)
-            aim *= 0.01
-            start = replace(dual, alpha=solution.alpha, u=solution.u)
-            again = run(start, aim, left)
+        while dual.by_sign and _margin(solution) < 2 * solution.gap and _NO_GAP < solution.gap < aim:
+            left, aim = max(most - solution.counts.n_iter, 0), 0.5 * solution.gap
+            again = run(replace(dual, alpha=solution.alpha, u=solution.u), aim, left)
             best = again if again.gap <= solution.gap else solution
             solution = replace(best, converged=best.gap < tol, counts=solution.counts + again.counts)
         return solution

@@ -141,6 +141,7 @@ def test_a_path_forgets_classes_without_weight():
         np.testing.assert_array_equal(path.estimator(number).predict(X), other.predict(X))
 
 
+@pytest.mark.filterwarnings("ignore:The margin between")
 @pytest.mark.parametrize("labels", [[0, 1, 2], [0, 2]], ids=["several", "two"])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=name_of)
 def test_bootstraps_may_miss_a_class(model, labels):

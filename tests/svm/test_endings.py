@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from sklearn import svm as plain
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
@@ -216,6 +217,17 @@ def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
     assert model.fit_status_ == int(not model.converged_)
     assert any(each.category is ConvergenceWarning for each in caught) == (not model.converged_)
     assert model.converged_ or max_iter >= 0
+
+
+@pytest.mark.filterwarnings("ignore:The margin between")
+def test_a_margin_near_zero_takes_a_few_times_the_steps_of_libsvm():
+    """Where the margin is below what `tol` resolves, digits of it took twenty times the steps to `tol`."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 3, (1000, 6)).astype(float), (rng.random(1000) < 0.3).astype(int)
+    nu = np.bincount(y).min() / len(y)
+    ours, theirs = NuSVC(nu=nu).fit(X, y), plain.NuSVC(nu=nu).fit(X, y)
+    assert ours.converged_
+    assert ours.n_iter_[0] < 8 * theirs.n_iter_[0]
 
 
 @pytest.mark.filterwarnings("ignore:The margin between")
