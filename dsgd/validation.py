@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+from numpy.random import RandomState
+
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 
 __all__ = [
+    "as_random_state",
     "check_bool",
     "check_choice",
     "check_n_jobs",
@@ -163,6 +166,30 @@ def check_n_jobs(name: str, n_jobs: Any) -> None:
         check_number(f"{name}(n_jobs=...)", n_jobs, integer=True)
         if n_jobs == 0:
             raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+
+
+def as_random_state(where: str, given: Any) -> RandomState:
+    """Return the generator that a ``random_state`` stands for, as scikit-learn does.
+
+    Parameters
+    ----------
+    where : str
+        The estimator, e.g. ``"SGDClassifier"``.
+    given : object
+        What was got: a seed, a generator, or None for numpy's own one.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is none of these, or the seed is out of range.
+    """
+    from sklearn.utils import check_random_state  # as above
+
+    try:
+        made: RandomState = check_random_state(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(f"{where}(random_state=...): {error}") from error
+    return made
 
 
 def check_numbers(part: object, *names: str, optional: bool = False, **within: Any) -> None:

@@ -19,13 +19,12 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.checks import check_all, rows_here, storage_of
-from dsgd.estimators.fitted import BESIDE, OF_RANKS, take_in
+from dsgd.estimators.fitted import BESIDE, OF_RANKS, check_resumable, take_in
 from dsgd.estimators.job import job_of
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
 from dsgd.estimators.parameters import check_parameters
@@ -62,7 +61,7 @@ from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.types import AnyArray
-from dsgd.validation import warn_user
+from dsgd.validation import as_random_state, warn_user
 
 __all__ = ["AbstractSGD"]
 
@@ -326,6 +325,9 @@ class AbstractSGD(AbstractLinearEstimator):
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Take in the targets that the blocks hold; a later ``partial_fit`` checks them."""
 
+    def _complete(self) -> None:
+        check_resumable(self)
+
     # -- training ------------------------------------------------------------------------------------------------
 
     def _train(self, X: Any, y: Any, sample_weight: Any, start: Start) -> None:
@@ -414,7 +416,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _draw_seed(self) -> int:
         """Return the seed of this training."""
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return int(as_random_state(type(self).__name__, self.random_state).randint(np.iinfo(np.int32).max))
 
     def _warn_if_not_converged(self) -> None:
         is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.errors import DivergenceWarning
+from dsgd.errors import DivergenceWarning, InvalidDataError
 from dsgd.estimators.growth import present_mean
-from dsgd.estimators.start import Start
+from dsgd.estimators.start import Start, initial
 from dsgd.inputs.history import History
 from dsgd.inputs.validation import take_best
 from dsgd.local import unpack
@@ -22,9 +22,9 @@ from dsgd.runtime.rank import GangResult
 from dsgd.runtime.train import TrainResult
 from dsgd.runtime.train.job import Divergence
 from dsgd.sync import resolve
-from dsgd.validation import warn_user
+from dsgd.validation import check_number, warn_user
 
-__all__ = ["BESIDE", "OF_RANKS", "resumed", "take_in"]
+__all__ = ["BESIDE", "OF_RANKS", "check_resumable", "resumed", "take_in"]
 
 #: The last model and the mean of the models, there where they are two; named as in scikit-learn.
 BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
@@ -105,3 +105,30 @@ def resumed(estimator: Any) -> Start:
         left=getattr(estimator, "_left", None),
         classes=estimator._classes() if hasattr(estimator, "coef_") else None,
     )
+
+
+def check_resumable(estimator: Any) -> None:
+    """Refuse a model, of a file, whose further training would not begin where it says.
+
+    Raises
+    ------
+    InvalidDataError
+        The last model or the mean is of another shape than the model; what ranks have left is of no ranks.
+    InvalidParameterError
+        The step counter or the number of models in the mean is none.
+    """
+    start = resumed(estimator)
+    if start.is_first or start.coef is None:
+        return
+    name, (k, d) = type(estimator).__name__, (1, *start.coef.shape)[-2:]
+    check_number(f"{name}.t_", start.t, low=0, open_high=True)
+    check_number(f"{name}._n_averaged", start.n_averaged, low=0, high=2**53, integer=True)
+    for of, pair in (("the last model", (start.coef, start.intercept)), ("the mean", start.averaged or (None, None))):
+        initial(pair[0], (k, d), f"coef of {of}", "float64")
+        initial(pair[1], (k,), f"intercept of {of}", "float64")
+    initial(start.absent, (k,), "count of steps without a class", "int64")
+    if start.left is not None:
+        n, arrays = start.left.world_size, start.left.arrays
+        counters = arrays["counters"]
+        if arrays["rows"].shape != (n,) or counters.ndim != 2 or len(counters) != n or counters.dtype != np.float64:
+            raise InvalidDataError(f"what {n} ranks have left is of {arrays['rows'].shape} and {counters.shape}")

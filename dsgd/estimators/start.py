@@ -61,11 +61,14 @@ def initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArr
     Raises
     ------
     InvalidDataError
-        There are not as many.
+        There are not as many, or they are no numbers.
     """
     if value is None:
         return np.zeros(shape, dtype=dtype)
-    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
+    try:
+        array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidDataError(f"Provided {name} holds other things than numbers: {error}.") from error
     if array.size != int(np.prod(shape)):
         raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
     return array.reshape(shape)

@@ -14,7 +14,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from numbers import Real
+from types import NoneType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.rows import Rows, unpacked
@@ -44,6 +48,10 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
         # Where an estimator has a parameter `callbacks`, it is skorch's.
         told = [cb[1] if isinstance(cb, tuple) else cb for cb in getattr(estimator, "callbacks", None) or ()]
         callbacks += [cb if isinstance(cb, Callback) else _Skorch(cb, *args) for cb in told]
+        if not isinstance(estimator.verbose, (Real, np.bool_, NoneType)):
+            raise InvalidParameterError(
+                f"{type(estimator).__name__}(verbose=...) must be a number. Got {estimator.verbose!r}."
+            )
         if estimator.verbose:
             callbacks.append(PrintedLines())
         if theirs:

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.errors import InvalidDataError
 from dsgd.inputs.coefficients import CoefficientsMixin
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
@@ -21,6 +22,8 @@ from dsgd.types import AnyArray
 
 __all__ = ["AbstractLinearEstimator"]
 
+#: What is drawn to try a model of a file: whose columns are many may be made up.
+_MOST_DRAWN: Final = 1 << 18
 #: Rows of a table that are encoded together.
 _BATCH_ROWS: Final = 65_536
 
@@ -99,6 +102,18 @@ class AbstractLinearEstimator(CoefficientsMixin, AbstractClusterEstimator):
             scores[rows] = features @ coef
         scores += self.intercept_
         return scores
+
+    def _row_to_try(self) -> Any:
+        if self.encoder_ is not None:
+            return self.encoder_._row_to_try()
+        row, given = super()._row_to_try(), self._random_map
+        if given is not None and row is not None:
+            n_components = self.coef_.shape[-1]
+            if given.n_components != n_components:
+                raise InvalidDataError(f"coef_ is of {n_components} features, and {given.n_components} are drawn")
+            if n_components * row.shape[1] > _MOST_DRAWN:
+                return None
+        return row
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

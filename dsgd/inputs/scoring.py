@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.estimator import AbstractClusterEstimator
@@ -88,4 +89,9 @@ class AbstractClusterRegressor(RegressorMixin, AbstractClusterEstimator):
             return score(self._without_client(), X, y, sample_weight)
         if self._deviance is not None:
             return lazy.d2_here(self, X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
+        try:
+            return float(super().score(X, y, sample_weight))
+        except DsgdError:
+            raise
+        except ValueError as error:  # of scikit-learn, of predictions that are not finite for instance
+            raise InvalidDataError(f"{type(self).__name__}.score: {error}") from error

@@ -21,16 +21,15 @@ import scipy.linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.kernel_approximation import Nystroem as Plain
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
-from dsgd.validation import check_choice, check_number, warn_user
+from dsgd.validation import as_random_state, check_choice, check_number, warn_user
 
 __all__ = ["Nystroem"]
 
@@ -124,9 +123,13 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 "of them are the basis.",
                 UserWarning,
             )
-        chosen = check_random_state(self.random_state).permutation(n_rows)[:n_components]
+        chosen = as_random_state(name, self.random_state).permutation(n_rows)[:n_components]
         basis = X[chosen]
         matrix = pairwise_kernels(basis, metric=self.kernel, filter_params=True, **self._parameters())
+        if not np.isfinite(matrix).all():
+            raise InvalidDataError(
+                f"the kernel of some rows is not finite with {self._parameters()}. Scale X, or choose others."
+            )
         U, S, V = scipy.linalg.svd(matrix)
         self.normalization_ = np.dot(U / np.sqrt(np.maximum(S, _LEAST)), V)
         self.components_, self.component_indices_ = basis, chosen

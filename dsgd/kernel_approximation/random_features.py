@@ -7,16 +7,15 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.kernel_approximation import RBFSampler
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import as_random_state, check_bool, check_choice, check_number
 
 __all__ = ["RandomFeatures"]
 
@@ -107,7 +106,7 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
             float(self.gamma),
             X.shape[1],
             int(self.n_components),
-            check_random_state(self.random_state),
+            as_random_state(type(self).__name__, self.random_state),
             orthogonal=bool(self.orthogonal),
             dtype=X.dtype,
         )
@@ -127,6 +126,7 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_number(f"{name}(n_components=...)", self.n_components, low=1, integer=True)
         check_number(f"{name}(gamma=...)", self.gamma, low=0.0, open_low=True)
         check_choice(f"{name}(kernel=...)", self.kernel, tuple(FREQUENCIES))
+        check_bool(f"{name}(orthogonal=...)", self.orthogonal)
         if self.orthogonal and self.kernel != "rbf":
             raise InvalidParameterError(
                 f"{name}(orthogonal=True) keeps kernel='rbf' unbiased, and no other. Got kernel={self.kernel!r}."
@@ -148,7 +148,8 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.check()
         given = self.random_state
         if given is not None:
-            check_number(f"{type(self).__name__}(random_state=...) inside an estimator", given, low=0, integer=True)
+            where = f"{type(self).__name__}(random_state=...) inside an estimator"
+            check_number(where, given, low=0, high=2**32 - 1, integer=True)
             seed = int(given)
         return RandomMap(self.kernel, float(self.gamma), int(self.n_components), bool(self.orthogonal), seed)
 
@@ -167,6 +168,11 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """
         check_is_fitted(self)
         X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        if self.random_weights_.shape != (self.n_features_in_, *self.random_offset_.shape):  # compiled code trusts it
+            raise InvalidDataError(
+                f"The internal representation of {type(self).__name__} was altered: random_weights_ has the shape "
+                f"{self.random_weights_.shape}, of {self.n_features_in_} columns. Fit again."
+            )
         drawn = CosineMap(
             self.random_weights_.astype(X.dtype, copy=False), self.random_offset_.astype(X.dtype, copy=False)
         )

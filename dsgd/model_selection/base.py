@@ -75,7 +75,7 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
         """Return the parameters of each candidate."""
         grid = self.param_grid
         if isinstance(grid, Mapping):
-            return list(ParameterGrid(grid))
+            return self._listed(grid)
         try:
             given = list(grid)
         except TypeError:
@@ -86,18 +86,26 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
                 f"Got {grid!r}."
             )
         if isinstance(grid, (list, tuple)) and any(_is_listed(value) for each in given for value in each.values()):
-            return list(ParameterGrid(given))
+            return self._listed(given)
         return [dict(each) for each in given]
+
+    def _listed(self, grid: Any) -> list[dict[str, Any]]:
+        try:
+            return list(ParameterGrid(grid))
+        except (TypeError, ValueError) as error:  # of names that are no texts, or no values
+            raise InvalidParameterError(f"{type(self).__name__}(param_grid=...): {error}") from error
 
     def _name_scorers(self) -> dict[str, Any]:
         """Set `scorer_` and `multimetric_`; return scorers by name, "score" where there is one without."""
         scoring = self.scoring
         self.multimetric_ = isinstance(scoring, (list, tuple, set, Mapping))
         if not self.multimetric_:
-            self.scorer_ = check_scoring(self.estimator, scoring)
+            self.scorer_ = self._scorer_of(scoring)
             return {"score": self.scorer_}
+        if not all(isinstance(name, str) for name in scoring):
+            raise InvalidParameterError(f"{type(self).__name__}(scoring=...) has names that are no texts: {scoring!r}")
         named = dict(scoring) if isinstance(scoring, Mapping) else {name: name for name in scoring}
-        self.scorer_ = {name: check_scoring(self.estimator, each) for name, each in named.items()}
+        self.scorer_ = {name: self._scorer_of(each) for name, each in named.items()}
         callable_ = callable(self.refit) or self.refit is False
         if not callable_ and self.refit not in named:
             raise InvalidParameterError(
@@ -106,10 +114,19 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return dict(self.scorer_)
 
+    def _scorer_of(self, scoring: Any) -> Any:
+        try:
+            return check_scoring(self.estimator, scoring)
+        except (TypeError, ValueError) as error:
+            raise InvalidParameterError(f"{type(self).__name__}(scoring=...): {error}") from error
+
     def _splits(self, X: Any, y: Any, groups: Any) -> list[tuple[AnyArray, AnyArray]]:
         """Return the numbers of the rows (train, test) of each split."""
         X, y, groups = indexable(X, y, groups)
-        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        try:
+            splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        except (TypeError, ValueError) as error:
+            raise InvalidParameterError(f"{type(self).__name__}(cv=...): {error}") from error
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         splits = []
         for train, test in splitter.split(np.zeros((n, 0)) if not hasattr(X, "shape") else X, y, groups):
@@ -145,8 +162,14 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
         self.refit_time_ = time.perf_counter() - begin
 
     def _complete(self) -> None:
+        for name in ("estimator", "best_estimator_"):
+            if not isinstance(found := vars(self).get(name, self.estimator), SavingMixin):
+                raise InvalidParameterError(f"{type(self).__name__}.{name} is no estimator: {found!r:.80}")
         if hasattr(self, "cv_results_"):
             self._scorers = self._own_scorers()
+
+    def _row_to_try(self) -> Any:
+        return self.best_estimator_._row_to_try() if hasattr(self, "best_estimator_") else None
 
     # -- the best estimator ----------------------------------------------------------------------------------------
 

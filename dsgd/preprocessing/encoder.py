@@ -107,6 +107,9 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     roles_: dict[Any, Role]
     kinds_: dict[Any, Kind]
 
+    #: Of encoders that were pickled before they had it.
+    clip: float | None = None
+
     def __init__(
         self,
         columns: Mapping[Any, str] | None = None,
@@ -367,6 +370,49 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         columns[:] = self._layout.columns()
         return columns
 
+    def _complete(self) -> None:
+        """Refuse an encoder, of a file, that is not of the columns that it names."""
+        if not hasattr(self, "_layout"):
+            return
+        layout, roles = self._layout, self.roles_
+        found = {
+            **{column.name: ("numeric", "passthrough", "date") for column in layout.numbers},
+            **{column.name: ("onehot",) for column in layout.onehot},
+            **dict.fromkeys(layout.hashed, ("hash",)),
+            **dict.fromkeys(layout.texts, ("text",)),
+        }
+        kept = {name for name, role in roles.items() if role != "drop"}
+        n_parts = len(layout.numbers) + len(layout.onehot) + len(layout.hashed) + len(layout.texts)
+        if (
+            set(self._columns) != set(roles)
+            or len(self._columns) != len(roles)
+            or self.n_features_in_ != len(roles)
+            or kept != set(found)
+            or n_parts != len(found)
+            or any(roles[name] not in may_be for name, may_be in found.items())
+            or not set(found).issuperset(name for name, _ in layout.kinds)
+            or self.n_features_out_ != layout.width
+            or not 1 <= layout.n_hashed < 2**31
+            or not 1 <= layout.ngram_range[0] <= layout.ngram_range[1]
+        ):
+            raise InvalidDataError("its columns, roles and features do not fit each other")
+        wanted_of(roles, vars(self).get("kinds_", {}))
+
+    def _row_to_try(self) -> Any:
+        known = {column.name: [*column.categories, *column.infrequent] for column in self._layout.onehot}
+        row = np.empty((1, len(self._columns)), dtype=object)
+        for k, name in enumerate(self._columns):
+            kind = vars(self).get("kinds_", {}).get(name, "category")
+            if self.roles_[name] == "date" or kind == "date":
+                row[0, k] = np.datetime64(0, "us")
+            elif self.roles_[name] in ("numeric", "passthrough") or kind == "number":
+                row[0, k] = 0.0
+            else:
+                row[0, k] = "a"
+            if known.get(name):
+                row[0, k] = known[name][0]
+        return row
+
     def check(self) -> None:
         """Raise if a parameter is outside its domain.
 
@@ -390,13 +436,18 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
             raise InvalidParameterError(f"{name}(n_hashed=...) must be below 2**31. Got {self.n_hashed!r}.")
         try:
             low, high = self.ngram_range
+            are_numbers = 1 <= low <= high
         except (TypeError, ValueError):
-            low = high = 0
-        if not 1 <= low <= high:
+            are_numbers = False
+        if not are_numbers:
             raise InvalidParameterError(
                 f"{name}(ngram_range=...) must be two numbers from 1 up, such as (1, 2). Got {self.ngram_range!r}."
             )
-        if np.dtype(self.dtype) not in (np.float32, np.float64):
+        try:
+            is_float = np.dtype(self.dtype) in (np.float32, np.float64)
+        except TypeError:
+            is_float = False
+        if not is_float:
             raise InvalidParameterError(f"{name}(dtype=...) must be float32 or float64. Got {self.dtype!r}.")
 
     def __sklearn_tags__(self) -> Any:

@@ -44,7 +44,9 @@ def hashed_texts(texts: Coded, n_features: int, ngram_range: tuple[int, int], dt
     n = len(offsets) - 1
     n_words = np.empty(n, np.int64)
     count_words(data, offsets, n_words)
-    low, high = ngram_range
+    # There are none longer than the longest text.
+    high = min(ngram_range[1], int(n_words.max(initial=0)))
+    low = min(ngram_range[0], high + 1)
     n_grams = sum(np.maximum(n_words - k + 1, 0) for k in range(low, high + 1))
     n_entries = int(np.sum(n_grams))
     longest = int(np.diff(offsets).max(initial=0))

@@ -20,10 +20,13 @@ from pathlib import Path
 from time import time
 from typing import Any, ClassVar, Final
 
+from sklearn.utils import get_tags
+
 from dsgd.errors import ModelFileError
 from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.saving.registry import ESTIMATORS
+from dsgd.saving.trial import check_use, zeros
 from dsgd.saving.values import Reader, UnsavedError, Writer
 
 __all__ = ["SavingMixin", "is_model_file", "load", "packed"]
@@ -70,6 +73,10 @@ class SavingMixin:
 
     def _complete(self) -> None:
         """Make attributes that files leave out; called when all others are there."""
+
+    def _row_to_try(self) -> Any:
+        """Return a row that a fitted model answers for, None if there is none that is small."""
+        return zeros(vars(self).get("n_features_in_"), sparse=get_tags(self).input_tags.sparse)
 
 
 def packed(model: Any) -> bytes:
@@ -225,6 +232,7 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     model = kind(**given)
     vars(model).update({attribute: of.named(attribute, coded) for attribute, coded in attributes.items()})
     model._complete()
+    check_use(model)
     return model
 
 

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from dsgd.runtime.checkpoints.container import DamagedError
 from dsgd.saving.registry import history, name_of_record, record_of
 from dsgd.saving.texts import foreign_part
+from dsgd.saving.trial import check_fields
 from dsgd.types import AnyArray
 
 __all__ = ["Reader", "UnsavedError", "Writer"]
@@ -240,7 +241,9 @@ def _read_record(content: Any, of: Reader) -> Any:
     kind = record_of(name)
     if kind is None:
         raise DamagedError(f"it holds a part of the unknown class {name!r}")
-    return kind(**{field: of.named(field, coded) for field, coded in given.items()})
+    found = {field: of.named(field, coded) for field, coded in given.items()}
+    check_fields(kind, found)
+    return kind(**found)
 
 
 def _read_random_state(content: Any, of: Reader) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -51,7 +50,7 @@ from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.torch.validation import scored_rows
 from dsgd.torch.weights import checked_weights, mean_weight
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_choice, check_numbers, warn_user
+from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
 
 __all__ = ["PREFIXES", "AbstractTorchEstimator"]
 
@@ -158,7 +157,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         refuse_idle(self, has_rows=validation is not None)
         begin = time.perf_counter()
         (X, y, sample_weight), names = take_tables(self, X, y, sample_weight)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = int(as_random_state(type(self).__name__, self.random_state).randint(np.iinfo(np.int32).max))
         template = build_module(self.module, self._options("module__"), seed)
         if validation is None and self.early_stopping and self.scoring is not None:
             (X, y, sample_weight), validation = split_off(self, (X, y, sample_weight))

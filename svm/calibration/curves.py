@@ -22,11 +22,11 @@ import numpy as np
 from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import StratifiedKFold
-from sklearn.utils import check_random_state
 
 from dsgd.errors import InvalidDataError
 from dsgd.svm.calibration.platt import fit_sigmoid
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.validation import as_random_state
 
 __all__ = ["METHODS", "N_FOLDS", "assign_folds", "draw_seed", "fit_curve", "normalised", "probabilities_of"]
 
@@ -36,19 +36,22 @@ METHODS: Final = ("sigmoid", "isotonic")
 N_FOLDS: Final = 5
 
 
-def draw_seed(random_state: Any) -> int | None:
+def draw_seed(where: str, random_state: Any) -> int | None:
     """Return the seed that shuffles rows before they are divided; None, to leave them in order, if there is none.
 
     Parameters
     ----------
+    where : str
+        The estimator.
     random_state : int, RandomState or None
         A number is the seed, a generator draws one.
     """
     if random_state is None:
         return None
+    states = as_random_state(where, random_state)
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return int(states.randint(np.iinfo(np.int32).max))
 
 
 def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArray:

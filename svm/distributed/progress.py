@@ -183,7 +183,10 @@ class Progress:
         if place is None:
             return None
         state = read_newest(place, saving.configuration)
-        if int(state.arrays["content"][0]) != saving.content:
+        content = state.arrays.get("content")
+        if content is None or content.dtype != np.uint64 or content.shape != (1,):
+            raise CheckpointError(f"resume_from={place!r} is no checkpoint of an SVM: it does not say of which rows.")
+        if int(content[0]) != saving.content:
             raise CheckpointError(
                 f"resume_from={place!r} was trained on other rows, or on these in another order. Fit with the same "
                 "data."
@@ -207,9 +210,14 @@ class Progress:
         self._rows, self._offset, self._news, self._n_variables = rows, 0, [], len(dual.y)
         self._digest = zlib.crc32(np.sort(rows).tobytes())
         kept, told = self._found.get(f"alpha {self._number}"), self._found.get(f"told {self._number}")
-        if kept is not None and told is not None and told[:2].tolist() == [self._digest, len(dual.y)]:
-            self._offset = int(told[2])
-            dual = replace(dual, alpha=np.clip(self._placed(kept, dual.alpha.shape), 0.0, dual.upper), u=None)
+        if kept is not None and told is not None:
+            try:
+                digest, n_variables, offset = told.tolist()
+                if (digest, n_variables) == (self._digest, len(dual.y)):
+                    alpha = np.clip(self._placed(kept, dual.alpha.shape), 0.0, dual.upper)
+                    dual, self._offset = replace(dual, alpha=alpha, u=None), int(offset)
+            except (LookupError, TypeError, ValueError) as error:
+                raise CheckpointError(f"the variables that were kept are not those of this fit: {error}") from error
         self._take(dual.alpha)
         return dual
 
@@ -222,6 +230,8 @@ class Progress:
         """Return variables that were kept, as those of the samples of the problem."""
         alpha, order = np.zeros(shape), np.argsort(self._rows)
         which, rows, values = kept
+        if not np.isfinite(kept).all():
+            raise ValueError("some are not finite")
         alpha[which.astype(np.int64), order[np.searchsorted(self._rows, rows, sorter=order)]] = values
         return alpha
 

@@ -189,16 +189,23 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
     def _check_support(self) -> None:
         """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""
-        n, columns = self.support_vectors_.shape
+        (n,), counts, coefs = self.support_.shape, self._n_support, self.dual_coef_
         altered = f"The internal representation of {type(self).__name__} was altered: "
-        if n and int(self._n_support.sum()) != n:
+        if (counts < 0).any() or int(counts.sum()) != n:
             raise InvalidDataError(
-                f"{altered}n_support_ counts {int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+                f"{altered}n_support_ counts {counts.tolist()} support vectors and there are {n}. Fit again."
             )
-        if n and (self.dual_coef_.shape[1] != n or columns != self.n_features_in_):
+        if coefs.shape[1] != n or coefs.dtype != np.float64:
             raise InvalidDataError(
-                f"{altered}{n} support vectors of {columns} columns have {self.dual_coef_.shape[1]} coefficients, and "
-                f"rows have {self.n_features_in_} columns. Fit again."
+                f"{altered}{n} support vectors have {coefs.shape[1]} coefficients, {coefs.dtype}. Fit again."
+            )
+        if hasattr(self, "_coef") and self._coef.shape != (len(self.intercept_), self.n_features_in_):
+            raise InvalidDataError(f"{altered}coef_ has the shape {self._coef.shape}. Fit again.")
+        vectors = self.support_vectors_
+        if not self._is_precomputed() and (vectors.shape != (n, self.n_features_in_) or vectors.dtype.kind != "f"):
+            raise InvalidDataError(
+                f"{altered}{n} support vectors are of the shape {vectors.shape}, {vectors.dtype}, and rows have "
+                f"{self.n_features_in_} columns. Fit again."
             )
 
     @abstractmethod

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
@@ -34,7 +33,7 @@ from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
 from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number, warn_user
+from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
 
 __all__ = ["AbstractLinearSVM"]
 
@@ -174,7 +173,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         return float(self.intercept_scaling) if self.fit_intercept else 0.0
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return int(as_random_state(type(self).__name__, self.random_state).randint(np.iinfo(np.int32).max))
 
     def _check_weights(self, sample_weight: Any, X: Any) -> FloatVector:
         """Return the weights of the rows, float64."""

@@ -357,7 +357,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         if method is None:
             return job
         # A generator draws after it has drawn the seed of the order, so that this is the same as without probability.
-        self._fold_seed = draw_seed(self.random_state)
+        self._fold_seed = draw_seed(type(self).__name__, self.random_state)
         return replace(job, hold_out=HoldOut(method, self.classes_, self._fold_seed))
 
     def _class_factors(self) -> FloatVector | str:

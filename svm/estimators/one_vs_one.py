@@ -20,7 +20,7 @@ from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
+from sklearn.utils import column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
@@ -40,7 +40,7 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_choice, warn_user, weights_of_classes
+from dsgd.validation import as_random_state, check_bool, check_choice, warn_user, weights_of_classes
 
 __all__ = ["AbstractKernelClassifier"]
 
@@ -133,10 +133,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     def _check_probability(self) -> None:
         """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
         name = type(self).__name__
-        states = check_random_state(self.random_state)
+        states = as_random_state(name, self.random_state)
         if isinstance(self.probability, str):
             if self.probability in METHODS:
-                self._fold_seed = draw_seed(self.random_state)
+                self._fold_seed = draw_seed(name, self.random_state)
             elif self.probability != "deprecated":
                 raise InvalidParameterError(
                     f'{name}(probability=...) must be True or False, "sigmoid" or "isotonic". Got {self.probability!r}.'

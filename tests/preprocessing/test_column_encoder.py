@@ -236,6 +236,18 @@ def test_it_is_a_transformer_that_can_be_pickled() -> None:
     assert list(named.get_feature_names_out()) == ["x0", "x1_x", "x1_missing"]
 
 
+def test_a_pickle_from_before_a_parameter_is_of_use() -> None:
+    """An encoder that was pickled before it had `clip` shows itself, and transforms as it did."""
+    encoder, rows = ColumnEncoder().fit(table()), table(9, seed=1)
+    shown, found = repr(encoder), encoder.transform(rows)
+    del encoder.__dict__["clip"]
+    for numbers in encoder._layout.numbers:
+        del numbers.__dict__["limit"]
+    old = pickle.loads(pickle.dumps(encoder))
+    assert repr(old) == shown
+    assert abs(old.transform(rows) - found).max() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

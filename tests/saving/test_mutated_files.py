@@ -1,8 +1,11 @@
 """Files that are broken or made to break: each is read, or refused with an error of ours, in bounded memory.
 
+What was read is used: a model predicts and trains, and training goes on from a checkpoint. That ends well or in an
+error of ours, too.
+
 Each kind gets a quarter of ``DSGD_FUZZ_FILES`` mutated files, 20,000 by default; ``DSGD_FUZZ_FILES=200000 pytest -s
 tests/saving/test_mutated_files.py`` draws ten times as many, and says what became of them. Case n of a kind is the same
-in every run; ``DSGD_FUZZ_FIRST`` is the first one.
+in every run; ``DSGD_FUZZ_FIRST`` is the first one. Every fourth case is used, and each where the number is given.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone, is_regressor
+from sklearn.exceptions import NotFittedError
 
 import dsgd
 from dsgd import SGDClassifier, SGDRegressor
@@ -36,14 +41,18 @@ from dsgd.archive import MOST_INFLATED
 from dsgd.cli.files import read_rows
 from dsgd.datasets import load_svmlight
 from dsgd.errors import DsgdError
-from dsgd.kernel_approximation import RandomFeatures
+from dsgd.kernel_approximation import Nystroem, RandomFeatures
+from dsgd.linear_model import Lasso, LogisticRegression
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.runtime.checkpoints.checkpoint import read_newest
-from dsgd.svm import SVC
+from dsgd.runtime import run_on_threads
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, read_newest
+from dsgd.svm import SVC, SVR, LinearSVC, NuSVR, OneClassSVM
+from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 
 N_CASES = int(os.environ.get("DSGD_FUZZ_FILES", "20000")) // 4
 FIRST = int(os.environ.get("DSGD_FUZZ_FIRST", "0"))
+USED_EVERY = 1 if "DSGD_FUZZ_FILES" in os.environ else 4
 pytestmark = pytest.mark.timeout(7200)
 
 #: Reading takes at most so many bytes for each of the file, and so many for itself: svmlight files are read in pieces
@@ -278,10 +287,15 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return X, np.array(["no", "perhaps", "yes"])[np.argmax(X[:, :3], axis=1)]
 
 
+def table() -> Any:
+    """Return them as columns of numbers, categories and texts."""
+    X, y = rows()
+    return pytest.importorskip("pandas").DataFrame({"size": X[:, 0], "city": y, "note": y})
+
+
 def models(folder: Path) -> list[bytes]:
     """Return files of models whose attributes are of all kinds."""
     X, y = rows()
-    table = {"size": X[:, 0], "city": y, "note": y}
     encoder = ColumnEncoder({"note": "text"}, n_hashed=8)
     found: list[Any] = [
         SGDClassifier(
@@ -293,7 +307,13 @@ def models(folder: Path) -> list[bytes]:
     ]
     fitted = [
         found[0].partial_fit(X, y, classes=np.unique(y)), found[1].fit(X, X[:, 0]), found[2].fit(sp.csr_matrix(X), y),
-        found[3], encoder.fit(pytest.importorskip("pandas").DataFrame(table)),
+        found[3], encoder.fit(table()),
+        *(model.fit(X, y) for model in (LinearSVC(), LogisticRegression())),
+        SGDSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-4, 1e-2]}, cv=2).fit(X, X[:, 0] > 0),
+        SVC(probability="isotonic").fit(X, X[:, 0] > 0),
+        *(model.fit(X, X[:, 0]) for model in (Lasso(0.01), SVR(kernel="linear"), NuSVR(kernel="poly"))),
+        *(model.fit(X) for model in (RandomFeatures(7), Nystroem(n_components=9), OneClassSVM())),
+        SGDClassifier(encoder=clone(encoder), max_iter=2, tol=None).fit(table(), y),
     ]  # fmt: skip
     for number, model in enumerate(fitted):
         model.save(folder / f"{number}")
@@ -302,9 +322,9 @@ def models(folder: Path) -> list[bytes]:
 
 def checkpoints(folder: Path) -> list[bytes]:
     """Return files of checkpoints."""
-    X, y = rows()
-    SGDClassifier(max_iter=2, tol=None, n_jobs=2, sync="slowmo", random_state=0, checkpoint=folder).fit(X, y)
-    return [path.read_bytes() for path in folder.glob("*.dsgd")]
+    classifier(checkpoint=Checkpoint(folder / "sgd", every_s=0.0)).fit(*rows())
+    train_machine(checkpoint=Checkpoint(folder / "svm", every_s=0.0))
+    return [path.read_bytes() for path in sorted(folder.glob("*/*.dsgd"))]
 
 
 def archives(folder: Path) -> list[bytes]:
@@ -325,6 +345,55 @@ def texts(folder: Path) -> list[bytes]:
     return [b"\n".join(b"%d " % (row[0] > 0) + b" ".join(b"%d:%g" % item for item in enumerate(row, 1)) for row in X)]
 
 
+#: What is used of a model, and what of it would take long if a file says so.
+_METHODS = ("predict", "decision_function", "predict_proba", "predict_log_proba", "transform", "score", "__repr__")
+_LONG = {"max_iter": 3, "n_jobs": 2, "n_components": 5, "cv": 2, "n_hashed": 8}
+
+
+def use_model(model: Any, path: Path) -> None:
+    """Predict and train."""
+    X, y = rows()
+    given = table() if isinstance(model, ColumnEncoder) or hasattr(model, "encoder_") else X
+    targets = X[:, 0] if is_regressor(model) else y
+    for name in _METHODS:
+        if name == "score" and list(getattr(model, "classes_", np.unique(y))) != list(np.unique(y)):
+            continue  # scikit-learn's error for labels of another type
+        with suppress(DsgdError, NotFittedError):
+            if (method := getattr(model, name, None)) is not None:
+                method(*{"score": (given, targets), "__repr__": ()}.get(name, (given,)))
+    for name, value in model.get_params().items():
+        most = _LONG.get(name.rpartition("__")[2])
+        if most is not None and isinstance(value, (int, float)) and value > 1000:
+            model.set_params(**{name: most})
+    for name in ("partial_fit", "fit"):
+        with suppress(DsgdError):
+            if (method := getattr(model, name, None)) is not None:
+                method(given, targets)
+
+
+def use_checkpoint(state: Any, path: Path) -> None:
+    """Go on with the training of it."""
+    with suppress(DsgdError):
+        if "estimator" in state.configuration:
+            train_machine(resume_from=path.parent)
+        else:
+            classifier(resume_from=path.parent).fit(*rows())
+
+
+def classifier(**places: Any) -> SGDClassifier:
+    """Return an estimator of two ranks that remember something."""
+    return SGDClassifier(max_iter=3, tol=None, n_jobs=2, sync="slowmo", average=True, random_state=0, **places)
+
+
+def train_machine(**places: Any) -> None:
+    """Train a kernel machine on a gang of one, as workers do."""
+    X, y = rows()
+    model = SVC(**places)
+    model.classes_, model.n_features_in_ = np.unique(y), X.shape[1]
+    packer = RowPacker(model.classes_, X.shape[1], "float64", sparse=False)
+    run_on_threads(fit_on_rank, [packer([(X, y, None, 0)], 0)], (model,))
+
+
 def read_checkpoint(path: Path, draw: Draw) -> Any:
     """Read a checkpoint; the list beside it is as good as the file."""
     name = "checkpoint-00000001-00000000.dsgd"
@@ -340,9 +409,8 @@ def read_checkpoint(path: Path, draw: Draw) -> Any:
 
 
 def read_model(path: Path, draw: Draw) -> Any:
-    """Load a model, and look at it."""
-    model = dsgd.load(path)
-    return model.get_params(deep=False)
+    """Load a model."""
+    return dsgd.load(path)
 
 
 def read_archive(path: Path, draw: Draw) -> Any:
@@ -360,10 +428,10 @@ def read_text(path: Path, draw: Draw) -> Any:
 
 
 KINDS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "model": (models, mutated_container, read_model),
-    "checkpoint": (checkpoints, mutated_container, read_checkpoint),
-    "npz": (archives, mutated_npz, read_archive),
-    "svmlight": (texts, mutated_svmlight, read_text),
+    "model": (models, mutated_container, read_model, use_model),
+    "checkpoint": (checkpoints, mutated_container, read_checkpoint, use_checkpoint),
+    "npz": (archives, mutated_npz, read_archive, lambda found, path: None),
+    "svmlight": (texts, mutated_svmlight, read_text, lambda found, path: None),
 }
 
 
@@ -379,12 +447,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mutated_file_is_read_or_refused(kind: str, folder: Path, tmp_path: Path) -> None:
     """Every file is read or ends in an error of ours, and takes no more memory than its bytes account for."""
-    make, mutate, read = KINDS[kind]
+    make, mutate, read, use = KINDS[kind]
     good, path = make(tmp_path), folder / "file"
     for number, data in enumerate(good):  # also so that everything is loaded and compiled
         path.write_bytes(data)
-        read(path, Draw(number))
+        use(read(path, Draw(number)), path)
     outcomes: Counter[str] = Counter()
+    found: Any = None
     for case in range(FIRST, FIRST + N_CASES):
         draw = Draw(f"{kind} {case}")
         data = mutate(draw, draw.choice(good), draw.choice(good))
@@ -392,7 +461,7 @@ def test_a_mutated_file_is_read_or_refused(kind: str, folder: Path, tmp_path: Pa
         if is_measured := case % 4 == 0:  # which takes as long as reading itself
             tracemalloc.start()
         try:
-            read(path, draw)
+            found = read(path, draw)
             outcomes["read"] += 1
         except DsgdError as error:
             outcomes[type(error).__name__] += 1
@@ -403,5 +472,12 @@ def test_a_mutated_file_is_read_or_refused(kind: str, folder: Path, tmp_path: Pa
             tracemalloc.stop()
         most = FACTOR if kind != "npz" else MOST_INFLATED
         assert grown <= most * len(data) + CONSTANT, f"{kind} {case}: {len(data)} bytes took {grown}"
+        if found is not None and case % USED_EVERY == 0:
+            try:
+                use(found, path)
+                outcomes["used"] += 1
+            except Exception as error:
+                raise AssertionError(f"{kind} {case} ends in a raw error where it is used") from error
+        found = None
     print(kind, dict(outcomes))  # noqa: T201
-    assert sum(outcomes.values()) == N_CASES
+    assert sum(outcomes.values()) - outcomes["used"] == N_CASES

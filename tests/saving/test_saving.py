@@ -151,7 +151,7 @@ def test_models_of_tables_keep_their_encoders(tmp_path: Path) -> None:
 )
 def test_labels_of_any_type(labels: np.ndarray, tmp_path: Path) -> None:
     """Labels have the type that they had."""
-    model = SGDClassifier(random_state=0)
+    model = SGDClassifier(random_state=0).fit([[-1.0], [1.0]], [0, 1])
     model.classes_ = labels
     found = through(model, tmp_path).classes_
     assert found.dtype == labels.dtype

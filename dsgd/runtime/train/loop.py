@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from dsgd.errors import CheckpointError, DsgdError
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train.divergence import divergence_of
@@ -104,9 +105,18 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
     at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
     check_state(strategy, at.strategy)
     snapshots = SnapshotSchedule(rank, run.job, run.data, run.rows)
-    note = snapshots.recall(at)
-    if note is None and run.job.epochs_before:
-        take_over(rank, run.job, at, run.rows)
+    try:
+        note = snapshots.recall(at)
+        if note is None and run.job.epochs_before:
+            take_over(rank, run.job, at, run.rows)
+    except DsgdError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A file is as somebody wrote it, and its arrays may be of another training.
+        raise CheckpointError(
+            f"the state to go on from is not one of this training ({type(error).__name__}: {error}). Fit without "
+            "resume_from, or a new model."
+        ) from error
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
         begin_servers(rank, strategy, at, run.data.shard, run.rows, run.rates.mean_square, run.job.epochs_before)
     # The same for all steps: a run that resumes keeps its first factor.

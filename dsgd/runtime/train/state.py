@@ -29,6 +29,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import gt
 from typing import Any, Final, Self
 
 import numpy as np
@@ -264,6 +265,10 @@ class TrainState:
         exact = is_exact(saved, rows)
         self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
         n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
+        if min(self.epoch, self.n_steps, number, rounds - number, rounds - 1, n_cut, self.ahead - 1, *starts) < 0 or (
+            exact and (len(starts) != len(rows) or any(map(gt, starts, rows)))
+        ):  # compiled code goes from there
+            raise ValueError(f"no place in an epoch: {saved['position'].tolist()}, {saved['cut'].tolist()}")
         if exact:
             self.cut, self.round, self.n_cut = Cut(tuple(starts), rounds), number, n_cut
         else:
