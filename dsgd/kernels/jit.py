@@ -15,7 +15,7 @@ from numba import njit
 from numba.core import config, event
 from numba.extending import register_jitable
 
-from dsgd.kernels.cache import KernelCache
+from dsgd.kernels.cache import KernelCache, kernel_folder
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
@@ -78,8 +78,9 @@ class _FirstUse(event.Listener):
         if not self._is_said and str(event.data["dispatcher"].py_func.__module__).startswith("dsgd."):
             self._is_said = True
             logging.getLogger("dsgd").warning(
-                "compiling kernels of dsgd for this machine: these take a few seconds now and are kept on disk; others "
-                "follow when they are first used."
+                "compiling kernels of dsgd for this machine, once: 2 to 10 s of the processor for each kind of model, "
+                "longer where it is busy. They are kept in %s; `dsgd warm` does it ahead.",
+                kernel_folder() or "memory",
             )
         # Numba compiles one at a time, and what that calls inside it: only the outermost changes the collector.
         if not self._stages:

@@ -29,6 +29,11 @@ _OURS: Final = "dsgd"
 @cache
 def stamp_of(function: Any) -> str:
     """Return a text that changes where the machine code of a function may."""
+    return hashlib.sha256("\n".join(sorted(_covered(function))).encode()).hexdigest()
+
+
+def _covered(function: Any) -> set[str]:
+    """Return the modules of a function and of all that it calls, with digests of their code, and constants."""
     ours = {_OURS, _package(function.__module__)}
     covered, found, ahead = set(), {function}, [function]
     while ahead:
@@ -44,7 +49,7 @@ def stamp_of(function: Any) -> str:
             elif value not in found:
                 found.add(value)
                 ahead.append(value)
-    return hashlib.sha256("\n".join(sorted(covered)).encode()).hexdigest()
+    return covered
 
 
 def _package(module: str) -> str:
