@@ -35,6 +35,7 @@ from dsgd.cli import (
     study_tuning,
     study_variance,
     tune,
+    warm,
 )
 
 __all__ = ["app"]
@@ -89,6 +90,7 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("info", epilog=info.EXAMPLES)(info.info)
+app.command("warm", epilog=warm.EXAMPLES)(warm.warm)
 
 # A terminal breaks the lines of a paragraph where it ends; those of the source would be broken twice.
 for _group in (app, study.app, datasets.app, jobs.app):

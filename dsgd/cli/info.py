@@ -94,11 +94,12 @@ def _wires() -> dict[str, Any]:
 
 def _folders() -> dict[str, Any]:
     from dsgd.datasets import cache_folder
+    from dsgd.kernels.cache import kernel_folder
 
     return {
         "DSGD_DATA": os.environ.get("DSGD_DATA"),
         "datasets": str(cache_folder()),
-        "numba cache": os.environ.get("NUMBA_CACHE_DIR", "__pycache__ beside each module, or the user's cache folder"),
+        "kernels": str(kernel_folder() or "nowhere: no folder can be written to"),
     }
 
 

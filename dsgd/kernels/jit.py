@@ -8,16 +8,14 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache, partial
-from inspect import isfunction
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 from numba import njit
 from numba.core import config, event
-from numba.core.runtime.nrt import rtsys
 from numba.extending import register_jitable
 
+from dsgd.kernels.cache import KernelCache, kernel_folder
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
@@ -32,8 +30,6 @@ if config.DISABLE_JIT:
     logging.getLogger("dsgd").warning(
         "NUMBA_DISABLE_JIT is set: dsgd compiles its kernels nevertheless, and so is whatever is decorated from now on."
     )
-
-_files = frozenset(Path(__file__).parent.glob("*.py"))
 
 #: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
 #: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
@@ -82,8 +78,9 @@ class _FirstUse(event.Listener):
         if not self._is_said and str(event.data["dispatcher"].py_func.__module__).startswith("dsgd."):
             self._is_said = True
             logging.getLogger("dsgd").warning(
-                "compiling kernels of dsgd for this machine: these take a few seconds now and are kept on disk; others "
-                "follow when they are first used."
+                "compiling kernels of dsgd for this machine, once: 2 to 10 s of the processor for each kind of model, "
+                "longer where it is busy. They are kept in %s; `dsgd warm` does it ahead.",
+                kernel_folder() or "memory",
             )
         # Numba compiles one at a time, and what that calls inside it: only the outermost changes the collector.
         if not self._stages:
@@ -122,55 +119,11 @@ def leaf_kernel(function: Callable[..., Any]) -> Any:
 
 def _cached(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Return a compiled function that is kept on disk, where there is a folder for it."""
-    try:
-        return _with_stamp(njit(cache=True, **options)(function))
-    except RuntimeError:
-        # Neither the folder of the package nor a cache of the user can be written to.
-        _say_once()
-        return njit(**options)(function)
-
-
-@cache
-def _say_once() -> None:
-    logging.getLogger("dsgd").warning(
-        "kernels of dsgd cannot be kept on disk, and every process compiles them again, which takes seconds: no folder "
-        "can be written to. Set NUMBA_CACHE_DIR to one that can."
-    )
-
-
-def _with_stamp(dispatcher: Any) -> Any:
-    """Return a compiled function whose cached machine code is thrown away when a file that it is made of changes.
-
-    Numba looks at the file of the kernel, but not at those of the functions that it calls. So the stamp here covers all
-    files of this folder, and those of every compiled function that the kernel calls.
-    """
-    kept = dispatcher._cache
-    kept.load_overload = _staged(_turns.loading(dispatcher, _without_registries(kept)))
-    kept.save_overload = _turns.saving(dispatcher, kept.save_overload)
-    cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
-    if cache_file is not None:
-        files = sorted(_files | _files_called(dispatcher.py_func))
-        stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
-        cache_file._source_stamp = (cache_file._source_stamp, stamp)
+    dispatcher = njit(**options)(function)
+    dispatcher._cache = kept = KernelCache(function, options)
+    kept.load_overload = _staged(_turns.loading(dispatcher, kept.load_overload))  # type: ignore[method-assign]
+    kept.save_overload = _turns.saving(dispatcher, kept.save_overload)  # type: ignore[method-assign]
     return dispatcher
-
-
-def _without_registries(cache: Any) -> Callable[..., Any]:
-    """Return what loads a kernel from disk, as Numba's ``load_overload`` does but for what only a compilation needs.
-
-    That is the types and lowering of all of numpy, in eighty modules. They take a third of a second, more than the
-    kernels of a fit; the compiler loads them itself where a kernel is not on disk.
-    """
-    if not (hasattr(cache, "_load_overload") and hasattr(cache, "_guard_against_spurious_io_errors")):
-        whole: Callable[..., Any] = cache.load_overload  # of a Numba that has other parts: slower, and the same
-        return whole
-
-    def load(signature: Any, context: Any) -> Any:
-        rtsys.initialize(context)  # arrays are counted by it; done once, and all that a compiled kernel needs
-        with cache._guard_against_spurious_io_errors():
-            return cache._load_overload(signature, context)
-
-    return load
 
 
 def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,16 +134,3 @@ def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
             return load(*args)
 
     return staged
-
-
-def _files_called(function: Any) -> frozenset[Path]:
-    """Return the files of the compiled functions that a function names, of those that these name, and so on."""
-    called: set[Any] = set()
-    ahead = [function]
-    while ahead:
-        naming = ahead.pop()
-        named = (naming.__globals__.get(name) for name in naming.__code__.co_names)
-        new = {item for item in (getattr(item, "py_func", item) for item in named) if isfunction(item)} - called
-        called |= new
-        ahead.extend(new)
-    return frozenset(Path(item.__code__.co_filename) for item in called)

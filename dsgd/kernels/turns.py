@@ -22,7 +22,6 @@ from typing import IO, Any, Final
 
 __all__ = ["Turns"]
 
-_LOCK: Final = "dsgd-compiling.lock"
 _PATIENCE_S: Final = 120.0
 _LOOK_S: Final = 0.02
 
@@ -43,7 +42,7 @@ class Turns:
                 return found
             try:
                 if not self._compiling:
-                    found = self._wait(Path(dispatcher._cache.cache_path) / _LOCK, lambda: load(*args))
+                    found = self._wait(dispatcher._cache.lock_path, lambda: load(*args))
                 if found is None:
                     self._compiling.append(dispatcher)
             finally:
@@ -71,7 +70,7 @@ class Turns:
         if not self._compiling:
             self._end()
 
-    def _wait(self, path: Path, look: Callable[[], Any]) -> Any:
+    def _wait(self, path: Path | None, look: Callable[[], Any]) -> Any:
         """Wait for the lock, or for what another process compiles; returns what is found at last."""
         self._file = _opened(path)
         deadline = time.monotonic() + _PATIENCE_S
@@ -93,10 +92,11 @@ class Turns:
             file.close()
 
 
-def _opened(path: Path) -> IO[bytes] | None:
-    """Return the file to lock; None where that cannot be, and Numba will say so when it saves."""
+def _opened(path: Path | None) -> IO[bytes] | None:
+    """Return the file to lock; None where that cannot be."""
+    if path is None:
+        return None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
     except OSError:
         return None

@@ -378,6 +378,19 @@ def test_info_says_versions_and_folders(run: Run) -> None:
     assert facts["machine"]["memory_bytes"] > 0
 
 
+def test_warm_leaves_nothing_to_compile(tmp_path: Path) -> None:
+    """After `warm` a fit at the defaults compiles nothing; a wrong name lists those that there are."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "dsgd", "warm", "--estimators"]
+    done = subprocess.run([*command, "linear-svc"], env=environment, capture_output=True, text=True, check=True)
+    assert str(tmp_path) in done.stdout
+    script = "import numpy as np; from dsgd.svm import LinearSVC; X = np.eye(9); LinearSVC().fit(X, X[:, 0] > 0)"
+    fitted = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ("compiling" in done.stderr, "compiling" in fitted.stderr) == (True, False)
+    done = subprocess.run([*command, "svx"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "'svx' is none of sgd, linear, linear-svc, svc" in done.stderr) == (2, True)
+
+
 def test_unreachable_scheduler_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address where no scheduler answers is an error that says so."""
     monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing

@@ -29,10 +29,9 @@ from dsgd.kernels import (
 )
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.penalties import soft_threshold, violation
-from dsgd.kernels.sgd import run_rows
+from dsgd.kernels.stamps import stamp_of
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
 from dsgd.kernels.vector import add_row
-from dsgd.svm.kernel_solver.members import advance
 from reference import sgd as twin
 
 POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]
@@ -207,18 +206,6 @@ print(json.dumps(found))
 """
 
 
-def test_cached_kernels_know_all_files_they_come_from():
-    """The cache of a kernel is void once any file of the kernels has changed, not its own file alone."""
-    stamp = str(run_rows._cache._cache_file._source_stamp)
-    assert all(name in stamp for name in ("losses.py", "penalties.py", "schedules.py", "vector.py"))
-
-
-def test_cache_of_a_kernel_covers_the_files_of_what_it_calls():
-    """A kernel of another folder is compiled again when a function that it calls has changed, wherever that is."""
-    stamp = str(advance._cache._cache_file._source_stamp)
-    assert all(name in stamp for name in ("members.py", "smo.py", "cached_rows.py", "jit.py"))
-
-
 LEAF = """
 import numpy as np
 from dsgd.kernels.jit import leaf_kernel
@@ -325,12 +312,12 @@ def _names_a_circle(n):
     return _halved(n)
 
 
-def test_what_only_kernels_call_runs_as_it_is_written_and_is_in_the_stamp():
-    """Parts have no wrapper for Python, which would crash or be compiled; the files of those in a circle are found."""
+def test_what_only_kernels_call_runs_as_it_is_written():
+    """Parts have no wrapper for Python, which would crash or be compiled; those in a circle have a stamp."""
     assert _halved(7) == 11  # on integers of Python, not compiled
     assert not hasattr(_halved, "signatures")
     assert not hasattr(_risen, "signatures")
-    assert "test_kernels.py" in str(_names_a_circle._cache._cache_file._source_stamp)
+    assert stamp_of(_names_a_circle.py_func)
 
 
 @pytest.mark.parametrize("collects", [True, False])

@@ -1,0 +1,160 @@
+"""Machine code of kernels on disk, which any copy of the same code finds.
+
+Problem: Numba keeps machine code beside each file, under its line number and as old as the file. Every checkout, image,
+wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a file.
+
+Method: a kernel is kept under a digest of what it was made of (`dsgd.kernels.stamps`), the types of its arguments, the
+options of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
+nobody has used for months is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+from numba.core import config
+from numba.core.compiler import CompileResult
+from numba.core.runtime.nrt import rtsys
+from numba.core.serialize import dumps
+from numba.misc.appdirs import user_cache_dir
+
+from dsgd.files import replacing
+from dsgd.kernels.stamps import stamp_of
+
+__all__ = ["KernelCache", "kernel_folder"]
+
+_SUFFIX: Final = ".kernel"
+_DIGEST: Final = hashlib.sha256().digest_size
+# After how long a kernel that nobody has used is removed.
+_UNUSED_S: Final = 90 * 86400.0
+
+
+@cache
+def kernel_folder() -> Path | None:
+    """Return where kernels are kept: below ``NUMBA_CACHE_DIR``, else with the user's caches, else beside this file.
+
+    Returns
+    -------
+    Path or None
+        None where none of them can be written to; that is said once.
+    """
+    given = [Path(config.CACHE_DIR) / "dsgd"] if config.CACHE_DIR else []
+    for folder in (*given, Path(user_cache_dir("dsgd", False)) / "kernels", Path(__file__).parent / "__pycache__"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        return folder
+    logging.getLogger("dsgd").warning(
+        "kernels of dsgd cannot be kept on disk, and every process compiles them again, which takes seconds: no folder "
+        "can be written to. Set NUMBA_CACHE_DIR to one that can."
+    )
+    return None
+
+
+class KernelCache:
+    """The compiled forms of one function, in the place of Numba's own cache of it.
+
+    Parameters
+    ----------
+    function : callable
+        In Python.
+    options : mapping of str to object
+        Of the compiler.
+    """
+
+    def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
+        self._function, self._options = function, sorted(options.items())
+
+    @property
+    def cache_path(self) -> str:
+        """The folder, as Numba calls it."""
+        return str(kernel_folder() or "")
+
+    @property
+    def lock_path(self) -> Path | None:
+        """The file that is locked by who compiles; see `dsgd.kernels.turns`."""
+        folder = kernel_folder()
+        return None if folder is None else folder / f"{self._function.__module__.rpartition('.')[0]}.lock"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return the kernel for these types, None if it has to be compiled: a file that was damaged is none.
+
+        Numba would load the types and lowering of all of numpy first, in eighty modules. They take a third of a second,
+        more than the kernels of a fit; the compiler loads them itself where a kernel is not on disk.
+        """
+        path = self._path(signature, context.codegen())
+        if path is None:
+            return None
+        rtsys.initialize(context)  # arrays are counted by it; done once, and all that a compiled kernel needs
+        try:
+            kept = path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(kept[_DIGEST:]).digest() != kept[:_DIGEST]:
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return CompileResult._rebuild(context, *pickle.loads(kept[_DIGEST:]))
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep a kernel that has been compiled, where that can be done."""
+        path = self._path(signature, compiled.codegen)
+        if path is None or compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        data = dumps(compiled._reduce())
+        with suppress(OSError):
+            with replacing(path) as aside:
+                aside.write_bytes(hashlib.sha256(data).digest() + data)
+            _remove_unused(path.parent)
+
+    def enable(self) -> None:
+        """Do nothing: it is."""
+
+    disable = flush = enable
+
+    def _path(self, signature: Any, codegen: Any) -> Path | None:
+        folder = kernel_folder()
+        # Of a call it is the types of the arguments alone.
+        types = [_described(argument) for argument in getattr(signature, "args", signature)]
+        # A function of the user as an argument is told by its address, which says nothing to another process.
+        if folder is None or " at 0x" in str(types):
+            return None
+        made_of = stamp_of(self._function), types, self._options, codegen.magic_tuple(), _compiler()
+        name = re.sub(r"[^\w.]", "", f"{self._function.__module__}.{self._function.__qualname__}")
+        return folder / f"{name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}{_SUFFIX}"
+
+
+def _described(argument: Any) -> str:
+    """Return a type as a text; Numba leaves out the names of the fields of tuples."""
+    inside = [_described(item) for item in getattr(argument, "types", ())]
+    return f"{argument} {getattr(argument, 'fields', '')} {inside}"
+
+
+@cache
+def _compiler() -> tuple[Any, ...]:
+    settings = config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+    return numba.__version__, llvmlite.__version__, sys.version_info[:2], config.DISABLE_INTEL_SVML, *map(str, settings)
+
+
+@cache
+def _remove_unused(folder: Path) -> None:
+    """Remove what nobody has used for months, once in a process."""
+    for path in folder.glob(f"*{_SUFFIX}"):
+        if time.time() - path.stat().st_mtime > _UNUSED_S:
+            path.unlink(missing_ok=True)
