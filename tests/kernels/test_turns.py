@@ -23,15 +23,15 @@ from forks import forking
 
 def _use(path: str, ready: Any, found: Any) -> None:
     sys.path.insert(0, path)
+    cache.kernel_folder = lambda: Path(path)
     module = importlib.import_module("turns_kernel")
     ready.wait(30.0)
     value = module.total(np.arange(5.0))
     found.send((float(value), sum(module.total.stats.cache_misses.values())))
 
 
-def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     """Of two processes that need a kernel at the same moment one compiles it, and the other finds it on disk."""
-    monkeypatch.setattr(cache, "kernel_folder", lambda: tmp_path)
     source = tmp_path / "turns_kernel.py"
     source.write_text(
         "from dsgd.kernels.jit import kernel\n\n\n@kernel\ndef total(x):\n    out = 0.0\n"
