@@ -31,9 +31,8 @@ help: ## show this list
 	@echo "make targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMPS)/demo ## run two studies on worker processes: tables, and reports with pictures in demo/
-	$(BIN)/dsgd study msf --demo --out demo/
-	$(BIN)/dsgd study speedup --demo --out demo/speedup/
+demo: $(STAMPS)/demo ## run two studies on worker processes: what they found, and reports with pictures in demo/
+	@$(BIN)/dsgd demo --out demo/
 
 # The environment of the tests has torch, which the claims on neural networks need.
 claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/
