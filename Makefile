@@ -19,13 +19,15 @@ WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
 OLDEST_VENV := build/oldest-venv
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(max(2, os.cpu_count()))')
+
 SOAK_RUNS ?= 200
 SOAK_SEED ?= 0
 SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -38,13 +40,17 @@ demo: $(STAMPS)/demo ## run two studies on worker processes: what they found, an
 claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/
 	$(BIN)/dsgd claims --out claims/
 
-# Two processes: one runs the tests that start clusters, the other all the rest.
-test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+# One process runs the tests that start clusters, the others all the rest.
+test: $(STAMPS)/test ## run the tests in some minutes: what is slow is left out, and variants that others cover
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --quick $(PYTEST_ARGS)
+
+test-all: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it, here and above)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 # Old versions warn of what newer ones of their own requirements deprecate.
 test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported
-	$(OLDEST_VENV)/bin/python -m pytest -W ignore::DeprecationWarning tests/runtime tests/chaos tests/jobs $(PYTEST_ARGS)
+	$(OLDEST_VENV)/bin/python -m pytest -W ignore::DeprecationWarning --quick tests/runtime tests/chaos tests/jobs \
+		$(PYTEST_ARGS)
 
 # Their environments lie in build/, too; .ci/pythons.py says which tests, and why these.
 test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported Python that is found here

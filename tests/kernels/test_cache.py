@@ -216,6 +216,7 @@ def test_kernels_that_a_package_carries_are_found(made: Any, tmp_path: Path) -> 
     assert use("other") == [value, "0"]
 
 
+@pytest.mark.slow
 def test_the_stamp_covers_what_the_compiler_compiles(tmp_path: Path) -> None:
     """Of every function of ours that Numba compiles for a kernel the module is in its stamp."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

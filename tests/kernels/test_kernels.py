@@ -243,6 +243,7 @@ def _visit(values, rows, n_features, weights, scratch, width):
 @pytest.mark.parametrize(
     ("dtype", "wide"), [(np.float32, 16), (np.float32, 32), (np.float64, 8), (np.float64, 16), (np.float64, 24)]
 )
+@pytest.mark.slow
 def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype, wide):
     """Any number of rows has numpy's products, and where registers are few columns have the same bits."""
     rng = np.random.default_rng(0)

@@ -26,6 +26,7 @@ def stamps() -> Iterator[ModuleType]:
     del sys.modules["stamps"]
 
 
+@pytest.mark.slow
 def test_no_figure_is_older_than_what_it_measures(stamps: ModuleType) -> None:
     """Rows measure the code as it is, and what is drawn is what script and rows give; the message says what to run."""
     assert list(stamps.stale()) == []
