@@ -245,3 +245,7 @@ _HOMES: Final = {
 }
 
 __getattr__ = loaded_on_use(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
