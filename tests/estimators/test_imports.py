@@ -28,7 +28,10 @@ ESTIMATORS = {
 # More of scikit-learn and scipy is theirs; PyYAML is for the settings of Numba.
 PACKAGES = {"_yaml", "dsgd", "llvmlite", "numba", "scipy", "sklearn", "yaml"}
 # Few fits need any of these.
-SELDOM = ("dsgd.collectives.compressed", "dsgd.preprocessing", "dsgd.sim", "dsgd.study", "dsgd.sync.names")
+SELDOM = tuple(
+    f"dsgd.{name}"
+    for name in ("collectives.compressed", "comm.topology", "preprocessing", "sim", "study", "sync.names")
+)
 
 
 @pytest.mark.parametrize("ours", ESTIMATORS)
