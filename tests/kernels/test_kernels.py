@@ -179,7 +179,8 @@ import json
 import os
 import numpy as np, scipy.sparse as sp
 from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, rows, sgd, vector
-from dsgd.local import SGD, Objective, evaluate as evaluate_model, is_finite, make_shard, n_params
+from dsgd.local import SGD, Objective, is_finite, make_shard, n_params
+from dsgd.local.evaluate import evaluate as evaluate_model
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False
 for data in (X, sp.csr_array(X)):
