@@ -30,6 +30,11 @@ _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
 #: The results of a call, in this order; then the threshold of each group.
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
+#: Kernels that are parts of the one here, as in `dsgd.svm.kernel_solver.members`.
+_advance, _pick_worst, _extremes, _add_members = (
+    part()(of.py_func) for of in (advance, pick_worst, extremes, add_members)
+)
+
 #: Members that a round adds: one for so many that there are.
 _SHARE = 4
 #: How far a round closes the gap of its members; the last go to the tolerance.
@@ -151,7 +156,7 @@ def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  #
     """
     n, objective, total = len(u), 0.0, 0.0
     if _settle(y, upper, alpha, group, len(least), fixed):
-        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
+        told[3] = _extremes(u, c, y, upper, alpha, group, least, most)
     points, weights = np.empty(n), np.empty(n)
     for k in range(n):
         objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
@@ -204,8 +209,8 @@ def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ign
     for s in range(len(slots)):
         coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
     u[:] = 0.0
-    add_members(flat, coefs, u)
-    return extremes(u, c, y, upper, alpha, group, least, most)
+    _add_members(flat, coefs, u)
+    return _extremes(u, c, y, upper, alpha, group, least, most)
 
 
 @kernel
@@ -294,7 +299,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             at += 1
             if fewest < n:
                 fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
-                fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+                fresh = _pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
             else:
                 fresh = 0
                 for k in range(n):
@@ -308,7 +313,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
                     members[held + k] = picked[k]
                 held += fresh
             aim = target if held == n else max(target, _BY_ROUND * gap)
-            made, gap, size = advance(
+            made, gap, size = _advance(
                 slot_of, flat, room, u, c, y, upper, alpha, group, least, most, aim, min(limit - steps, limit)
             )
             largest, is_stuck = max(largest, size), made == 0 and not has_grown
