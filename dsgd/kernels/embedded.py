@@ -17,7 +17,7 @@ from numba.core.compiler import Compiler
 __all__ = ["PartCompiler"]
 
 
-class PartCompiler(Compiler):  # type: ignore[misc]
+class PartCompiler(Compiler):
     """A pipeline of Numba's whose outcome is linked into kernels, and never called by itself."""
 
     def define_pipelines(self) -> Any:
@@ -33,7 +33,7 @@ class _NoCode:
         """Do nothing: parts of kernels make no Python objects."""
 
 
-class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+class _PartLibrary(JITCodeLibrary):
     """What is linked into kernels."""
 
     @property

@@ -31,9 +31,7 @@ _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
 #: Kernels that are parts of the one here, as in `dsgd.svm.kernel_solver.members`.
-_advance, _pick_worst, _extremes, _add_members = (
-    part()(of.py_func) for of in (advance, pick_worst, extremes, add_members)
-)
+_advance, _pick_worst = part()(advance.py_func), part()(pick_worst.py_func)
 
 #: Members that a round adds: one for so many that there are.
 _SHARE = 4
@@ -156,7 +154,7 @@ def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  #
     """
     n, objective, total = len(u), 0.0, 0.0
     if _settle(y, upper, alpha, group, len(least), fixed):
-        told[3] = _extremes(u, c, y, upper, alpha, group, least, most)
+        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
     points, weights = np.empty(n), np.empty(n)
     for k in range(n):
         objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
@@ -209,8 +207,8 @@ def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ign
     for s in range(len(slots)):
         coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
     u[:] = 0.0
-    _add_members(flat, coefs, u)
-    return _extremes(u, c, y, upper, alpha, group, least, most)
+    add_members(flat, coefs, u)
+    return extremes(u, c, y, upper, alpha, group, least, most)
 
 
 @kernel
