@@ -32,7 +32,6 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import user_cache_dir
 
-from dsgd.files import replacing
 from dsgd.kernels.stamps import stamp_of
 
 __all__ = ["KernelCache", "kernel_folder"]
@@ -119,10 +118,13 @@ class KernelCache:
         if folder is None or name is None or compiled.lifted or compiled.library.has_dynamic_globals:
             return
         data = dumps(compiled._reduce())
+        aside = folder / f".{os.getpid()}.{name}"
         with suppress(OSError):
-            with replacing(folder / name) as aside:
-                aside.write_bytes(hashlib.sha256(data).digest() + data)
+            aside.write_bytes(hashlib.sha256(data).digest() + data)
+            aside.replace(folder / name)
             _remove_unused(folder)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)  # where the disk was full
 
     def enable(self) -> None:
         """Do nothing: it is."""
