@@ -19,35 +19,38 @@ WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
 OLDEST_VENV := build/oldest-venv
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(max(2, os.cpu_count()))')
+
 SOAK_RUNS ?= 200
 SOAK_SEED ?= 0
 SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel clean
+.PHONY: help demo claims test test-all test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMPS)/demo ## run two studies on worker processes: tables, and reports with pictures in demo/
-	$(BIN)/dsgd study msf --demo --out demo/
-	$(BIN)/dsgd study speedup --demo --out demo/speedup/
+demo: $(STAMPS)/demo ## run two studies on worker processes: what they found, and reports with pictures in demo/
+	@$(BIN)/dsgd demo --out demo/
 
 # The environment of the tests has torch, which the claims on neural networks need.
 claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/
 	$(BIN)/dsgd claims --out claims/
 
-# Two processes: one runs the tests that start clusters, the other all the rest.
-test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+# One process runs the tests that start clusters, the others all the rest.
+test: $(STAMPS)/test ## run the tests in some minutes: what is slow is left out, and variants that others cover
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --quick $(PYTEST_ARGS)
 
-# Kernels that another Numba has compiled lie apart: the two would take turns replacing each other's. Old versions warn
-# of what newer ones of their own requirements deprecate.
+test-all: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it, here and above)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+# Old versions warn of what newer ones of their own requirements deprecate.
 test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported
-	NUMBA_CACHE_DIR=$(CURDIR)/build/oldest-numba $(OLDEST_VENV)/bin/python -m pytest \
-		-W ignore::DeprecationWarning tests/runtime tests/chaos tests/jobs $(PYTEST_ARGS)
+	$(OLDEST_VENV)/bin/python -m pytest -W ignore::DeprecationWarning --quick tests/runtime tests/chaos tests/jobs \
+		$(PYTEST_ARGS)
 
 # Their environments lie in build/, too; .ci/pythons.py says which tests, and why these.
 test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported Python that is found here
@@ -93,8 +96,15 @@ bench: $(STAMPS)/bench ## run every benchmark in its quick form; rows go to buil
 report-screenshots: $(STAMPS)/test ## look at all that people see, in build/screenshots/ (PAGES="msf tuning" for some)
 	$(BIN)/python docs/figures/screenshots.py --out build/screenshots $(PAGES)
 
-wheel: $(STAMPS)/wheel ## build the wheel into dist/
-	@ls dist/*.whl
+wheel: $(if $(KERNELS),wheel-with-kernels,$(STAMPS)/wheel) ## build the wheel into dist/ (KERNELS=1: with compiled kernels)
+	@ls -s --block-size=K dist/*.whl
+
+# For processors with AVX2, this Python and this Numba; where one of them is another, kernels are compiled as ever.
+wheel-with-kernels: $(STAMPS)/demo
+	rm -rf build/kernels build/lib build/bdist.* dist $(STAMPS)/wheel
+	NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES=+avx2 NUMBA_CACHE_DIR=build/kernels $(BIN)/dsgd warm --all
+	mkdir dsgd/kernels/carried && cp build/kernels/dsgd/*.kernel dsgd/kernels/carried/
+	$(BIN)/python -m pip wheel $(PIP_QUIETLY) --no-deps -w dist . ; rm -rf dsgd/kernels/carried
 
 clean: ## remove everything make has made, environments included
 	rm -rf $(VENV) $(STAMPS) build dist demo claims docs/_build docs/api/generated docs/auto_examples *.egg-info

@@ -2,7 +2,7 @@
 
 What depends on the version of Python: how processes begin and what they inherit, pickles, closures and signatures, how
 compiled functions are cached, threads that share an interpreter, sockets and shared memory. A Python that this machine
-does not have is named and skipped. Each has an environment and a folder of compiled functions of its own, in build/.
+does not have is named and skipped. Each has an environment of its own, in build/.
 
     python .ci/pythons.py -x          # further arguments are those of pytest
 """
@@ -73,9 +73,8 @@ def begin(version: str, python: Path, arguments: Sequence[str]) -> tuple[subproc
     """Start the tests, at the same time as those of other versions; return the process, and where it writes."""
     log = BUILD / f"python{version}.log"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *arguments]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(BUILD / f"python{version}-numba")}
     with log.open("wb") as output:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output), log
+        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output), log
 
 
 def main(arguments: Sequence[str]) -> int:

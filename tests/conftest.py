@@ -149,6 +149,13 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
     return left
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run be short."""
+    parser.addoption(
+        "--quick", action="store_true", help="leave out slow tests, and variants whose every parameter others have"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process an empty cache folder for as long as tests run, and let it hear ctrl-C and write bytecode."""
     sys.dont_write_bytecode = False
@@ -161,16 +168,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one process run all tests with clusters where several run tests: they fill a machine, and time themselves.
 
-    Tests that ask for real data get their marker.
+    Tests that ask for real data get their marker. A quick run has the tests that `_covering` keeps.
     """
+    if config.getoption("quick"):
+        kept = _covering(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("clusters"))
         if "data_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+
+
+def _covering(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return tests that are not slow: those without variants, and variants that have each parameter's values once."""
+    kept, seen = set(), set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        callspec = getattr(item, "callspec", None)
+        # The identifiers of the sets of parameters, in the order of their decorators.
+        values = {(test, *one) for one in enumerate(callspec._idlist)} if callspec else {test}
+        if not values <= seen and not item.get_closest_marker("slow"):
+            seen |= values
+            kept.add(item)
+    return kept
 
 
 def pytest_collection_finish() -> None:

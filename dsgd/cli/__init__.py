@@ -16,6 +16,7 @@ from dsgd.cli import (
     calibrate,
     claims,
     datasets,
+    demo,
     fit,
     info,
     jobs,
@@ -85,6 +86,7 @@ study.app.command("variance", epilog=study_variance.EXAMPLES)(study_variance.var
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
+app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)

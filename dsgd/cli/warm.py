@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,7 @@ import typer
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["EXAMPLES", "warm"]
+__all__ = ["EXAMPLES", "compile_ahead", "warm"]
 
 EXAMPLES: Final = examples("dsgd warm", "dsgd warm --estimators svc,sgd", "dsgd warm --all")
 
@@ -47,20 +46,26 @@ def warm(
     for name in names:
         if name not in _ESTIMATORS:
             raise InvalidParameterError(f"--estimators: {name!r} is none of {', '.join(_ESTIMATORS)}.")
+    from dsgd.kernels.cache import kernel_folder
+
+    n_fits = compile_ahead(names, everything=everything)
+    typer.echo(f"{n_fits} fits done; their kernels are in {kernel_folder()}")
+
+
+def compile_ahead(names: Sequence[str], *, everything: bool = False) -> int:
+    """Do small fits with a progress bar; returns how many."""
     from rich.console import Console
     from rich.progress import track
 
-    from dsgd.kernels.cache import kernel_folder
-
     fits = [fit for name in names for fit in _fits(name, everything)]
     console = Console(stderr=True)
-    for estimator, rows in track(fits, "Compiling", console=console, transient=True, disable=not sys.stderr.isatty()):
+    for estimator, rows in track(fits, "Compiling", console=console, transient=True, disable=not console.is_terminal):
         with warnings.catch_warnings():
             # Of fits that nobody will look at.
             warnings.simplefilter("ignore")
             estimator.fit(*rows)
             estimator.predict(rows[0])
-    typer.echo(f"{len(fits)} fits done; their kernels are in {kernel_folder()}")
+    return len(fits)
 
 
 def _fits(name: str, everything: bool) -> Iterator[tuple[Any, tuple[Any, Any]]]:

@@ -44,7 +44,6 @@ from typing import Final, Literal
 
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather, n_levels, tree_pieces
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.topology import grid_shape
 
 __all__ = [
     "Algorithm",
@@ -217,6 +216,8 @@ def _double_tree(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]
 
 
 def _torus(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    from dsgd.comm.topology import grid_shape
+
     n_rows, n_columns = grid_shape(size)
     row, column = divmod(rank, n_columns)
     bounds, chunk = ring_bounds(n, n_columns), (column + 1) % n_columns

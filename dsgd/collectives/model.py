@@ -39,7 +39,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
-from dsgd.comm.topology import grid_shape
 from dsgd.errors import InvalidParameterError
 
 __all__ = [
@@ -146,6 +145,8 @@ def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: L
     if algorithm == "double_tree":
         pieces = tree_pieces(n_bytes, size)
         return tree_steps(pieces, size) * (alpha + n_beta / (2 * pieces) + n_gamma / (4 * pieces))
+    from dsgd.comm.topology import grid_shape  # all graphs: a fit in one process needs none
+
     rows, columns = (1, size) if algorithm == "ring" else grid_shape(size)
     return 2 * (rows + columns - 2) * alpha + (size - 1) / size * (2 * n_beta + n_gamma)
 

@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -51,7 +51,6 @@ from dsgd.local import (
     LearningRate,
     Objective,
 )
-from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -62,6 +61,9 @@ from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, warn_user
+
+if TYPE_CHECKING:
+    from dsgd.preprocessing import ColumnEncoder
 
 __all__ = ["AbstractSGD"]
 

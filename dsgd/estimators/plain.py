@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.kernel_approximation import RBFSampler
-from sklearn.pipeline import make_pipeline
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.fitted import BESIDE
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.local import CustomLoss, RandomMap, cycle_of
+
+if TYPE_CHECKING:
+    from sklearn.kernel_approximation import RBFSampler
 
 __all__ = ["from_plain", "peer_of", "to_plain"]
 
@@ -87,6 +88,8 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
         return estimator
     estimator.n_features_in_ = model._width if model._random_map is None else model._random_map.n_components
     vars(estimator).pop("feature_names_in_", None)
+    from sklearn.pipeline import make_pipeline
+
     return make_pipeline(*steps, estimator)
 
 
@@ -119,6 +122,8 @@ def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[st
 
 def _sampler(model: AbstractSGD, given: RandomMap) -> RBFSampler:
     """Return a transformer of scikit-learn that makes the features of a model: its formula is that of every kernel."""
+    from sklearn.kernel_approximation import RBFSampler
+
     drawn = given.drawn(model._width, model.coef_.dtype)
     sampler = RBFSampler(gamma=given.gamma, n_components=given.n_components, random_state=given.seed)
     sampler.random_weights_, sampler.random_offset_ = drawn.frequencies.copy(), drawn.offsets.copy()

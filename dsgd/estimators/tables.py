@@ -4,13 +4,15 @@ Rows of tables become CSR where they are: tables in memory and files here, parti
 client, pieces of files on the workers. Files are read piece by piece, once for what the encoder learns and once for the
 rows; before, those of CSV for what their columns hold. Out of core the rows of this process go to a file as they are
 made.
+
+What encodes is loaded by a fit that encodes: most do not.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from sklearn.base import clone
@@ -21,16 +23,16 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
 from dsgd.inputs.named import check_names, kind_of_labels, take_named
 from dsgd.inputs.rows import Rows
-from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.simulated import holds_blocks, is_simulated
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
 from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.tables import Kind, Table, as_table, batches, column
 from dsgd.local.mapped import MappedFile, mapped_bytes
-from dsgd.preprocessing import ColumnEncoder
-from dsgd.preprocessing.encoder import BATCH_ROWS
-from dsgd.preprocessing.statistics import CATEGORICAL, Statistics, wanted_of
-from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
+
+if TYPE_CHECKING:
+    from dsgd.preprocessing import ColumnEncoder
+    from dsgd.preprocessing.statistics import Statistics
 
 __all__ = ["check_encoder", "encoded"]
 
@@ -40,9 +42,13 @@ _MERGED: Final = 8
 
 def check_encoder(name: str, encoder: Any) -> None:
     """Raise `InvalidParameterError` unless this is None, "auto" or a `ColumnEncoder` with valid parameters."""
+    if encoder is None:
+        return
+    from dsgd.preprocessing import ColumnEncoder
+
     if isinstance(encoder, ColumnEncoder):
         encoder.check()
-    elif encoder is not None and not (isinstance(encoder, str) and encoder == "auto"):
+    elif not (isinstance(encoder, str) and encoder == "auto"):
         raise InvalidParameterError(
             f"{name}(encoder=...) must be None, 'auto' or a ColumnEncoder of dsgd.preprocessing. Got {encoder!r}."
         )
@@ -84,9 +90,11 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
             f"{type(estimator).__name__}(encoder=...) takes tables, and X is {X!r:.60}. Encode them before: "
             "Rows(encoder.fit_transform(table), y)."
         )
+    from dsgd.preprocessing import ColumnEncoder
+
     encoder = kept
     fresh = clone(estimator.encoder) if isinstance(estimator.encoder, ColumnEncoder) else ColumnEncoder()
-    on_cluster = estimator.client is not None and not isinstance(estimator.client, SimulatedCluster)
+    on_cluster = estimator.client is not None and not is_simulated(estimator.client)
     found: tuple[Any, Any, Any]
     if files:
         X = with_files_opened(X).with_targets(_named(y, weights))
@@ -116,6 +124,8 @@ def _named(*given: Any) -> list[str]:
 
 def _as_they_are(head: Table) -> ColumnEncoder:
     """Return what takes columns as they are, where no encoder is asked for; all must be numbers."""
+    from dsgd.preprocessing import ColumnEncoder
+
     for name in head.names:
         if head.kind(name) != "number":
             raise InvalidDataError(
@@ -138,6 +148,8 @@ def _begun(
     estimator: Any, files: TableFiles, named: list[str], fresh: ColumnEncoder, over: Callable[..., Iterable[Any]]
 ) -> tuple[ColumnEncoder, Statistics, dict[str, Kind]]:
     """Return the encoder of files, the statistics that it is to learn, and what is wanted of all columns."""
+    from dsgd.preprocessing.statistics import CATEGORICAL, wanted_of
+
     given = fresh.columns or {}
     # A saved index is a column for who has a role for it.
     columns = [name for name in files.all_names if name not in named and (name in files.names or name in given)]
@@ -288,6 +300,8 @@ def _merged(parts: Sequence[Statistics]) -> Statistics:
 
 
 def _with_rows(statistics: Statistics, tables: Iterable[Table]) -> Statistics:
+    from dsgd.preprocessing.encoder import BATCH_ROWS
+
     for table in tables:
         for part in batches(table, BATCH_ROWS):
             statistics.add(part)

@@ -5,7 +5,7 @@ wheel and virtual environment compiles all kernels again, for minutes, and so do
 
 Method: a kernel is kept under a digest of what it was made of (`dsgd.kernels.stamps`), the types of its arguments, the
 options of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
-nobody has used for months is removed.
+nobody has used for months is removed. A package can carry kernels for a kind of processors; they are looked for last.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import user_cache_dir
 
-from dsgd.files import replacing
 from dsgd.kernels.stamps import stamp_of
 
 __all__ = ["KernelCache", "kernel_folder"]
 
 _SUFFIX: Final = ".kernel"
+# What a wheel carries kernels for (``make wheel KERNELS=1``), as the compiler names it, and the processors that run it.
+_PORTABLE: Final = ("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2")
+_PORTABLE_NEEDS: Final = frozenset({"+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe"})
 _DIGEST: Final = hashlib.sha256().digest_size
 # After how long a kernel that nobody has used is removed.
 _UNUSED_S: Final = 90 * 86400.0
@@ -98,46 +100,72 @@ class KernelCache:
         Numba would load the types and lowering of all of numpy first, in eighty modules. They take a third of a second,
         more than the kernels of a fit; the compiler loads them itself where a kernel is not on disk.
         """
-        path = self._path(signature, context.codegen())
-        if path is None:
-            return None
-        rtsys.initialize(context)  # arrays are counted by it; done once, and all that a compiled kernel needs
-        try:
-            kept = path.read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(kept[_DIGEST:]).digest() != kept[:_DIGEST]:
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        return CompileResult._rebuild(context, *pickle.loads(kept[_DIGEST:]))
+        target = context.codegen().magic_tuple()
+        places = [(kernel_folder(), target)]
+        if _runs_portable(target):
+            places.append((_carried(), _PORTABLE))
+        for folder, made_for in places:
+            name = self._name(signature, made_for)
+            data = None if folder is None or name is None else _read(folder / name)
+            if data is not None:
+                rtsys.initialize(context)  # arrays are counted by it; all that a compiled kernel needs
+                return CompileResult._rebuild(context, *pickle.loads(data))
+        return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep a kernel that has been compiled, where that can be done."""
-        path = self._path(signature, compiled.codegen)
-        if path is None or compiled.lifted or compiled.library.has_dynamic_globals:
+        folder, name = kernel_folder(), self._name(signature, compiled.codegen.magic_tuple())
+        if folder is None or name is None or compiled.lifted or compiled.library.has_dynamic_globals:
             return
         data = dumps(compiled._reduce())
+        aside = folder / f".{os.getpid()}.{name}"
         with suppress(OSError):
-            with replacing(path) as aside:
-                aside.write_bytes(hashlib.sha256(data).digest() + data)
-            _remove_unused(path.parent)
+            aside.write_bytes(hashlib.sha256(data).digest() + data)
+            aside.replace(folder / name)
+            _remove_unused(folder)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)  # where the disk was full
 
     def enable(self) -> None:
         """Do nothing: it is."""
 
     disable = flush = enable
 
-    def _path(self, signature: Any, codegen: Any) -> Path | None:
-        folder = kernel_folder()
+    def _name(self, signature: Any, target: tuple[str, ...]) -> str | None:
+        """Return the name of the file for these types and a processor; None if it could mean something else."""
         # Of a call it is the types of the arguments alone.
         types = [_described(argument) for argument in getattr(signature, "args", signature)]
         # A function of the user as an argument is told by its address, which says nothing to another process.
-        if folder is None or " at 0x" in str(types):
+        if " at 0x" in str(types):
             return None
-        made_of = stamp_of(self._function), types, self._options, codegen.magic_tuple(), _compiler()
+        made_of = stamp_of(self._function), types, self._options, target, _compiler()
         name = re.sub(r"[^\w.]", "", f"{self._function.__module__}.{self._function.__qualname__}")
-        return folder / f"{name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}{_SUFFIX}"
+        return f"{name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}{_SUFFIX}"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(kept[_DIGEST:]).digest() != kept[:_DIGEST]:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return kept[_DIGEST:]
+
+
+@cache
+def _carried() -> Path | None:
+    """Return the folder of kernels that came with the package, if some did."""
+    folder = Path(__file__).with_name("carried")
+    return folder if folder.is_dir() else None
+
+
+@cache
+def _runs_portable(target: tuple[str, ...]) -> bool:
+    """Return whether a processor runs what is compiled for `_PORTABLE`."""
+    return target[0] == _PORTABLE[0] and set(target[2].split(",")) >= _PORTABLE_NEEDS
 
 
 def _described(argument: Any) -> str:

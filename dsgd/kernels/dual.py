@@ -25,25 +25,27 @@ __all__ = ["to_dual", "to_primal"]
 
 
 @kernel
-def to_dual(vector: FloatVector, received: FloatVector, counters: FloatVector) -> None:
+def to_dual(vector: FloatVector, received: FloatVector | None, counters: FloatVector) -> None:
     """Replace a model by its dual.
 
     Parameters
     ----------
     vector : array, shape (n_params + 1,)
         The model, then one entry that is overwritten; afterwards z for every weight, the intercepts as they were, u.
-    received : array, shape (n_weights,)
-        q, read only.
+    received : array, shape (n_weights,), or None
+        q, read only; None where there is no penalty, and nothing to do.
     counters : array of float64, shape (COUNTERS,)
         Has u at `L1_TOTAL`; read only.
     """
+    if received is None:
+        return
     for j in range(np.uint64(received.shape[0])):
         vector[j] -= received[j]
     vector[-1] = vector.dtype.type(counters[L1_TOTAL])
 
 
 @kernel
-def to_primal(vector: FloatVector, received: FloatVector, counters: FloatVector) -> None:
+def to_primal(vector: FloatVector, received: FloatVector | None, counters: FloatVector) -> None:
     """Replace the dual of a model by the model; every weight has then paid all that is due.
 
     A second `to_dual` gives the same dual to the bit: w - z is exact, whichever of z and u is the larger part.
@@ -52,11 +54,13 @@ def to_primal(vector: FloatVector, received: FloatVector, counters: FloatVector)
     ----------
     vector : array, shape (n_params + 1,)
         As `to_dual` leaves it, or a mean of such; afterwards the model.
-    received : array, shape (n_weights,)
+    received : array, shape (n_weights,), or None
         Overwritten by q.
     counters : array of float64, shape (COUNTERS,)
         Gets u.
     """
+    if received is None:
+        return
     owed = float(vector[-1])
     counters[L1_TOTAL] = owed
     for j in range(np.uint64(received.shape[0])):

@@ -84,7 +84,7 @@ def row_of_output(order: IntMatrix, place: int, tail: int, lead: int, blocks_per
 
 
 @kernel
-def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64 | None, epoch: int) -> None:
+def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64, epoch: int, is_drawn: bool) -> None:
     """Write into `order` a walk over rows that are cut into blocks as even as can be.
 
     Parameters
@@ -93,16 +93,18 @@ def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64 | None, epoch: int) -
         See `BEGINS` and `SHIFTS`; overwritten.
     n_rows : int
         Rows of all blocks.
-    seed : uint64 or None
-        Of the orders of all epochs; None leaves the blocks in their order.
+    seed : uint64
+        Of the orders of all epochs.
     epoch : int
         The epoch, whose order is drawn (Fisher and Yates).
+    is_drawn : bool
+        Whether it is; else the blocks stay in their order.
     """
     n_blocks = order.shape[1] - 1
     blocks = order[SHIFTS]
     for k in range(n_blocks):
         blocks[k] = k
-    if seed is not None:
+    if is_drawn:
         key = draw(mix64(seed), np.uint64(epoch))
         for k in range(n_blocks - 1, 0, -1):
             other = np.int64(((draw(key, np.uint64(k)) >> _HALF) * np.uint64(k + 1)) >> _HALF)
@@ -112,4 +114,4 @@ def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64 | None, epoch: int) -
         first, last = n_rows * blocks[k] // n_blocks, n_rows * (blocks[k] + 1) // n_blocks
         order[BEGINS, k], order[SHIFTS, k] = place, first - place
         place += last - first
-    order[BEGINS, n_blocks], order[SHIFTS, n_blocks] = place, 0 if seed is None else 1
+    order[BEGINS, n_blocks], order[SHIFTS, n_blocks] = place, int(is_drawn)

@@ -30,6 +30,7 @@ from numba import types
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
+from dsgd.kernels.embedded import PartCompiler
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.types import AnyArray, FloatVector, PointerVector
@@ -42,7 +43,7 @@ FLOAT16, BFLOAT16 = range(2)
 _TOGETHER: Final = 1024
 # Rows from anywhere are asked for so many visits ahead.
 _AHEAD, _LINE_BYTES = np.uint64(16), 64
-_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "forceinline": True}
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "forceinline": True, "pipeline_class": PartCompiler}
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 _HALF_OF_LAST, _SIXTEEN, _LAST = np.uint32(0x7FFF), np.uint32(16), np.uint32(1)

@@ -16,6 +16,7 @@ from numba.core import config, event
 from numba.extending import register_jitable
 
 from dsgd.kernels.cache import KernelCache, kernel_folder
+from dsgd.kernels.embedded import PartCompiler
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
@@ -33,8 +34,8 @@ if config.DISABLE_JIT:
 
 #: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
 #: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
-#: a tenth of all compiling: there it runs as it is written.
-part: Final[Callable[..., Any]] = partial(register_jitable, **_OPTIONS)
+#: a tenth of all compiling, or machine code (`dsgd.kernels.embedded`): there it runs as it is written.
+part: Final[Callable[..., Any]] = partial(register_jitable, pipeline_class=PartCompiler, **_OPTIONS)
 
 
 def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:

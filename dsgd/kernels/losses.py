@@ -44,7 +44,16 @@ from dsgd.kernels.calls import call_at
 from dsgd.kernels.jit import scalar
 from dsgd.types import FloatVector
 
-__all__ = ["LOSSES", "MAX_EXPONENT", "MAX_SLOPE", "Loss", "least_loss", "loss_and_slope"]
+__all__ = [
+    "LOSSES",
+    "MAX_EXPONENT",
+    "MAX_SLOPE",
+    "SQUARED_ERROR",
+    "Loss",
+    "least_loss",
+    "loss_and_slope",
+    "plain_loss",
+]
 
 #: Slopes are clipped to this size, as in scikit-learn: one absurd row must not throw the model to infinity.
 MAX_SLOPE = 1e12
@@ -199,35 +208,44 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
     loss, slope : float
         The loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
     """
+    if code <= SQUARED_ERROR:
+        plain: tuple[float, float] = plain_loss(code, y, p)
+        return plain
+    rare: tuple[float, float] = _rare_loss(code, y, p, epsilon)
+    return rare
+
+
+@scalar
+def plain_loss(code: int, y: float, p: float) -> tuple[float, float]:
+    """Return loss and derivative for the codes up to `SQUARED_ERROR`, which have no parameter; as `loss_and_slope`."""
     # What follows p is on the path that one step waits for the other on. So the commonest losses, whose slope needs no
     # clipping, come first, and a product with 0 or 1 stands for a branch that nobody can predict.
     if code <= PERCEPTRON:
         gap = (0.0 if code == PERCEPTRON else 1.0) - p * y
         active = 1.0 if gap >= 0.0 else 0.0
         return max(gap, 0.0), -y * active
-    curved: tuple[float, float] = _curved(code, y, p, epsilon)
-    return curved
-
-
-@scalar
-def _curved(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
-    """Return loss and derivative for all codes but hinge and perceptron; as `loss_and_slope`."""
     if code == LOG_LOSS:
         z = p * y
         # exp of a negative number only: no overflow, and log1p keeps the digits that 1 + exp(-z) would lose.
         decay = math.exp(-abs(z))
         return math.log1p(decay) + max(-z, 0.0), -y * (decay if z > 0.0 else 1.0) / (1.0 + decay)
-    if code <= MODIFIED_HUBER:
+    if code == SQUARED_ERROR:
+        slope = p - y
+        loss = 0.5 * slope * slope
+    else:
         gap = max(1.0 - p * y, 0.0)
         loss = gap * gap
         slope = -2.0 * y * gap
         if code == MODIFIED_HUBER and gap > 2.0:
             loss = 4.0 * (gap - 1.0)
             slope = -4.0 * y
-    elif code == SQUARED_ERROR:
-        slope = p - y
-        loss = 0.5 * slope * slope
-    elif code == HUBER:
+    return loss, min(max(slope, -MAX_SLOPE), MAX_SLOPE)
+
+
+@scalar
+def _rare_loss(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
+    """Return loss and derivative for the other codes; as `loss_and_slope`."""
+    if code == HUBER:
         r = p - y
         slope = min(max(r, -epsilon), epsilon)
         loss = slope * (r - 0.5 * slope)

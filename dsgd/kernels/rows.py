@@ -36,7 +36,7 @@ _ZERO = np.uint64(0)
 # Column numbers and values enter a word through different odd multipliers, so that pairs of them do not collide.
 _VALUE = np.uint64(0xD6E8FEB86659FD93)
 # Entries that are hashed in one loop, of rows with so many columns at most.
-_TOGETHER, _NARROW = np.uint64(4096), np.uint64(64)
+_TOGETHER, _NARROW = 4096, 64
 # Rows from anywhere are asked for so many visits ahead.
 _AHEAD, _LINE_BYTES = np.uint64(16), 64
 
@@ -49,21 +49,20 @@ def _are_finite(largest: np.uint64, n_bytes: int) -> bool:
     return bool(largest < exponents)
 
 
-@scalar
-def _add_narrow(bits: AnyArray, no_sign: np.uint64, out: AnyArray) -> np.uint64:
-    """Add the fingerprints of rows with few columns to `out`; return the largest word without sign.
+@kernel
+def _add_narrow(words: AnyArray, columns: AnyArray, hashes: AnyArray, out: AnyArray) -> bool:
+    """Add the fingerprints of rows with few columns to `out`; return whether all values are finite.
 
     The entries of many rows are hashed in one loop, as a loop over each row would hardly begin before it ends: half
-    the time for 22 columns of float32, a third for 8.
+    the time for 22 columns of float32, a third for 8. Arrays of numpy are scratch, since those of a kernel take
+    longer to compile than the loops.
     """
-    n_rows, n_features = np.uint64(bits.shape[0]), np.uint64(bits.shape[1])
-    n_together = min(_TOGETHER // n_features, max(n_rows, _ONE))
-    words, largest = bits.reshape(-1), _ZERO
-    columns, hashes = np.empty(_TOGETHER, np.uint64), np.empty(_TOGETHER, np.uint64)
-    for k in range(n_together * n_features):
-        columns[k] = (k % n_features + _ONE) * GOLDEN
+    n_rows = np.uint64(out.shape[0])
+    n_features = np.uint64(words.shape[0]) // n_rows
+    n_together = np.uint64(columns.shape[0]) // n_features
+    no_sign, largest = np.uint64(65 - 8 * words.itemsize), _ZERO
     for first in range(_ZERO, n_rows, n_together):
-        last = min(n_rows, first + n_together)
+        last = n_rows if n_rows - first < n_together else first + n_together
         for k in range((last - first) * n_features):
             word = np.uint64(words[first * n_features + k])
             hashed = mix64(columns[k] + word * _VALUE)
@@ -75,10 +74,28 @@ def _add_narrow(bits: AnyArray, no_sign: np.uint64, out: AnyArray) -> np.uint64:
             for j in range(n_features):
                 total += hashes[(i - first) * n_features + j]
             out[i] += total
-    return largest
+    return bool(_are_finite(largest, words.itemsize))
 
 
 @kernel
+def _add_wide(bits: AnyArray, out: AnyArray) -> bool:
+    """Add the fingerprints of rows with many columns to `out`; return whether all values are finite."""
+    largest = _ZERO
+    n_features = np.uint64(bits.shape[1])
+    # Shifted left until the sign has left the word, zeros of both signs are zero and nothing else is.
+    no_sign = np.uint64(65 - 8 * bits.itemsize)
+    for i in range(np.uint64(bits.shape[0])):
+        total = _ZERO
+        for j in range(n_features):
+            word = np.uint64(bits[i, j])
+            hashed = mix64((j + _ONE) * GOLDEN + word * _VALUE)
+            size = word << no_sign
+            total += hashed if size != _ZERO else _ZERO
+            largest = max(largest, size)
+        out[i] += total
+    return bool(_are_finite(largest, bits.itemsize))
+
+
 def fingerprint_dense(bits: AnyArray, out: AnyArray) -> bool:
     """Add to `out` the fingerprint of every row: the wrap-around sum of a hash of (column, value) over its nonzeros.
 
@@ -94,22 +111,13 @@ def fingerprint_dense(bits: AnyArray, out: AnyArray) -> bool:
     bool
         Whether all values are finite.
     """
-    largest = _ZERO
-    n_features = np.uint64(bits.shape[1])
-    # Shifted left until the sign has left the word, zeros of both signs are zero and nothing else is.
-    no_sign = np.uint64(65 - 8 * bits.itemsize)
-    if _ZERO < n_features <= _NARROW:
-        return bool(_are_finite(_add_narrow(bits, no_sign, out), bits.itemsize))
-    for i in range(np.uint64(bits.shape[0])):
-        total = _ZERO
-        for j in range(n_features):
-            word = np.uint64(bits[i, j])
-            hashed = mix64((j + _ONE) * GOLDEN + word * _VALUE)
-            size = word << no_sign
-            total += hashed if size != _ZERO else _ZERO
-            largest = max(largest, size)
-        out[i] += total
-    return bool(_are_finite(largest, bits.itemsize))
+    n_rows, n_features = bits.shape
+    if bits.size == 0:
+        return True
+    if n_features > _NARROW:
+        return bool(_add_wide(bits, out))
+    columns = np.tile(np.arange(1, n_features + 1, dtype=np.uint64) * GOLDEN, min(_TOGETHER // n_features, n_rows))
+    return bool(_add_narrow(bits.reshape(-1), columns, np.empty_like(columns), out))
 
 
 @kernel

@@ -51,10 +51,12 @@ _ONE = np.uint64(1)
 
 
 @scalar
-def fold(weights: FloatVector, auxiliary: FloatVector, scale: float, a: float, b: float, n_weights: np.uint64) -> None:
+def fold(
+    weights: FloatVector, auxiliary: FloatVector | None, scale: float, a: float, b: float, n_weights: np.uint64
+) -> None:
     """Make stored weights and their average true: ``auxiliary = (auxiliary + a stored) / b``, ``stored *= scale``."""
     dtype = weights.dtype.type
-    if b != 1.0 or a != 0.0:
+    if auxiliary is not None and (b != 1.0 or a != 0.0):
         for j in range(n_weights):
             auxiliary[j] = dtype((auxiliary[j] + a * weights[j]) / b)
     if scale != 1.0:
@@ -66,7 +68,7 @@ def fold(weights: FloatVector, auxiliary: FloatVector, scale: float, a: float, b
 @scalar
 def clear(
     weights: FloatVector,
-    auxiliary: FloatVector,
+    auxiliary: FloatVector | None,
     a: float,
     indices: IndexVector | None,
     first: np.uint64,
@@ -77,14 +79,14 @@ def clear(
     dtype = weights.dtype.type
     if indices is None:
         for j in range(first, last):
-            if a != 0.0:
+            if auxiliary is not None and a != 0.0:
                 auxiliary[j] += dtype(a * weights[j])
             weights[j] = dtype(0)
     else:
         for j in range(first, last):
             base = np.uint64(indices[j]) * n_outputs
             for k in range(n_outputs):
-                if a != 0.0:
+                if auxiliary is not None and a != 0.0:
                     auxiliary[base + k] += dtype(a * weights[base + k])
                 weights[base + k] = dtype(0)
 
@@ -92,7 +94,7 @@ def clear(
 @scalar
 def wipe(
     weights: FloatVector,
-    auxiliary: FloatVector,
+    auxiliary: FloatVector | None,
     a: float,
     indices: IndexVector,
     indptr: PointerVector,
@@ -151,14 +153,14 @@ def add_step(
     first: np.uint64,
     last: np.uint64,
     params: FloatVector,
-    auxiliary: FloatVector,
+    auxiliary: FloatVector | None,
     base: np.uint64,
     step: float,
     a: float,
 ) -> None:
     """Add `step` times a row to the stored weights of an output, so that the average of the iterates stays true."""
     add_row(values, indices, first, last, params, base, step)
-    if a != 0.0:
+    if auxiliary is not None and a != 0.0:
         add_row(values, indices, first, last, auxiliary, base, -a * step)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import leaf_kernel
+from dsgd.kernels.losses import plain_loss
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -39,6 +40,7 @@ from dsgd.kernels.state import (
     COUNTERS,
     INTERCEPT_RATE,
     L1_TOTAL,
+    LOSS,
     N_AVERAGED,
     N_FEATURES,
     N_OUTPUTS,
@@ -46,6 +48,7 @@ from dsgd.kernels.state import (
     T,
     count_rows,
     loss_of_output,
+    plain_rate,
     rate_now,
 )
 from dsgd.kernels.vector import row_dot, score_columns
@@ -70,9 +73,9 @@ def run_rows(
     row_weights: FloatVector,
     class_weights: FloatMatrix,
     params: FloatVector,
-    auxiliary: FloatVector,
-    received: FloatVector,
-    factors: FloatVector,
+    auxiliary: FloatVector | None,
+    received: FloatVector | None,
+    factors: FloatVector | None,
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
@@ -96,12 +99,12 @@ def run_rows(
         Weight of the positive and of the negative class of each output.
     params : array, shape (n_params,)
         The model, updated in place.
-    auxiliary : array, shape (n_params,) or (0,)
+    auxiliary : array, shape (n_params,) or (0,), or None
         The averaged model, updated in place; unused unless averaging is on.
-    received : array, shape (n_weights,) or (0,)
+    received : array, shape (n_weights,) or (0,), or None
         L1 penalty each weight has received; unused without L1.
-    factors : array, shape (n_outputs,)
-        Scratch.
+    factors : array, shape (n_outputs,), or None
+        Scratch. None, as then the two above, for plain steps (`dsgd.kernels.state.is_plain`).
     counters, constants, codes : array
         See `dsgd.kernels.state`; counters are updated in place.
     order : array of int64, shape (2, n_blocks + 1)
@@ -120,11 +123,11 @@ def run_rows(
     guard = 0.0
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = indices is not None and factors is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
     tail, apart, blocks_per_row = stop, 0, 0.0
-    if indices is None and n_outputs > _ONE:
+    if indices is None and factors is not None and n_outputs > _ONE:
         n_places = order[BEGINS, order.shape[1] - 1]
         tail = tail_at(order, n_outputs, n_features)
         apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
@@ -139,17 +142,21 @@ def run_rows(
             row = i
             end = i + _ONE if is_apart else end_row
             first, last, held, end_held = open_row(values, indptr, i, end, n_features, held, end_held)
-            eta = rate_now(counters, constants, codes, t)
+            if factors is None:
+                eta = plain_rate(counters, constants, codes, t)
+            else:
+                eta = rate_now(counters, constants, codes, t)
             averages = 0 < codes[AVERAGE] <= t
             score_scale = scale
             shrink = 1.0 - constants[SHRINK_RATE] * eta
             is_wiped = shrink < MIN_SHRINK
             scale = 1.0 if is_wiped else scale * shrink
+            score = params.dtype.type(0)
             if indices is not None:
-                if is_wide:
+                if factors is not None and is_wide:
                     score_columns(entries, indices, first, last, params, factors)
                 else:
-                    factors[0] = row_dot(entries, indices, first, last, params, _ZERO)
+                    score = row_dot(entries, indices, first, last, params, _ZERO)
                 if is_wiped:
                     wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
                     wiped_at = np.uint64(i)
@@ -163,8 +170,10 @@ def run_rows(
             inverse = 1.0 / scale
             for k in range(n_outputs):
                 base = k * n_features
+                if factors is not None and is_wide:
+                    score = factors[k]
                 if indices is None:
-                    if is_apart:
+                    if factors is not None and is_apart:
                         row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
                         first, last, held, end_held = open_row(
                             values, indptr, row, row + _ONE, n_features, held, end_held
@@ -173,25 +182,31 @@ def run_rows(
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
-                    p = score_scale * factors[k] + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, row, k, p)
+                    p = score_scale * score + params[n_weights + k]
+                if factors is None:
+                    y = float(targets[row])
+                    loss, slope = plain_loss(codes[LOSS], y, p)
+                    class_weight = class_weights[0 if y > 0.0 else 1, k]
+                else:
+                    loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, row, k, p)
                 loss_sum += loss
-                if n_outputs > _ONE:
+                if factors is not None and n_outputs > _ONE:
                     counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
                 gain = eta * row_weights[row] * class_weight
                 params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
-                if is_wide:
+                if factors is not None and is_wide:
                     factors[k] = step
                 elif is_short or step != 0.0:
                     add_step(entries, indices, first, last, params, auxiliary, base, step, a)
-            if indices is not None and is_wide:
+            if indices is not None and factors is not None and is_wide:
                 add_steps(entries, indices, first, last, params, auxiliary, factors, a)
-            owed_total = owe(
-                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
-            )
-            if averages:
+            if received is not None:
+                owed_total = owe(
+                    indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
+                )
+            if auxiliary is not None and averages:
                 n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
     fold(params, auxiliary, scale, a, b, n_weights)

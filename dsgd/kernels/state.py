@@ -13,11 +13,21 @@ import numpy as np
 
 from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.losses import SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.schedules import learning_rate
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["CODES", "CONSTANTS", "COUNTERS", "count_rows", "loss_of_output", "rate_now", "rate_sum"]
+__all__ = [
+    "CODES",
+    "CONSTANTS",
+    "COUNTERS",
+    "count_rows",
+    "is_plain",
+    "loss_of_output",
+    "plain_rate",
+    "rate_now",
+    "rate_sum",
+]
 
 # What changes: places in the vector `counters` (float64); behind them stands the sum of the losses of each output.
 T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
@@ -29,6 +39,15 @@ LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
 CODES = 5
 
 
+def is_plain(constants: FloatVector, codes: IntVector) -> bool:
+    """Return whether steps need only what the commonest do: most of what kernels could do need not be compiled then.
+
+    That is: one output, no average, no L1, no cycle of rates, and a loss without a parameter.
+    """
+    is_common = codes[LOSS] <= SQUARED_ERROR and codes[SCHEDULE] < FIRST_CYCLE
+    return bool(is_common and codes[N_OUTPUTS] == 1 and codes[AVERAGE] == 0 and constants[L1_RATE] == 0.0)
+
+
 @scalar
 def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
     """Return the learning rate of step `t`."""
@@ -36,6 +55,13 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
         factor: float = cycle_factor(codes[SCHEDULE], t, constants[PEAK], constants[HALF_CYCLE], constants[DECAY])
         factor *= constants[ETA0] * counters[ETA_SCALE] * counters[RATE_FACTOR]
         return factor
+    rate: float = plain_rate(counters, constants, codes, t)
+    return rate
+
+
+@scalar
+def plain_rate(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
+    """Return the learning rate of step `t` where rates are no cycle."""
     rate: float = learning_rate(
         codes[SCHEDULE],
         t,

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from dsgd.local.base import (
-    OF_ROWS,
-    AbstractLocalOptimizer,
-    AbstractRows,
-    AbstractState,
-    Evaluation,
-    Steps,
-    new_counters,
-)
-from dsgd.local.custom_loss import CustomLoss, loss_row
-from dsgd.local.cycles import (
-    AbstractCycle,
-    Cyclical,
-    LearningRate,
-    OneCycle,
-    check_learning_rate,
-    cycle_of,
-    schedule_of,
-)
-from dsgd.local.deviance import Deviance
-from dsgd.local.dual import Dual
-from dsgd.local.evaluate import evaluate
-from dsgd.local.features import RandomMap
-from dsgd.local.halves import STORAGES, refuse_sparse
-from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
-from dsgd.local.objective import Objective, n_params, pack, unpack
-from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
-from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum, steps_of
-from dsgd.local.sampling import Importance, resolve_sampling
-from dsgd.local.sgd import SGD, is_finite
-from dsgd.local.sgd_state import SGDState
-from dsgd.local.shard import Residency, Shard, split
-from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
-from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
+from typing import TYPE_CHECKING, Final
+
+from dsgd.lazy import loaded_on_use
+
+if TYPE_CHECKING:
+    from dsgd.local.base import (
+        OF_ROWS,
+        AbstractLocalOptimizer,
+        AbstractRows,
+        AbstractState,
+        Evaluation,
+        Steps,
+        new_counters,
+    )
+    from dsgd.local.custom_loss import CustomLoss, loss_row
+    from dsgd.local.cycles import (
+        AbstractCycle,
+        Cyclical,
+        LearningRate,
+        OneCycle,
+        check_learning_rate,
+        cycle_of,
+        schedule_of,
+    )
+    from dsgd.local.deviance import Deviance
+    from dsgd.local.dual import Dual
+    from dsgd.local.features import RandomMap
+    from dsgd.local.halves import STORAGES, refuse_sparse
+    from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
+    from dsgd.local.objective import Objective, n_params, pack, unpack
+    from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
+    from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum, steps_of
+    from dsgd.local.sampling import Importance, resolve_sampling
+    from dsgd.local.sgd import SGD, is_finite
+    from dsgd.local.sgd_state import SGDState
+    from dsgd.local.shard import Residency, Shard, split
+    from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
+    from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
 
 __all__ = [
     "LARS",
@@ -77,7 +81,6 @@ __all__ = [
     "concat_blocks",
     "cycle_of",
     "end_suffix",
-    "evaluate",
     "is_finite",
     "is_in_suffix",
     "loss_row",
@@ -94,3 +97,62 @@ __all__ = [
     "steps_of",
     "unpack",
 ]
+
+_HOMES: Final = {
+    "LARS": "dsgd.local.rules",
+    "OF_ROWS": "dsgd.local.base",
+    "OPTIMIZER_NAMES": "dsgd.local.parse",
+    "SAGA": "dsgd.local.variance",
+    "SGD": "dsgd.local.sgd",
+    "STORAGES": "dsgd.local.halves",
+    "SVRG": "dsgd.local.variance",
+    "AbstractCycle": "dsgd.local.cycles",
+    "AbstractLocalOptimizer": "dsgd.local.base",
+    "AbstractReduction": "dsgd.local.variance",
+    "AbstractRows": "dsgd.local.base",
+    "AbstractRule": "dsgd.local.rules",
+    "AbstractState": "dsgd.local.base",
+    "Adagrad": "dsgd.local.rules",
+    "Adam": "dsgd.local.rules",
+    "CustomLoss": "dsgd.local.custom_loss",
+    "Cyclical": "dsgd.local.cycles",
+    "Deviance": "dsgd.local.deviance",
+    "Dual": "dsgd.local.dual",
+    "Evaluation": "dsgd.local.base",
+    "GradientDescent": "dsgd.local.rules",
+    "Importance": "dsgd.local.sampling",
+    "LearningRate": "dsgd.local.cycles",
+    "Momentum": "dsgd.local.rules",
+    "Objective": "dsgd.local.objective",
+    "OneCycle": "dsgd.local.cycles",
+    "RandomMap": "dsgd.local.features",
+    "Residency": "dsgd.local.shard",
+    "SGDState": "dsgd.local.sgd_state",
+    "Shard": "dsgd.local.shard",
+    "ShardBuilder": "dsgd.local.ingest",
+    "Steps": "dsgd.local.base",
+    "add_to_suffix": "dsgd.local.suffix",
+    "begin_suffix": "dsgd.local.suffix",
+    "check_learning_rate": "dsgd.local.cycles",
+    "check_reduction": "dsgd.local.variance",
+    "concat_blocks": "dsgd.local.ingest",
+    "cycle_of": "dsgd.local.cycles",
+    "end_suffix": "dsgd.local.suffix",
+    "is_finite": "dsgd.local.sgd",
+    "is_in_suffix": "dsgd.local.suffix",
+    "loss_row": "dsgd.local.custom_loss",
+    "make_shard": "dsgd.local.ingest",
+    "n_params": "dsgd.local.objective",
+    "new_counters": "dsgd.local.base",
+    "pack": "dsgd.local.objective",
+    "parse_optimizer": "dsgd.local.parse",
+    "parse_sampling": "dsgd.local.parse",
+    "refuse_sparse": "dsgd.local.halves",
+    "resolve_sampling": "dsgd.local.sampling",
+    "schedule_of": "dsgd.local.cycles",
+    "split": "dsgd.local.shard",
+    "steps_of": "dsgd.local.rules",
+    "unpack": "dsgd.local.objective",
+}
+
+__getattr__ = loaded_on_use(__name__, _HOMES)

@@ -217,7 +217,7 @@ def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
 
 def arrange(order: IntMatrix, n_rows: int, seed: int | None, epoch: int) -> None:
     """Make an order, as `epoch_order` returned one for so many rows, that of another epoch."""
-    lay_out(order, n_rows, None if seed is None else np.uint64(seed % 2**64), epoch)
+    lay_out(order, n_rows, np.uint64((seed or 0) % 2**64), epoch, seed is not None)
 
 
 def spans(order: IntMatrix, start: int, stop: int) -> list[tuple[int, int]]:

@@ -298,6 +298,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
+        # Of what is None Numba compiles nothing.
+        needs_less = self.steps_in_fused_rounds and places.is_plain(state.constants, state.codes)
+        more = (None, None, None) if needs_less else (state.auxiliary, state.received, state.factors)
         return (
             shard.readable(state.opened),
             shard.indices,
@@ -306,9 +309,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             shard.weights,
             state.class_weights,
             params,
-            state.auxiliary,
-            state.received,
-            state.factors,
+            *more,
             state.counters,
             state.constants,
             state.codes,

@@ -60,7 +60,7 @@ def _is_own(parameter: str, text: str) -> bool:
     from dsgd.named import installed, part_of  # seldom needed: an SVM would load all strategies for it
 
     if parameter == "sync":
-        from dsgd.sync.resolve import STRATEGY_KIND as KIND
+        from dsgd.sync.names import STRATEGY_KIND as KIND
     else:
         from dsgd.local.parse import OPTIMIZER_KIND as KIND
     if ":" not in text:

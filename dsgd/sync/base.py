@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.compress import AbstractCompressor
+from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import InvalidParameterError
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy

@@ -22,9 +22,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from dsgd.collectives.compressed.mean import compressed_mean
 from dsgd.collectives.group import Group
-from dsgd.compress import AbstractCompressor, AbstractMemory
+from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.minibatch import MinibatchSGD
@@ -117,6 +116,8 @@ class GradientBuckets:
         if self._compressor is None:
             weighted_mean(self._group, part, self._weight)
         else:
+            from dsgd.collectives.compressed.mean import compressed_mean  # most gradients are summed whole
+
             compressed_mean(self._group, part, self._weight, self._compressor, self._memory)
 
 

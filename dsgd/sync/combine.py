@@ -5,9 +5,9 @@ So are strategies that say of themselves what means nothing.
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
-from dsgd.compress import DGC, DeMo
+from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.anytime import AnytimeSGD
@@ -78,7 +78,7 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             "gradient of every batch."
         )
     sends = strategy.compressor
-    if (isinstance(sends, DeMo) or (isinstance(sends, DGC) and sends.momentum > 0.0)) and steps.remembers:
+    if sends is not None and steps.remembers and _has_momentum(sends):
         raise IncompatiblePartsError(
             f"{sends!r} already applies momentum to what it sends, so it needs an optimizer without "
             f"momentum. Got {steps.name}."
@@ -100,6 +100,13 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{strategy!r} computes the mean gradient from the changes made by plain steps, and {steps.name} "
             "takes other steps. Use an optimizer without momentum, or another strategy, such as SlowMo."
         )
+
+
+def _has_momentum(compressor: AbstractCompressor[Any] | Literal["auto"]) -> bool:
+    """Return whether a compressor applies momentum to what it sends."""
+    from dsgd.compress import DGC, DeMo
+
+    return isinstance(compressor, DeMo) or (isinstance(compressor, DGC) and compressor.momentum > 0.0)
 
 
 def _check_reduction(strategy: AbstractStrategy[Any], steps: Steps) -> None:

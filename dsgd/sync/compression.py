@@ -23,6 +23,8 @@ Cost per round: `dsgd.collectives.compressed_cost`; one vector of memory for z, 
 
 Source: Basu, Data, Karakus and Diggavi 2019 (Qsparse-local-SGD: compressed differences with memory); Renggli et al.
 2019 (sparse sums that lose nothing).
+
+Compressors are loaded where one is used: most fits have none.
 """
 
 from __future__ import annotations
@@ -33,18 +35,8 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 
-from dsgd.collectives.compressed.mean import compressed_mean, load_kernels
 from dsgd.collectives.group import Group
-from dsgd.compress import (
-    DGC,
-    AbstractCompressor,
-    AbstractMemory,
-    DeMo,
-    ErrorFeedback,
-    Layerwise,
-    MajorityVote,
-    NonZero,
-)
+from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import ALIKE
 from dsgd.kernels.select import spread_nonzero
@@ -111,6 +103,8 @@ def check_compressor(strategy: Any) -> None:
             f"{name}(overlap=True) cannot be combined with compressor={compressor!r}: the difference from the last "
             "common model is compressed, and with overlap there is none. Leave out one of them."
         )
+    from dsgd.compress import DGC, DeMo, ErrorFeedback, Layerwise, MajorityVote
+
     held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
     innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
     if strategy.exchanges == "model" and any(isinstance(each, (DGC, DeMo, MajorityVote)) for each in innermost):
@@ -134,6 +128,8 @@ def acts_alone(strategy: Any) -> bool:
 
 def _of_gradients(compressor: Compressor) -> AbstractCompressor[Any]:
     """Return the compressor that is meant where gradients are exchanged: feedback is the user's to ask for."""
+    from dsgd.compress import NonZero
+
     return NonZero() if compressor is None or compressor == "auto" else compressor
 
 
@@ -151,6 +147,8 @@ def meant_compressor(strategy: AbstractStrategy[Any]) -> AbstractCompressor[Any]
 
 @lru_cache(maxsize=32)
 def _with_feedback(compressor: AbstractCompressor[Any]) -> AbstractCompressor[Any]:
+    from dsgd.compress import ErrorFeedback, Layerwise
+
     if isinstance(compressor, Layerwise):
         rules = tuple((pattern, each and _with_feedback(each)) for pattern, each in compressor.rules)
         return replace(compressor, rules=rules)
@@ -175,6 +173,9 @@ def start_compression(
     """
     if strategy.compressor is None:
         return NoState()
+    from dsgd.collectives.compressed.mean import load_kernels
+    from dsgd.compress import NonZero
+
     compressor = (_of_differences if keeps_model else _of_gradients)(strategy.compressor)
     load_kernels(compressor, params.dtype)
     n = params.shape[0]
@@ -191,10 +192,15 @@ def gradient_mean(
     group: Group, gradient: FloatVector, weight: float, compressor: Compressor, state: NoState | CompressionState
 ) -> None:
     """Replace `gradient` by the mean over ranks of its compressed parts; `weighted_mean` without a compressor."""
+    if isinstance(state, NoState):
+        weighted_mean(group, gradient, weight)
+        return
     meant = _of_gradients(compressor)
-    if isinstance(state, NoState) or (group.size == 1 and meant.lossless):
+    if group.size == 1 and meant.lossless:
         weighted_mean(group, gradient, weight)
     else:
+        from dsgd.collectives.compressed.mean import compressed_mean
+
         compressed_mean(group, gradient, weight, meant, state.memory)
 
 
@@ -219,6 +225,9 @@ def delta_mean(
     if isinstance(state, NoState):
         weighted_mean(group, params, weight)
         return
+    from dsgd.collectives.compressed.mean import compressed_mean
+    from dsgd.compress import NonZero
+
     meant, reference, ledger = _of_differences(compressor), state.reference, group.ledger
     if group.size == 1 and meant.lossless:
         # Not x = z + (x - z), which rounds: training on one rank is plain SGD.

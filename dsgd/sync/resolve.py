@@ -10,110 +10,16 @@ A package of its own makes its strategies known by names of their own, with entr
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from dsgd.comm import topology
-from dsgd.comm.topology import AbstractFixedGraph, AbstractTopology
-from dsgd.compress.parse import COMPRESSORS
 from dsgd.errors import InvalidParameterError
-from dsgd.named import Kind, part_of
-from dsgd.sync import adaptive
-from dsgd.sync.adaptive import AbstractRule
-from dsgd.sync.admm import ADMM
-from dsgd.sync.adpsgd import ADPSGD
-from dsgd.sync.anytime import AnytimeSGD
-from dsgd.sync.asgd import ASGD
-from dsgd.sync.async_admm import AsyncADMM
-from dsgd.sync.async_easgd import AsyncEASGD
-from dsgd.sync.async_leader import AsyncLeaderSGD
-from dsgd.sync.auto import AutoSync
-from dsgd.sync.backup_workers import BackupWorkers
+from dsgd.named import part_of
 from dsgd.sync.base import AbstractStrategy
-from dsgd.sync.choco import ChocoSGD
-from dsgd.sync.decoupled import DecoupledDiLoCo
-from dsgd.sync.delay_compensated import DelayCompensatedASGD
-from dsgd.sync.diloco import DiLoCo
-from dsgd.sync.downpour import Downpour
-from dsgd.sync.dpsgd import DPSGD
-from dsgd.sync.eager import EagerDiLoCo
-from dsgd.sync.easgd import EASGD
-from dsgd.sync.epoch_averaging import EpochAveraging
-from dsgd.sync.fedprox import FedProx
-from dsgd.sync.hogwild import Hogwild
-from dsgd.sync.leader import LeaderSGD
 from dsgd.sync.local_sgd import LocalSGD
-from dsgd.sync.minibatch import MinibatchSGD
-from dsgd.sync.one_shot import OneShotAveraging
-from dsgd.sync.overlap_sgp import OverlapSGP
-from dsgd.sync.post_local import PostLocalSGD
-from dsgd.sync.scaffold import SCAFFOLD
-from dsgd.sync.sgp import SGP
-from dsgd.sync.slowmo import SlowMo
-from dsgd.sync.stale_synchronous import StaleSynchronous
-from dsgd.sync.staleness_aware import StalenessAware
-from dsgd.sync.streaming import StreamingDiLoCo
 
-__all__ = ["STRATEGIES", "STRATEGY_KIND", "resolve"]
-
-#: Every strategy by its short name, which stands for it with its defaults, and pooled rates where it has any.
-STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
-    {
-        "local": LocalSGD,
-        "epoch": EpochAveraging,
-        "one-shot": OneShotAveraging,
-        "auto": AutoSync,
-        "post-local": PostLocalSGD,
-        "minibatch": MinibatchSGD,
-        "anytime": AnytimeSGD,
-        "easgd": EASGD,
-        "leader": LeaderSGD,
-        "dpsgd": DPSGD,
-        "sgp": SGP,
-        "overlap-sgp": OverlapSGP,
-        "choco": ChocoSGD,
-        "slowmo": SlowMo,
-        "diloco": DiLoCo,
-        "eager-diloco": EagerDiLoCo,
-        "streaming-diloco": StreamingDiLoCo,
-        "scaffold": SCAFFOLD,
-        "fedprox": FedProx,
-        "admm": ADMM,
-        "asgd": ASGD,
-        "staleness-aware": StalenessAware,
-        "dc-asgd": DelayCompensatedASGD,
-        "stale-synchronous": StaleSynchronous,
-        "backup-workers": BackupWorkers,
-        "downpour": Downpour,
-        "async-easgd": AsyncEASGD,
-        "async-admm": AsyncADMM,
-        "async-leader": AsyncLeaderSGD,
-        "decoupled-diloco": DecoupledDiLoCo,
-        "adpsgd": ADPSGD,
-        "hogwild": Hogwild,
-    }
-)
-
-
-def _classes(module: Any, base: type, *but: type) -> dict[str, type]:
-    """Return the final classes of a kind in a module, by their names in small letters."""
-    found = (getattr(module, name) for name in module.__all__)
-    kinds = [one for one in found if isinstance(one, type) and issubclass(one, base) and one not in (base, *but)]
-    return {one.__name__.lower(): one for one in kinds}
-
-
-#: What parameters of strategies may be, as texts name them.
-TOPOLOGIES: Final = Kind(
-    "topology", AbstractTopology, "dsgd.comm.topology",
-    _classes(topology, AbstractTopology, AbstractFixedGraph), "dsgd.topologies",
-)  # fmt: skip
-_RULES: Final = Kind("rule", AbstractRule, "dsgd.sync.adaptive", _classes(adaptive, AbstractRule), "dsgd.rules")
-#: Strategies, as texts name them.
-STRATEGY_KIND: Final = Kind(
-    "strategy", AbstractStrategy, "dsgd.sync", STRATEGIES, "dsgd.strategies", (COMPRESSORS, TOPOLOGIES, _RULES)
-)
+__all__ = ["resolve"]
 
 
 def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
@@ -155,6 +61,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         return LocalSGD(rates="pooled")
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
+    from dsgd.sync.names import STRATEGIES, STRATEGY_KIND  # all strategies: most fits need one, and that is named above
+
     if isinstance(sync, str) and sync in STRATEGIES:
         made: Any = STRATEGIES[sync]()
         pooled: AbstractStrategy[Any] = replace(made, rates="pooled") if "rates" in vars(made) else made

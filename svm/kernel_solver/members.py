@@ -15,6 +15,9 @@ from dsgd.svm.kernels.cached_rows import add_rows
 
 __all__ = ["add_members", "advance", "pick_worst"]
 
+#: Kernels that the ones here take in as parts. Numba would make kernels of them first, and then both together.
+_solve_block, _add_rows = part()(solve_block.py_func), part()(add_rows.py_func)
+
 
 @kernel
 def add_members(flat, coefs, u):  # type: ignore[no-untyped-def]
@@ -24,7 +27,7 @@ def add_members(flat, coefs, u):  # type: ignore[no-untyped-def]
         if coefs[a] != 0.0:
             slots[count], used[count] = a, coefs[a]
             count += 1
-    add_rows(u, flat, len(u), slots[:count], used[:count], np.int64(0), len(u))  # not a literal: see `solve_pairs`
+    _add_rows(u, flat, len(u), slots[:count], used[:count], np.int64(0), len(u))  # not a literal: see `solve_pairs`
 
 
 @kernel
@@ -109,7 +112,7 @@ def advance(slot_of, flat, block, u, c, y, upper, alpha, group, least, most, tol
         f[s], values[s] = u[k] + c[v, k], alpha[v, k]
     K = block[: q * q].reshape(q, q)
     largest = gather(slots[:q], samples[:q], flat, n, K)
-    steps = solve_block(K, signs, groups, bounds, values, f, tol, max_steps, len(least)) if q else 0
+    steps = _solve_block(K, signs, groups, bounds, values, f, tol, max_steps, len(least)) if q else 0
     moved = np.empty(n_held)  # nor `np.zeros` here, which Numba compiles for as long as all of this
     moved[:] = 0.0
     for s in range(q):

@@ -30,6 +30,9 @@ _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
 #: The results of a call, in this order; then the threshold of each group.
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
+#: Kernels that are parts of the one here, as in `dsgd.svm.kernel_solver.members`.
+_advance, _pick_worst = part()(advance.py_func), part()(pick_worst.py_func)
+
 #: Members that a round adds: one for so many that there are.
 _SHARE = 4
 #: How far a round closes the gap of its members; the last go to the tolerance.
@@ -294,7 +297,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             at += 1
             if fewest < n:
                 fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
-                fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+                fresh = _pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
             else:
                 fresh = 0
                 for k in range(n):
@@ -308,7 +311,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
                     members[held + k] = picked[k]
                 held += fresh
             aim = target if held == n else max(target, _BY_ROUND * gap)
-            made, gap, size = advance(
+            made, gap, size = _advance(
                 slot_of, flat, room, u, c, y, upper, alpha, group, least, most, aim, min(limit - steps, limit)
             )
             largest, is_stuck = max(largest, size), made == 0 and not has_grown

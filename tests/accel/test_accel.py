@@ -168,6 +168,7 @@ def test_no_call_of_a_script_maps_memory_for_its_frame(tmp_path: Path) -> None:
     assert int(run(DEEP, tmp_path).stdout) < 100
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_if_it_ran_alone(tmp_path: Path) -> None:
     """Arguments, name and path of a script are its own; what is too small loads no solver, and every fit is listed."""
     (tmp_path / "beside.py").write_text("VALUE = 7\n", encoding="utf-8")

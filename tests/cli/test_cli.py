@@ -378,6 +378,7 @@ def test_info_says_versions_and_folders(run: Run) -> None:
     assert facts["machine"]["memory_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_warm_leaves_nothing_to_compile(tmp_path: Path) -> None:
     """After `warm` a fit at the defaults compiles nothing; a wrong name lists those that there are."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -400,6 +401,7 @@ def test_unreachable_scheduler_is_named(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     """A real run on two workers prints clean JSON and writes a model that loads without a cluster."""
     path = tmp_path / "model.dsgd"

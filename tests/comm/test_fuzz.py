@@ -307,6 +307,7 @@ N_ROUNDS = 4
     st.lists(st.one_of(st.integers(-1, N_ROUNDS + 2), words), min_size=4, max_size=4),
     st.binary(max_size=64),
 )
+@pytest.mark.slow
 def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: list[int], vector: bytes) -> None:
     """Whatever a peer writes into its box, the spinning loop ends with a round of the epoch, or an error in time."""
     transports = inproc.connect(2, timeout_s=0.01, window=True)

@@ -46,6 +46,7 @@ def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> No
     assert over_rpc.ledger.totals()["bytes_sent"] == over_tcp.ledger.totals()["bytes_sent"]
 
 
+@pytest.mark.slow
 def test_a_library_may_carry_the_arrays(client: Client) -> None:
     """With transport="gloo" or "ucx" the bits are those of TCP; a library that is missing is named."""
     result = sums(client, transport="gloo", n_ranks=2)

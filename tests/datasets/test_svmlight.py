@@ -126,6 +126,7 @@ def test_reads_what_scikit_learn_reads(
 
 @settings(max_examples=40)
 @given(matrices(), st.integers(1, 200), st.booleans())
+@pytest.mark.slow
 def test_byte_ranges_lose_and_double_no_row(
     tmp_path: Path, data: tuple[Any, Any], step: int, trailing_newline: bool
 ) -> None:

@@ -32,6 +32,7 @@ def test_tensors_are_trained_on_as_arrays() -> None:
     assert regressor.score(*given[:1], X[:, 1]) > 0.9
 
 
+@pytest.mark.slow
 def test_with_dispatch_predictions_are_tensors() -> None:
     """With ``array_api_dispatch`` every prediction comes back in the library of X."""
     # In a process of its own, as scipy reads its setting once.

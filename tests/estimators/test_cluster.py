@@ -86,6 +86,7 @@ def test_processes_equal_threads_bitwise(client, data, strategy):
         {"loss": "softmax", "of": 3, "sync": MinibatchSGD(20)},
     ],
 )
+@pytest.mark.slow
 def test_what_ranks_draw_and_remember_is_the_same_in_processes(client, data, chosen):
     """Drawn rows, reduced variance, random features and a loss of all classes give the bits of threads."""
     X, y = data
@@ -161,6 +162,7 @@ def test_dask_array(client, data):
     assert isinstance(model.score(dX, dy), float)
 
 
+@pytest.mark.slow
 def test_sparse_chunks_and_weights(client, data):
     """Sparse chunks and a dask array of sample weights are taken; zero weights are absent rows."""
     X, y = data
@@ -291,6 +293,7 @@ def test_n_jobs_limits_the_ranks(client, data):
     assert SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(*data).fit_report_["ranks"] == 1
 
 
+@pytest.mark.slow
 def test_model_lives_without_a_cluster(client, data):
     """A model fitted on a cluster loads and predicts in a process that never sees one."""
     X, y = data
@@ -388,6 +391,7 @@ def test_nothing_is_left_behind(client, data):
 
 
 @pytest.mark.parametrize("rows", ["arrays", "dask"])
+@pytest.mark.slow
 def test_searches_find_what_those_of_simulated_ranks_do(client, data, rows):
     """Of arrays here, and of dask arrays whose rows stay on the workers: the same scores, rungs and epochs, exactly."""
     X, y = data

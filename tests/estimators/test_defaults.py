@@ -177,6 +177,7 @@ def test_training_stops_when_scikit_learns_does(penalty: str | None) -> None:
 
 
 @pytest.mark.parametrize(("load", "n_seeds", "margin"), [(load_digits, 15, 0.004), (load_wine, 150, 0.008)])
+@pytest.mark.slow
 def test_defaults_are_as_good_as_scikit_learns(load: Any, n_seeds: int, margin: float) -> None:
     """The mean test accuracy over seeds with all defaults is scikit-learn's or better, up to the noise of means."""
     X, y = load(return_X_y=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own: new workers load the main module of their parent, and what that has imported.
 FITS = """
 import sys, warnings
@@ -24,6 +26,7 @@ with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as 
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_trains_loads_no_estimators() -> None:
     """New workers train linear models and linear machines without scikit-learn, pandas, scipy.stats and simulators."""
     done = subprocess.run([sys.executable, "-c", FITS], capture_output=True, text=True, timeout=120, check=True)

@@ -190,6 +190,7 @@ def with_model(estimator: Any, labels: Any) -> Any:
 
 
 @pytest.mark.parametrize("share", range(N_SHARES))
+@pytest.mark.slow
 def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: Path) -> None:
     """Fits of a table in nine forms have the same features and labels, and a model predicts the same of all forms."""
     for seed in range(share, N_TABLES, N_SHARES):

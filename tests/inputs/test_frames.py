@@ -122,6 +122,7 @@ def test_other_numbers_of_rows_are_refused(column: str) -> None:
             to_delayed_blocks(partitions(t)[["a", "b"]], COLUMNS[column](wrong, "target"), None)
 
 
+@pytest.mark.slow
 def test_partitions_that_dask_puts_together_fit(tmp_path: Any, client: Client) -> None:
     """Columns of a file of Parquet, of which Dask reads several parts at once, are trained on and scored together."""
     pytest.importorskip("pyarrow")

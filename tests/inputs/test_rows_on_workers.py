@@ -79,6 +79,7 @@ def test_a_second_fit_finds_rows_packed(client: Client, kind: str, options: dict
 
 
 @pytest.mark.parametrize("kind", ["arrays", "collections", "files", "kept"])
+@pytest.mark.slow
 def test_workers_keep_rows_in_16_bits(client: Client, kind: str) -> None:
     """The model is that of rows that were rounded before."""
     X, y = make()

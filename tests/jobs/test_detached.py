@@ -85,6 +85,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_fit_outlives_a_client_that_is_killed(
     client: Client, rows: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from numba.core.registry import cpu_target
 
 from dsgd.kernels import cache, gradients, stamps
 from dsgd.kernels.cache import KernelCache
@@ -107,10 +108,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         del sys.modules[name]
 
 
-def _place(top: ModuleType) -> Path | None:
-    """Return the file of the kernel for an array and a pair."""
+def _place(top: ModuleType) -> str | None:
+    """Return the name of the file of the kernel for an array and a pair."""
     types = [numba.typeof(np.ones(3)), numba.typeof(top.Pair(1.0, 2.0))]
-    return top.run._cache._path(types, top.run.targetctx.codegen())
+    return top.run._cache._name(types, cache._PORTABLE)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -196,6 +197,26 @@ print(heard.n)
 """
 
 
+@pytest.mark.skipif(
+    not cache._runs_portable(cpu_target.target_context.codegen().magic_tuple()), reason="needs a processor with AVX2"
+)
+def test_kernels_that_a_package_carries_are_found(made: Any, tmp_path: Path) -> None:
+    """Kernels for a level of processors are run by this one, though it would compile others for itself."""
+
+    def use(folder: str, **environment: str) -> list[str]:
+        command = [sys.executable, "-c", f"from pathlib import Path\nfrom dsgd.kernels import cache\n{carried}\n{USE}"]
+        given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / folder), "PYTHONPATH": str(tmp_path), **environment}
+        return subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.split()
+
+    carried = ""
+    value, n_compiled = use("portable", NUMBA_CPU_NAME=cache._PORTABLE[1], NUMBA_CPU_FEATURES=cache._PORTABLE[2])
+    assert int(n_compiled) > 0
+    assert int(use("native")[1]) > 0
+    carried = f"cache._carried = lambda: Path({str(tmp_path / 'portable' / 'dsgd')!r})"
+    assert use("other") == [value, "0"]
+
+
+@pytest.mark.slow
 def test_the_stamp_covers_what_the_compiler_compiles(tmp_path: Path) -> None:
     """Of every function of ours that Numba compiles for a kernel the module is in its stamp."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -222,4 +243,4 @@ def test_functions_as_arguments_are_not_kept() -> None:
         return x + 1.0
 
     kept = KernelCache(gradients.gradient_rows.py_func, {})
-    assert kept._path([numba.typeof(step)], gradients.gradient_rows.targetctx.codegen()) is None
+    assert kept._name([numba.typeof(step)], cache._PORTABLE) is None

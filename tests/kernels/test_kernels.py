@@ -179,7 +179,8 @@ import json
 import os
 import numpy as np, scipy.sparse as sp
 from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, rows, sgd, vector
-from dsgd.local import SGD, Objective, evaluate as evaluate_model, is_finite, make_shard, n_params
+from dsgd.local import SGD, Objective, is_finite, make_shard, n_params
+from dsgd.local.evaluate import evaluate as evaluate_model
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False
 for data in (X, sp.csr_array(X)):
@@ -200,7 +201,7 @@ for data in (X, sp.csr_array(X)):
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
 kernels = [sgd.run_rows, gradients.gradient_rows, gradients.step_all, vector.all_finite, evaluate.evaluate_rows,
-           rows.fingerprint_dense, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
+           rows._add_narrow, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))
 """
@@ -243,6 +244,7 @@ def _visit(values, rows, n_features, weights, scratch, width):
 @pytest.mark.parametrize(
     ("dtype", "wide"), [(np.float32, 16), (np.float32, 32), (np.float64, 8), (np.float64, 16), (np.float64, 24)]
 )
+@pytest.mark.slow
 def test_tiles_are_products_and_columns_of_four_rows_those_of_eight(dtype, wide):
     """Any number of rows has numpy's products, and where registers are few columns have the same bits."""
     rng = np.random.default_rng(0)

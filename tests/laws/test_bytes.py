@@ -71,7 +71,7 @@ from dsgd.sync import (
     StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import FixedPeriod
-from dsgd.sync.resolve import STRATEGIES
+from dsgd.sync.names import STRATEGIES
 
 SIZES = [2, 5, 16]
 HEADER, NUMBER = 40, 8

@@ -36,7 +36,7 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.delayed import AbstractBeside
-from dsgd.sync.resolve import STRATEGIES
+from dsgd.sync.names import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 P, EVERY, ROUNDS = 5, 4, 24

@@ -116,6 +116,7 @@ class TestOnHosts:
 
     pytestmark = on_hosts
 
+    @pytest.mark.slow
     def test_by_hand(self, tmp_path: Path) -> None:
         """A scheduler and two workers that are started by hand train."""
         programs = by_machine("by hand")
@@ -123,6 +124,7 @@ class TestOnHosts:
         assert found["ranks"] == 2 * 8
         assert found["scheduler"].startswith("tcp://")
 
+    @pytest.mark.slow
     def test_with_certificates(self, tmp_path: Path) -> None:
         """The certificates of the page make a cluster that trains with TLS, and keys are for their owner alone."""
         subprocess.run(["sh", DEPLOYMENT / "certificates.sh"], cwd=tmp_path, check=True, capture_output=True)
@@ -134,6 +136,7 @@ class TestOnHosts:
         assert found["ranks"] == 2 * 8
         assert found["scheduler"].startswith("tls://")
 
+    @pytest.mark.slow
     def test_containers(self, tmp_path: Path) -> None:
         """The services of the compose file train, on hosts with their names; the notebook runs code of the page."""
         services = COMPOSE["services"]

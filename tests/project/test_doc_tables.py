@@ -13,7 +13,7 @@ from dsgd import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.claims import MEASURES, key_of
 from dsgd.svm import SVC, LinearSVC
-from dsgd.sync.resolve import STRATEGIES
+from dsgd.sync.names import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = DOCS / "figures"

@@ -82,6 +82,7 @@ def test_the_first_job_brings_the_page(cluster: LocalCluster, rows: Any) -> None
     assert _get(page).count('href="dsgd"') == _get(status).count('href="dsgd"') == 1
 
 
+@pytest.mark.slow
 def test_a_browser_sees_a_job_that_runs(cluster: LocalCluster, rows: Any) -> None:
     """The table has its line, the bars the seconds of every rank, and the curve falls; nothing is complained about."""
     executable = next(filter(None, map(shutil.which, _NAMES)), None)

@@ -93,6 +93,7 @@ def calls(client: Client, heed: Callable[[str], None]) -> Iterator[None]:
     if EVERYTHING
     else [(fit_arrays, "stop"), (fit_collection, "stop"), (fit_on_disk, "kill"), (fit_apart, "kill")],
 )
+@pytest.mark.slow
 def test_no_call_waits_without_end(fit: Callable[[Client], None], fault: str) -> None:
     """Wherever a worker is stopped or killed, the fit goes on without it or ends with an error of ours, and soon."""
     before = shared_names()

@@ -213,6 +213,7 @@ def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
     assert caught.value.__notes__[0].startswith("raised by rank 0")
 
 
+@pytest.mark.slow
 def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None:
     """A worker process that is stopped sends no heartbeat: its rank is named, although peers would wait on."""
     stopped: list[int] = []
@@ -244,6 +245,7 @@ def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
     assert result.value == 2.0
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
     """A wall clock that jumps back by an hour, and with it the timers of Dask that rest, ends no job and no wait."""
     moved: list[str] = []
@@ -473,6 +475,7 @@ def interruptible(cluster: LocalCluster) -> Iterator[tuple[BaseProcess, Connecti
     ours.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running: Any) -> None:
     """A client process that stands still loses its leases after a while, and learns of it when it goes on."""
     process, pipe = running("spin", "4s")

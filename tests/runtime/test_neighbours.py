@@ -66,6 +66,7 @@ def started_members(dask_scheduler: Any) -> int:
 
 
 @pytest.mark.parametrize("policy", ["restart", "shrink"])
+@pytest.mark.slow
 def test_workers_that_are_late_are_waited_for(client: Client, neighbour: Neighbour, policy: FailurePolicy) -> None:
     """Workers that are packing when another one is killed are not affected, and the job continues there."""
     killed: list[str] = []
@@ -93,6 +94,7 @@ def test_workers_that_are_late_are_waited_for(client: Client, neighbour: Neighbo
     neighbour.check_unharmed(but=killed[0])
 
 
+@pytest.mark.slow
 def test_a_function_of_another_user_costs_it_no_worker(client: Client, neighbour: Neighbour) -> None:
     """A worker whose interpreter another user's function holds for too long is done without, and stays."""
     begun: list[Any] = []

@@ -99,6 +99,7 @@ def test_a_memory_map_is_walked_where_it_lies(tmp_path: Path) -> None:
     assert np.array_equal(model.coef_, SGDRegressor(**OPTIONS, shuffle=False).fit(np.array(X), np.arange(6.0)).coef_)
 
 
+@pytest.mark.slow
 def test_more_rows_than_memory(folder: Path) -> None:
     """A third more than a worker may use trains on it, block by block and epoch by epoch, and leaves no file."""
     blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(4 * LIMIT_MB // 3 // 16)]

@@ -348,6 +348,7 @@ assert not hasattr(model, "_skl_callbacks")
 """
 
 
+@pytest.mark.slow
 def test_the_progress_bar_of_scikit_learn_works() -> None:
     """Its bars show a fit, and the fit inside a pipeline; in a process of its own, as it leaves threads behind."""
     pytest.importorskip("sklearn.callback")

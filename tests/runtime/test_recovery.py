@@ -110,6 +110,7 @@ def test_a_killed_worker(
     assert model.n_iter_ == 20
 
 
+@pytest.mark.slow
 def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: Any, at_epoch: Any) -> None:
     """With as many ranks as before, a restart resumes inside its epoch and is the undisturbed run bit for bit."""
     X, y = rows
@@ -123,6 +124,7 @@ def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: An
     assert model.t_ == whole.t_
 
 
+@pytest.mark.slow
 def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, rows: Any, at_epoch: Any) -> None:
     """When the worker of rank 0 is lost, another one scores the validation rows, and an early best model is kept."""
     X, y = rows
@@ -137,6 +139,7 @@ def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, row
     assert model.coef_.tobytes() == whole.coef_.tobytes()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_path: Path) -> None:
     """A fit that died with its cluster's worker resumes from its checkpoint, with its average, bit for bit."""
     X, y = rows
@@ -151,6 +154,7 @@ def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_
     assert model.loss_curve_ == whole.loss_curve_
 
 
+@pytest.mark.slow
 def test_when_all_workers_are_lost_the_checkpoint_is_left(
     client: Client, rows: Any, at_epoch: Any, tmp_path: Path
 ) -> None:

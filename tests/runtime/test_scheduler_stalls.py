@@ -50,6 +50,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_slept_blames_nobody(cluster: Cluster) -> None:
     """A scheduler that was stopped for longer than a rank may be silent continues the job when it wakes."""
     with cluster.observer() as client, asleep(cluster, 6.5) as sleep:
@@ -67,6 +68,7 @@ def test_a_scheduler_that_slept_blames_nobody(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("stage", ["joining", "the end"])
+@pytest.mark.slow
 def test_a_scheduler_that_sleeps_long_costs_no_fit(cluster: Cluster, stage: str) -> None:
     """What ranks have to say to a scheduler that stands still, they say later, and the job is done.
 
@@ -102,6 +104,7 @@ def _n_started(dask_scheduler: Any) -> int:
     return sum(len(job.started) for plugin in plugins for job in plugin.registry.jobs.values())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_always_late_is_not_hung(cluster: Cluster) -> None:
     """On a machine with too much to do heartbeats come late: as late again, and somewhat later, ends no job."""
     with cluster.observer() as client:

@@ -445,6 +445,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_mutated_file_is_read_or_refused(kind: str, folder: Path, tmp_path: Path) -> None:
     """Every file is read or ends in an error of ours, and takes no more memory than its bytes account for."""
     make, mutate, read, use = KINDS[kind]

@@ -111,6 +111,7 @@ def test_a_loaded_model_is_the_saved_one(name: str, form: str, tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.slow
 def test_models_of_tables_keep_their_encoders(tmp_path: Path) -> None:
     """An encoder of mixed columns comes back with the model, and training goes on from there with the same bits."""
     pandas = pytest.importorskip("pandas")
@@ -405,6 +406,7 @@ def test_compressed_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         dsgd.load(path)
 
 
+@pytest.mark.slow
 def test_another_process_loads_what_it_needs(tmp_path: Path) -> None:
     """A fresh process that has imported dsgd alone reads a model, which predicts the same; also of a URL."""
     X, y = rows()

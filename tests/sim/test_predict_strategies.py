@@ -28,7 +28,7 @@ from dsgd.compress import (
 from dsgd.sim import SimulatedCluster, predict
 from dsgd.sync import ADPSGD, AnytimeSGD, AutoSync, LocalSGD, MinibatchSGD, PostLocalSGD
 from dsgd.sync.adaptive import FixedPeriod
-from dsgd.sync.resolve import STRATEGIES
+from dsgd.sync.names import STRATEGIES
 
 EVERY, ROUNDS, EPOCHS, FEATURES = 8, 4, 3, 20
 ROWS = EVERY * ROUNDS

@@ -339,6 +339,7 @@ def test_tables_have_as_many_cells_as_columns():
     assert {row[4] for row in ranks.rows if row[3] in {"4", "8"}} == {"simulated"}
 
 
+@pytest.mark.slow
 def test_report_holds_every_figure_and_asks_the_network_for_nothing(tmp_path):
     """All figures are drawn, as files and in the page; text of the rows is escaped."""
     study = replace(STUDY, problems=(*STUDY.problems, PROBLEMS["a9a"]), ranks=(1, 2), rank_problems=("clean",))
@@ -411,6 +412,7 @@ def test_rows_on_the_wire_are_counted_by_their_nonzeros(tmp_path):
     assert row["row_bytes"] == pytest.approx(12 * sparse.X.nnz / 300)
 
 
+@pytest.mark.slow
 def test_the_command_runs_reports_and_resumes(tmp_path, capsys):
     """Every preset by name, JSON at the end, and the same facts when it is given again."""
     command = [

@@ -126,6 +126,7 @@ def test_claims_are_decided_by_the_rows(changes: dict[str, Any], verdicts: list[
     assert len({claim.key for claim in claims}) == 6
 
 
+@pytest.mark.slow
 def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     """The report has its figures, needs no network, stands parts that are missing, and refuses to report nothing."""
     rows = made_rows()

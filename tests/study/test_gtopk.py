@@ -215,6 +215,7 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     assert 0 < last.row["bytes_sent"] < 0.35 * dense["bytes_sent"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
     """``dsgd study gtopk`` leaves a file of numbers, a page and two pictures, and says where claims do not hold."""
     options = ["--ranks", "8", "--model", "none", "--no-timing", "--tflops", "3"]

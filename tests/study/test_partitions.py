@@ -43,6 +43,7 @@ def objectives(study: StrategyStudy, out: Path, **options: Any) -> dict[str, flo
 
 
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
+@pytest.mark.slow
 def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
     """Where each rank sees one class, local SGD drifts and SCAFFOLD does not; where rows are alike they end close."""
     found = {how: objectives(replace(STUDY, partition=how), tmp_path / how) for how in PARTITIONS}

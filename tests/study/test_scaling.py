@@ -80,6 +80,7 @@ def test_figures_show_what_they_say(predicted: list[Predicted]) -> None:
     assert len({panel.title for panel in groups_figure([("a", MODELS["ASR DNN"][1], 16, 64)]).panels}) == 1
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(tmp_path: Path) -> None:
     """``dsgd study scaling`` prints both speed-ups of every point and leaves a page and its figures."""
     options = ["--model", "OverFeat-FAST", "--nodes", "1,4", "--batch", "64", "--network", "100GbE"]

@@ -126,6 +126,7 @@ def test_workers_make_the_rows_that_are_loaded_here(cluster: LocalCluster) -> No
     assert np.array_equal(np.concatenate(y), twin.y)
 
 
+@pytest.mark.slow
 def test_the_command_resumes_and_reports(tmp_path: Any, cluster: LocalCluster, capsys: Any) -> None:
     """Every way is fitted; rows that are there are not made again; the command prints one JSON object."""
     runs = run_speedup_study(STUDY, tmp_path, scheduler=cluster.scheduler_address)

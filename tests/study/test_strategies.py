@@ -154,6 +154,7 @@ def test_rates_are_small_where_gradients_are_stale() -> None:
     assert looks(7) == [1, 2, 3, 4, 6, 7]
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     """One command runs the study, prints what it says and leaves a page that needs no network."""
     options = [

@@ -193,6 +193,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(not can_count(), reason="counting needs Linux and a C compiler")
+@pytest.mark.slow
 def test_copies_and_allocations_are_counted_where_they_happen() -> None:
     """A copy, an allocation, what is sent and what is received count once, a look at a socket does not."""
     with counted():
@@ -243,6 +244,7 @@ def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_worker_processes_carry_messages_and_count() -> None:
     """The same messages arrive over Dask and memory; sockets and rings copy twice, slots not at all, an RPC more."""
     counts = can_count()

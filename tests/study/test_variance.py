@@ -137,6 +137,7 @@ def test_a_course_ends_where_its_method_does() -> None:
     assert np.count_nonzero(np.abs(far_targets(400).y) > 15.0) <= 20
 
 
+@pytest.mark.slow
 def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     """Rows that are there are not made again, with the same errors in a repetition; the command prints one object."""
     study = VarianceStudy((DataSource("a9a-like", 100, 100),), 100, 2, (0,), (100,), 1)

@@ -225,6 +225,7 @@ def test_what_is_told_is_what_numpy_tells(seed, by_sign, n):
     np.testing.assert_allclose(told[7:], want.thresholds, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_pairs_solved_many_in_a_call_are_those_of_a_call_each(monkeypatch):
     """Of many tiny classes a call solves many pairs, and finds the same to the last bit, open pairs included."""
     rng = np.random.default_rng(0)

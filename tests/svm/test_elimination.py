@@ -190,6 +190,7 @@ def test_auto_is_none_where_rows_are_cheap():
 
 
 @pytest.mark.parametrize("kernel_dtype", [np.float32, np.float64])
+@pytest.mark.slow
 def test_large_problems_begin_small_and_end_at_the_same_optimum(kernel_dtype):
     """Where rows do not fit, `auto` looks at samples in batches, needs fewer values, and is proven over all of them."""
     X, y = _few_vectors(3000)

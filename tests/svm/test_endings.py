@@ -71,6 +71,7 @@ def test_a_run_that_nothing_brings_on_ends_and_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize("spikes", [1, 3])
+@pytest.mark.slow
 def test_a_large_problem_whose_first_samples_say_nothing_goes_on(spikes):
     """A run that begins with few samples, all of them just within the tube, looks at the others too."""
     rng = np.random.default_rng(0)

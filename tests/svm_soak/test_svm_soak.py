@@ -22,6 +22,7 @@ def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+@pytest.mark.slow
 def test_small_hard_problems_end_and_what_is_said_of_them_is_true() -> None:
     """Whatever is drawn, no fit hangs, claims what plain numpy does not find, or is worse than LIBSVM's."""
     summary = soak(1, range(_RUNS), say=_say)
@@ -70,6 +71,7 @@ def test_a_gap_that_public_coefficients_round_away_is_no_lie(number) -> None:
     assert not judge(draw_hard(20, number)).failures
 
 
+@pytest.mark.slow
 def test_machines_of_rows_of_few_values_predict_as_libsvm() -> None:
     """Equal rows, weights that add up, tiny and huge C: predictions are LIBSVM's, but for ties."""
     verdicts = [judge(draw_coarse(2, number)) for number in range(_RUNS)]

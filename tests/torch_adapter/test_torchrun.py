@@ -57,6 +57,7 @@ def on_threads(strategy: Any) -> list[Any]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback of gloo has another name elsewhere")
+@pytest.mark.slow
 def test_torchrun_trains_what_our_ranks_train(tmp_path: Path) -> None:
     """Both ranks have the model and the bytes of the same strategy on threads; ranks that part raise errors."""
     before = torch.get_num_threads()

@@ -7,6 +7,7 @@ advance. Here they are written down as the algorithms send them, which `tests/si
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from dsgd.collectives.cost import gather_steps, ring_bounds
 from dsgd.collectives.model import n_levels
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
-from dsgd.comm.topology.matching import Step
 from dsgd.types import IntMatrix, IntVector
+
+if TYPE_CHECKING:
+    from dsgd.comm.topology.matching import Step
 
 __all__ = [
     "barrier_schedule",

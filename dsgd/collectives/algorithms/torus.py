@@ -19,7 +19,6 @@ from functools import lru_cache
 
 from dsgd.collectives.algorithms.plan import Part, Plan
 from dsgd.collectives.algorithms.ring import allgather, reduce_scatter
-from dsgd.comm.topology import grid_shape
 
 __all__ = ["torus_plan"]
 
@@ -27,6 +26,8 @@ __all__ = ["torus_plan"]
 @lru_cache(maxsize=1024)
 def torus_plan(rank: int, size: int, n: int) -> Plan:
     """Return what `rank` of `size` does to sum vectors of n elements."""
+    from dsgd.comm.topology import grid_shape
+
     n_rows, n_columns = grid_shape(size)
     row, column = divmod(rank, n_columns)
     in_row = [row * n_columns + k for k in range(n_columns)]

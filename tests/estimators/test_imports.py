@@ -1,0 +1,44 @@
+"""What the import of an estimator loads: everybody waits for it, whatever it is that they fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# What scikit-learn has loaded of these is forgotten, so that nobody of ours loads it unseen.
+LOADS = """
+import sys
+{peer}
+others = "bokeh", "dask", "distributed", "matplotlib", "pandas", "pyarrow", "rich", "torch"
+for name in [name for name in sys.modules if name.startswith(others)]:
+    del sys.modules[name]
+before = set(sys.modules)
+{ours}
+print(*sorted(set(sys.modules) - before))
+"""
+ESTIMATORS = {
+    "from dsgd import SGDClassifier": "from sklearn.linear_model import SGDClassifier",
+    "from dsgd import SGDRegressor": "from sklearn.linear_model import SGDRegressor",
+    "from dsgd.linear_model import LogisticRegression": "from sklearn.linear_model import LogisticRegression",
+    "from dsgd.svm import LinearSVC": "from sklearn.svm import LinearSVC",
+    "from dsgd.svm import SVC": "from sklearn.svm import SVC",
+}
+# More of scikit-learn and scipy is theirs; PyYAML is for the settings of Numba.
+PACKAGES = {"_yaml", "dsgd", "llvmlite", "numba", "scipy", "sklearn", "yaml"}
+# Few fits need any of these.
+SELDOM = tuple(
+    f"dsgd.{name}"
+    for name in ("collectives.compressed", "comm.topology", "preprocessing", "sim", "study", "sync.names")
+)
+
+
+@pytest.mark.parametrize("ours", ESTIMATORS)
+def test_an_import_loads_numba_and_no_other_package_beside_those_of_scikit_learn(ours: str) -> None:
+    """An estimator is imported without pandas, Dask and matplotlib, and without what few fits need."""
+    program = LOADS.format(peer=ESTIMATORS[ours], ours=ours)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    loaded = done.stdout.split()
+    assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names <= PACKAGES
+    assert [name for name in loaded if name.startswith(SELDOM)] == []
