@@ -166,3 +166,19 @@ def one_fault(
     if left[0] < 0 and fault != "stop":
         wait_until(lambda: address in client.nthreads(), 60.0)
     return bool(retired)
+
+
+def test_a_worker_may_leave_when_it_has_just_taken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler does not know it any more when the client says what it holds: the rows go to another one."""
+    send_recv, left = distributed.core.send_recv, []
+
+    async def leaving(comm: Any, **message: Any) -> Any:
+        if message["op"] == "update_data" and "who_has" in message and not left:
+            left.extend(address for holders in message["who_has"].values() for address in holders)
+            await cluster.scheduler.remove_worker(left[0], stimulus_id="test", close=True)
+        return await send_recv(comm, **message)
+
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        monkeypatch.setattr(distributed.core, "send_recv", leaving)
+        fit_arrays(client)
+    assert left

@@ -270,7 +270,13 @@ class Cluster:
 
         async def send(value: Any, home: list[str]) -> Any:
             # Keys by content would cost a pass over all rows, and equal blocks would share one.
-            sent = await self.client.scatter([value], workers=home, direct=direct, hash=False, timeout=_TAKE_S)
+            try:
+                sent = await self.client.scatter([value], workers=home, direct=direct, hash=False, timeout=_TAKE_S)
+            except KeyError as error:
+                if error.args[0] not in home:
+                    raise
+                # The scheduler does not know a worker that took the value and has left since.
+                raise OSError(f"worker {error} has left") from error
             return sent[0]
 
         async def send_all() -> list[Any]:
