@@ -281,8 +281,8 @@ def _looks(cluster: Cluster, futures: Sequence[Future], expected: Expected, *, o
     cluster.settle(futures, "writing the rows to disk", "peer")
     found = cluster.survey([future.key for future in futures])["blocks"]
     return [
-        cluster.submit(look, future, expected, workers=block["holders"] or None)
-        for future, block in zip(futures, found, strict=True)
+        cluster.submit(look, future, expected, workers=holders or None, allow_other_workers=bool(holders))
+        for future, holders in zip(futures, (block["holders"] for block in found), strict=True)
     ]
 
 

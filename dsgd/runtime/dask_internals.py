@@ -330,8 +330,9 @@ def offers(worker: WorkerState, names: Sequence[str] | None, resources: Mapping[
 def needed_workers(scheduler: Scheduler, keys: Iterable[Any]) -> list[list[str]]:
     """Return the workers that keys wait for: a list for each part of them, of those that could give it.
 
-    Uses ``TaskState.processing_on``, ``who_has`` and ``dependencies``. Without them a computation that waits for a
-    stopped worker ends only when Dask removes that worker.
+    Uses ``TaskState.processing_on``, ``who_has``, ``worker_restrictions`` and ``dependencies``. Without them a
+    computation that waits for a stopped worker ends only when Dask removes that worker, and one that was meant for a
+    worker that has left never does.
 
     Parameters
     ----------
@@ -352,6 +353,9 @@ def needed_workers(scheduler: Scheduler, keys: Iterable[Any]) -> list[list[str]]
             found.append([ws.address for ws in task.who_has])
         else:
             found += [[task.processing_on.address]] if task.processing_on is not None else []
+            found += (
+                [sorted(task.worker_restrictions)] if task.state == "no-worker" and task.worker_restrictions else []
+            )
             stack.extend(task.dependencies)
     return found
 

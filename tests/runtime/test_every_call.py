@@ -21,8 +21,9 @@ from distributed import Client, LocalCluster
 import dsgd
 from dsgd import SGDClassifier
 from dsgd.comm.memory.segment import shared_folder
-from dsgd.errors import DsgdError
+from dsgd.errors import ClusterError, DsgdError
 from dsgd.runtime import Timeouts
+from dsgd.runtime.gang.cluster import Cluster
 from gang_cluster import start_cluster, wait_until
 from shared_memory import shared_names
 
@@ -182,3 +183,14 @@ def test_a_worker_may_leave_when_it_has_just_taken_rows(monkeypatch: pytest.Monk
         monkeypatch.setattr(distributed.core, "send_recv", leaving)
         fit_arrays(client)
     assert left
+
+
+def test_what_only_a_worker_that_has_left_could_do_is_not_waited_for() -> None:
+    """Dask keeps such a task for ever, and its worker is not silent: it is gone."""
+    with start_cluster(2) as own, Client(own, set_as_default=False) as client:
+        cluster = Cluster(client, LIMITS)
+        address = max(cluster.threads)
+        client.retire_workers([address], close_workers=True)
+        future = cluster.submit(abs, -1, workers=[address])
+        with pytest.raises(ClusterError, match=f"computing: worker {address}, which was to do it, has left"):
+            cluster.settle([future], "computing")

@@ -16,6 +16,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -205,8 +206,10 @@ class Cluster:
     def check_silence(
         self, doing: str, workers: Sequence[str] = (), keys: Sequence[Any] = (), limit: str = "hung"
     ) -> None:
-        """Raise `GangTimeoutError` if a worker that is needed, for itself or for some keys, is silent for too long."""
+        """Raise if a worker that is needed, for itself or for some keys, is silent for too long or has left."""
         silent_s, worker, host = self.silence(workers, keys)
+        if silent_s == inf:
+            raise ClusterError(f"{doing}: worker {worker}, which was to do it, has left the cluster. Fit again.")
         if silent_s > self.limits.seconds(limit):
             raise GangTimeoutError(
                 f"{doing}: worker {worker} (host {host}) was not heard of for {silent_s:.0f} s. It is stopped, cut "

@@ -8,6 +8,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
@@ -410,9 +411,12 @@ class JobHandle:
         silent_s, worker, host = self.cluster.silence(keys=[future.key for future in self.futures])
         if silent_s > self.hung_after_s:
             places = [address for address, _, n in self._members for _ in range(n)]
+            has_left = silent_s == inf
             text = f"its worker was not heard of for {silent_s:.1f} s"
             place = {"rank": places.index(worker), "worker": worker, "host": host}
             self.failure = {"kind": "hung", **place, "text": text, "pickled": b""}
+            if has_left:
+                self.failure |= {"kind": "lost", "text": "left the cluster with its result"}
             raise as_error(self.failure)
 
     def _raise(self, status: Mapping[str, Any]) -> NoReturn:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -192,7 +193,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:
         """Return for how long a worker that a client waits for was not heard of: seconds, address and host.
 
-        Workers are asked when this is called: clients that wait call it about every second.
+        Workers are asked when this is called: clients that wait call it about every second. The silence is endless
+        where a key needs a worker that has left.
 
         Parameters
         ----------
@@ -201,8 +203,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         keys : sequence of str
             Keys that are waited for; any of those that hold one of them, or of what it depends on, will do.
         """
-        waits = [[address] for address in workers] + needed_workers(self.scheduler, keys)
-        silences = [min((self._pings.silence_s(address), address) for address in any_of) for any_of in waits]
+        silences = [(self._pings.silence_s(address), address) for address in workers]
+        for any_of in needed_workers(self.scheduler, keys):
+            there = [address for address in any_of if address in self.scheduler.workers]
+            silences.append(min(((self._pings.silence_s(each), each) for each in there), default=(inf, any_of[0])))
         silence_s, worker = max(silences, default=(0.0, ""))
         return silence_s, worker, self.scheduler.workers[worker].host if worker in self.scheduler.workers else ""
 
