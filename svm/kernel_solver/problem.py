@@ -200,7 +200,13 @@ def conclude(
     if len(alpha) == 2 and not dual.by_sign:  # the common part of the variables of a sample moves nothing, and costs
         alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
     peers = peers or Peers(len(u))
-    alpha = settled(dual, alpha, peers)
+    held = settled(dual, alpha, peers)
+    if held is not alpha:
+        is_zero = np.array([-float(held.any())])
+        peers.lowest(is_zero)
+        if not is_zero[0]:  # u of variables below the rounding of those that were, times huge kernel values, is no sum
+            u = np.zeros_like(u)
+    alpha = held
     objective, gap_of_objectives = worth(dual, alpha, u, peers)
     is_finite = np.array([float(np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective))])
     peers.lowest(is_finite)

@@ -269,6 +269,19 @@ def test_the_objective_of_a_regression_is_that_of_its_coefficients():
     assert solution.objective == pytest.approx(0.5 * beta @ K @ beta - beta @ z + 0.1 * np.abs(beta).sum())
 
 
+@pytest.mark.parametrize("size", [1.0, 1e106])
+def test_variables_that_are_only_what_sums_were_rounded_by_close_no_gap(size):
+    """A bound that was taken and left leaves its rounding in others: held at zero, their kernel values count no more."""
+    y, upper = np.array([[1.0, -1.0, -1.0]]), np.array([[1e3, 5.0, 5.0]])
+    alpha = np.array([[0.0, 2e-14, 1e-14]])
+    K = size * np.array([[1.0, 0.9, 0.8], [0.9, 1.0, 0.9], [0.8, 0.9, 1.0]])
+    dual = Dual(y, -np.ones((1, 3)), upper, np.zeros((1, 3)))
+    found = conclude(dual, Kernel("precomputed"), alpha, K @ (y * alpha)[0], tol=1e-3, counts=Counts())
+    assert not found.converged
+    assert found.gap == pytest.approx(dual_gap(K, y[0], -np.ones(3), upper[0], found.alpha[0]))
+    np.testing.assert_allclose(found.u, K @ (y * found.alpha)[0], atol=1e-9)
+
+
 def test_equal_rows_share_a_variable_that_is_small_beside_its_bound():
     """With C = 1e10 a variable of 1e-3 is no rounding: copies of a row give the machine of the row alone."""
     rng = np.random.default_rng(0)

@@ -207,7 +207,7 @@ def _check(
     peer_steps = theirs.n_iter if is_peer else None
     if peer_steps is not None and ours.n_iter > step_bound(peer_steps, problem.X.shape[0]):
         peer_steps = _steps_without_luck(problem, peer_steps)
-    if theirs.error is not None and "not finite" in str(theirs.error):
+    if theirs.warned or (theirs.error is not None and "not finite" in str(theirs.error)):
         # Nobody shows a way round variables at their bounds, where rounding hides the rest of what is open.
         noise += at_bounds
     _check_end(problem, verdict, ours, peer_steps, noise, n_iter)
