@@ -501,7 +501,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         # What coefficients are divided by: the margin, if the sum is fixed for each sign.
         is_divided = thresholds.shape[1] == 2
         self._margins = 0.5 * (thresholds[:, 0] - thresholds[:, 1]) if is_divided else np.ones(len(pairs))
-        gaps = [solution.gap for solution in solutions] if is_divided else []
+        # An inverse overflows where a margin is less than the smallest normal number.
+        gaps = [max(solution.gap, np.finfo(np.float64).tiny) for solution in solutions] if is_divided else []
         faint = [(margin, gap) for margin, gap in zip(self._margins.tolist(), gaps, strict=False) if not margin > gap]
         if faint:
             self._doubt_margin(*min(faint))
@@ -517,10 +518,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         self._take_in(solutions)
 
     def _doubt_margin(self, margin: float, gap: float) -> None:
-        """Refuse a margin that is not above zero; warn of one that is less than the gap."""
+        """Refuse a margin that nothing can be divided by; warn of one that is less than the gap."""
         found = f"The margin between two classes is {margin:.3g}"
         advice = "Raise nu, up to twice the share of the smaller class (a lower nu makes it smaller), or use SVC."
-        if not margin > 0.0:
+        if not margin > np.finfo(np.float64).tiny:
             raise InvalidDataError(f"{found}, so no decision function follows. {advice}")
         text = f"{found}, below the gap of {gap:.3g}, and coefficients that are divided by it are not certain. {advice}"
         if self._gang is not None or self._dealer is not None:

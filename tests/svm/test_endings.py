@@ -269,6 +269,14 @@ def test_the_objective_of_a_regression_is_that_of_its_coefficients():
     assert solution.objective == pytest.approx(0.5 * beta @ K @ beta - beta @ z + 0.1 * np.abs(beta).sum())
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_margin_whose_inverse_overflows_is_refused():
+    """Kernel values of 1e-313 leave a margin above zero that no coefficient can be divided by."""
+    y = np.array([1, -1, 1, -1])
+    with pytest.raises(InvalidDataError, match="margin between two classes .* no decision function follows"):
+        NuSVC(kernel="precomputed", nu=0.5).fit(1e-313 * (np.eye(4) + np.outer(y, y)), y)
+
+
 @pytest.mark.parametrize("size", [1.0, 1e106])
 def test_variables_that_are_only_what_sums_were_rounded_by_close_no_gap(size):
     """A bound that was taken and left leaves its rounding in others: held at zero, their kernel values count no more."""
