@@ -27,7 +27,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-all test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all times test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -42,10 +42,13 @@ claims: $(STAMPS)/test ## measure every published figure, in some minutes; a pag
 
 # One process runs the tests that start clusters, the others all the rest.
 test: $(STAMPS)/test ## run the tests in some minutes: what is slow is left out, and variants that others cover
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --quick $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --quick -m "not cluster or smoke" $(PYTEST_ARGS)
 
 test-all: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it, here and above)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+times: ## time what a newcomer waits for: first fits, the demo, both runs of the tests, with no kernel compiled before
+	.ci/run waits
 
 # Old versions warn of what newer ones of their own requirements deprecate.
 test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported

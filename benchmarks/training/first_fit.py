@@ -1,4 +1,4 @@
-"""How long a new user waits: importing dsgd, and the first fit of a fresh process with a cold and a warm kernel cache.
+"""How long a new user waits: imports, and the first fit of a fresh process with a cold and a warm kernel cache.
 
 The peer is the same fit of scikit-learn in a process of its own, which compiles nothing. Seconds and processor seconds
 are those of the fit alone, the last column is all of the process.
@@ -19,10 +19,11 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 
 PAGE = "performance"
-QUICK_S = 160
+QUICK_S = 120
 QUICK = "one warm run instead of three"
 REPEATS = (3, 1)
 
+PEER = "scikit-learn"
 CLOCKS = "import time; t, c = time.perf_counter(), time.process_time()"
 PRINT = "print(time.perf_counter() - t, time.process_time() - c)"
 FIT = f"""
@@ -37,6 +38,7 @@ from {{package}} import {{name}}
 #: Where an estimator is here and in scikit-learn, how it is made, and the form of the rows.
 FITS = {
     "SGDClassifier, dense": ("dsgd", "sklearn.linear_model", "SGDClassifier", "random_state=0", ""),
+    "SGDClassifier, two threads": ("dsgd", "sklearn.linear_model", "SGDClassifier", "random_state=0, n_jobs=2", ""),
     "SGDClassifier, sparse": ("dsgd", "sklearn.linear_model", "SGDClassifier", "random_state=0", "sp.csr_matrix"),
     "LogisticRegression": ("dsgd.linear_model", "sklearn.linear_model", "LogisticRegression", "", ""),
     "Lasso": ("dsgd.linear_model", "sklearn.linear_model", "Lasso", "alpha=0.01", ""),
@@ -67,8 +69,14 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
                     line(case, cache, inside, processor, whole)
 
         ours = ["cold"] + ["warm"] * options.repeats
-        measure("import dsgd", f"{CLOCKS}\nimport dsgd\n{PRINT}", ours)
+        for what in ("import dsgd", "from dsgd import SGDClassifier", "from dsgd.svm import SVC"):
+            measure(what, f"{CLOCKS}\n{what}\n{PRINT}", ours[1:])
+        measure(
+            "import SGDClassifier",
+            f"{CLOCKS}\nfrom sklearn.linear_model import SGDClassifier\n{PRINT}",
+            [PEER] * len(ours[1:]),
+        )
         for case, (package, peer, name, settings, wrap) in FITS.items():
             made = {"name": name, "options": settings, "wrap": wrap}
             measure(case, FIT.format(package=package, **made), ours)
-            measure(case, FIT.format(package=peer, **made), ["scikit-learn"])
+            measure(case, FIT.format(package=peer, **made), [PEER])

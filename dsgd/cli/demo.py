@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from dataclasses import replace
+from itertools import chain
+from logging import LogRecord, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +17,11 @@ from dsgd.cli.study import follow
 from dsgd.cli.training_options import examples
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsgd.report import Page
+    from dsgd.study import DataSource, Study
+    from dsgd.study.speedup import SpeedupStudy
 
 __all__ = ["EXAMPLES", "demo"]
 
@@ -37,7 +44,6 @@ def demo(
     from rich.console import Console
 
     from dsgd import study as api
-    from dsgd.cli.warm import compile_ahead
     from dsgd.study import speedup
 
     api.check_extras()  # before minutes of work, not after
@@ -47,12 +53,12 @@ def demo(
         "16, ... 4096. Then fits to the same accuracy are timed on threads, on processes and in scikit-learn. On two "
         "idle cores that takes about a minute and a half.\n"
     )
-    console.print("1 of 3: compiling, the first time on a machine")
-    compile_ahead(["sgd"])
-    quiet = not sys.stderr.isatty()
     sync, several = api.demo_study(), speedup.demo_speedup_study()
     sync = replace(sync, data=[replace(one, rows=n) for one, n in zip(sync.data, _ROWS, strict=True)])
     several = replace(several, data=several.data[:1], epochs=several.epochs[:1])
+    console.print("1 of 3: compiling, which takes a while the first time on a machine")
+    _compile(sync, several)
+    quiet = not sys.stderr.isatty()
     console.print("2 of 3: how often must processes synchronise?")
     rows = follow(api.run_study(sync, out, force=force), sync.count(), ("dataset",), out, quiet=quiet)
     console.print("3 of 3: when are two processes faster than one?")
@@ -72,6 +78,37 @@ def demo(
     console.print()
     for folder, page in pages.items():
         typer.echo(f"report: {page.save(folder)}")
+
+
+def _compile(sync: Study, several: SpeedupStudy) -> None:
+    """Run both studies on few rows, so that this process and the workers have their kernels on disk."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from dsgd import study as api
+    from dsgd.study import speedup
+
+    sync = replace(sync, data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
+    several = replace(several, data=_few_rows(several.data), seeds=(0,))
+    bar = Console(stderr=True)
+    getLogger("dsgd").addFilter(_says_no_compiling)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
+            total = sync.count() + several.count()
+            for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
+                pass
+    finally:
+        getLogger("dsgd").removeFilter(_says_no_compiling)
+
+
+def _few_rows(data: Sequence[DataSource]) -> list[DataSource]:
+    return [replace(one, rows=500, test_rows=100) for one in data]
+
+
+def _says_no_compiling(record: LogRecord) -> bool:
+    """Return whether a message is another one than that of the first kernel of a process."""
+    return not record.getMessage().startswith("compiling ")
 
 
 def _sentences(page: Page) -> list[str]:

@@ -222,6 +222,7 @@ def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
     assert around._count_machines([[1], [1, 2]]) == around._count_machines(np.array([1, "a"], object)) == 0
 
 
+@pytest.mark.slow
 def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> None:
     """BLAS has one thread while machines of ours are calibrated and what it had after it; others are left alone."""
 

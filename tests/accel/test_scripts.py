@@ -184,6 +184,7 @@ def installed(**options: Any) -> Iterator[None]:
         dsgd.accel.uninstall()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_a_script_prints_the_same(name: str, always_worth_it: None) -> None:

@@ -207,6 +207,7 @@ def seconds(capacities: np.ndarray, packing: Packing, n_bytes: int, pieces: int)
     return float(play_rounds(network, [schedule], np.zeros((size, 1)), 0.0).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("links", "members", "rate", "n_rings"),
     [

@@ -69,6 +69,7 @@ def test_separator_has_the_best_accuracy(name: str) -> None:
     assert np.array_equal(X @ quiet.coef + quiet.intercept > 0, y > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ijcnn1", "webspam", "epsilon", "a9a"])
 def test_a_linear_model_comes_near_the_bound(name: str) -> None:
     """SGD on training rows scores clearly more than the majority class on test rows, and near what is possible."""

@@ -49,6 +49,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return make_classification(1000, 10, n_informative=8, class_sep=1.5, random_state=0)
 
 
+@pytest.mark.smoke
 def test_readme_example(client, data):
     """The example of the README trains, and its ledger has two ranks."""
     X, y = data
@@ -61,6 +62,7 @@ def test_readme_example(client, data):
     assert "wait" in clf.ledger_.summary()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "strategy",
     [LocalSGD(every=50), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=20), AnytimeSGD(seconds=np.inf)],
@@ -146,6 +148,7 @@ def test_rounds_and_bytes_equal_those_of_threads(client, data):
     assert on_cluster["bytes_sent"] == on_threads["bytes_sent"]
 
 
+@pytest.mark.smoke
 def test_dask_array(client, data):
     """A dask array is trained on its workers; prediction is lazy and keeps the chunks; score is a float."""
     X, y = data
@@ -207,6 +210,7 @@ def test_an_empty_rank(client, data):
     assert model.score(X, y) > 0.7
 
 
+@pytest.mark.smoke
 def test_svmlight_files(client, data, tmp_path):
     """A list of svmlight files trains on the cluster; they may differ in their largest column."""
     from sklearn.datasets import dump_svmlight_file
@@ -379,6 +383,7 @@ def test_a_worker_process_without_dsgd_joins_and_is_left_out(data, lazy):
                 worker.wait(30)
 
 
+@pytest.mark.smoke
 def test_nothing_is_left_behind(client, data):
     """After fits no task of ours is left on the scheduler."""
     SGDClassifier(**OPTIONS, client=client).fit(*data)

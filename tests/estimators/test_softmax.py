@@ -75,6 +75,7 @@ def test_probabilities_leave_with_the_model(tmp_path):
     np.testing.assert_array_equal(lazy.compute(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [LocalSGD(every=5), MinibatchSGD(batch=4), Hogwild()], ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_ranks_together_come_near(sync, form):

@@ -60,6 +60,7 @@ def test_the_model_is_that_of_rounded_rows(storage: str, options: dict[str, Any]
     assert kept.score(X, y) == plain.score(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -197,6 +197,7 @@ def test_searches_and_paths_take_them(folder: Path) -> None:
         assert list(kept.feature_names_in_) == FEATURES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "names", "parquet"])
 def test_tuning_and_comparing_encode_what_fit_would(folder: Path, form: str) -> None:
     """Columns of strings are learned once, and the estimator that is recommended takes tables."""

@@ -79,6 +79,7 @@ def test_a_kernel_that_cannot_be_compiled_ends_the_turn(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "script", "said"),
     [

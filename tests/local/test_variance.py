@@ -239,6 +239,7 @@ def test_other_rows_or_ranks_begin_anew(reduction: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(other.coef_, optimum(X, y).coef_, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
     """Rows in a file give the bits of rows in memory; float32 ones come as near to the optimum as they can."""
     X, y, _ = problem()

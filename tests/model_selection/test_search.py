@@ -48,6 +48,7 @@ def searches(estimator, grid, *data, fit=None, **options):
         return [search.set_params(**options).fit(*data, **(fit or {})) for search in (ours, theirs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "grid", "data", "options"),
     [

@@ -46,6 +46,7 @@ def loaded(benchmark):
     return importlib.import_module(benchmark.module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("benchmark", ALL, ids=names)
 def test_the_help_of_a_benchmark_is_its_docstring(benchmark, capsys):
     """--help shows what a benchmark compares, and the options that all share."""

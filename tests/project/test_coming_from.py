@@ -18,6 +18,7 @@ def test_every_page_is_in_the_list() -> None:
     assert [page.stem for page in _PAGES if f"   {page.stem}\n" not in listed] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
 def test_the_example_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It needs nothing from the rest of its page, and prints what it found."""

@@ -41,6 +41,7 @@ def test_a_period_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert "what auto chose:\n  after      0 rows of a rank: every   312 rows (start)" in out
 
 
+@pytest.mark.slow
 def test_an_svm_runs_on_machines_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """The bytes of an SVM do not depend on the network, its seconds of communication do."""
     _load("svm_simulated").main()

@@ -74,6 +74,7 @@ def test_version_is_that_of_the_project() -> None:
     assert dsgd.__version__ == importlib.metadata.version("dsgd") == CONFIG["project"]["version"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import dsgd.comm
 import dsgd.jobs
 import dsgd.runtime
@@ -53,6 +55,7 @@ def test_credentials_in_a_record_of_another_kind_are_not_printed_either() -> Non
     assert "secret" not in shown
 
 
+@pytest.mark.slow
 def test_tokens_are_compared_in_constant_time() -> None:
     """No comparison of a token, or of what a peer shows for it, takes less time the sooner the two differ."""
     found = []

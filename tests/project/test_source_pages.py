@@ -38,6 +38,7 @@ def test_every_source_has_a_page() -> None:
         assert re.findall(r"^(.+)\n-+$", text, re.MULTILINE) == ["When to use it", "When not", "Claims"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in SOURCES if key not in ("ring", "blink", "shrinking", "zerocopy")])
 def test_the_lines_of_a_page_switch_its_source_on(key: str) -> None:
     """At most three lines train a model with what the page is about."""

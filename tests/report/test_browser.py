@@ -13,7 +13,7 @@ import pytest
 
 from report_page import small_page
 
-pytestmark = pytest.mark.xdist_group("browser")  # the browser is opened once for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # which is opened once for all of them
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 

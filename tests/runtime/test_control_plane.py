@@ -68,6 +68,7 @@ def lines_a_member(how: str, n: int) -> float:
     return lines / n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CASES)
 def test_a_member_takes_the_scheduler_as_many_steps_however_many_there_are(how: str) -> None:
     """However a job ends, what the scheduler executes for a member does not grow with their number."""

@@ -32,6 +32,7 @@ def fitted(sync: Any, **where: Any) -> Any:
     return SGDClassifier(sync=sync, max_iter=2, tol=None, random_state=0, **where).fit(X, X[:, 0] > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sync", "transport"), [(32, "auto"), (32, "tcp"), (32, "rpc"), ("sgp", "auto"), ("leader", "auto")]
 )

@@ -87,6 +87,7 @@ def at_epoch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, Callable
     return arrange
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("policy", "kind", "epoch", "rank"),
     [("restart", "numpy", 1, 0), ("restart", "dask", 12, 2), ("shrink", "numpy", 12, 2), ("shrink", "dask", 1, 0)],

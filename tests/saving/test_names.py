@@ -71,6 +71,7 @@ def used(path: Path) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "ColumnEncoder"])
 def test_no_parameter_of_a_file_names_code(name: str, tmp_path: Path) -> None:
     """Whatever parameter of whatever estimator holds a text: no fit imports what it names."""

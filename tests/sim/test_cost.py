@@ -212,6 +212,7 @@ def test_a_gang_is_measured_once(tmp_path, monkeypatch):
     assert not known_costs(**{**options, "folder": file / "below"}).reused
 
 
+@pytest.mark.slow
 def test_the_command_measures_prints_and_keeps(small, tmp_path: Path, monkeypatch, capsys):
     """``dsgd calibrate`` measures threads, says what they cost, and the second time reads its file."""
     monkeypatch.setenv("DSGD_CACHE", str(tmp_path))

@@ -56,6 +56,7 @@ def calls(rank, number, *, whole):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_collectives_take_the_seconds_of_their_messages(algorithm):
     """Played as a whole, collectives have the bits, seconds, bytes and records of their messages, for 1 to 33 ranks."""

@@ -117,6 +117,7 @@ def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
     assert "over 3 calibrations" in check_collective_claims(summarise_collectives(again))[1].note
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report(tmp_path, capsys, monkeypatch) -> None:
     """One command runs the study, prints what it says and leaves a page that needs no network."""
     monkeypatch.setattr(collectives, "measure_parts", partial(measure_parts, ("DGX-1P",), (3, 5)))

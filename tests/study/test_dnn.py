@@ -41,6 +41,7 @@ def rows(small: DnnStudy, tmp_path_factory: pytest.TempPathFactory) -> list[dict
     return [run.row for run in run_dnn_study(small, tmp_path_factory.mktemp("dnn"), command="a test")]
 
 
+@pytest.mark.slow
 def test_every_way_makes_a_row_with_its_bytes(small: DnnStudy, rows: list[dict[str, Any]]) -> None:
     """Fifteen methods; those that exchange every 16th batch send a 16th, sparse ones far less, and all have a curve."""
     assert [row["strategy"] for row in rows] == list(WAYS)

@@ -55,6 +55,7 @@ def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
     assert like["scaffold"] == pytest.approx(like["local"], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 @pytest.mark.parametrize("how", PARTITIONS)
 def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, cluster: LocalCluster) -> None:

@@ -81,6 +81,7 @@ STUDIES: dict[str, tuple[list[str], list[str], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_was_measured_outlives_its_data(
     name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

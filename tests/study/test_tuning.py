@@ -176,6 +176,7 @@ def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
         tuning_page(STUDY, rows[:1])
 
 
+@pytest.mark.slow
 def test_the_command_resumes_and_reports(tmp_path: Any, cluster: LocalCluster, capsys: Any) -> None:
     """Rows that are there are not made again; the command prints tables, or one JSON object."""
     study = replace(STUDY, seeds=(0, 1))

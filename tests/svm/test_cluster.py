@@ -56,6 +56,7 @@ def test_a_search_on_a_client_has_the_scores_of_one_process(client, data):
     np.testing.assert_allclose(*(search.decision_function(data[0]) for search in found), atol=1e-4)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["arrays", "dask", "delayed", "files"])
 def test_every_kind_of_input_ends_at_the_optimum_of_one_process(client, data, kind, tmp_path):
     """Arrays, dask arrays, delayed blocks and files give the objective, support and predictions of one process."""

@@ -170,6 +170,7 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
 GROWING = Elimination("multi", every=0.05, min_fraction=0.05, waits_for_pressure=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_ranks_begin_small_together(sparse, monkeypatch):
     """Where rows do not fit, 1, 2 and 3 ranks look at the same batches and end at the optimum of none left out."""

@@ -160,6 +160,7 @@ def test_sums_of_a_given_kernel_that_overflow_are_refused(preset):
         SVC(kernel="precomputed", C=1e3, elimination=preset).fit(K, np.arange(20) % 2)
 
 
+@pytest.mark.slow
 def test_float32_rows_that_overflow_are_computed_in_float64():
     """Polynomials beyond 1e38 are no reason to fail: the machine is that of float64."""
     rng = np.random.default_rng(0)
@@ -273,13 +274,13 @@ def test_the_objective_of_a_regression_is_that_of_its_coefficients():
 def test_a_margin_whose_inverse_overflows_is_refused():
     """Kernel values of 1e-313 leave a margin above zero that no coefficient can be divided by."""
     y = np.array([1, -1, 1, -1])
-    with pytest.raises(InvalidDataError, match="margin between two classes .* no decision function follows"):
+    with pytest.raises(InvalidDataError, match="no decision function follows"):
         NuSVC(kernel="precomputed", nu=0.5).fit(1e-313 * (np.eye(4) + np.outer(y, y)), y)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e106])
 def test_variables_that_are_only_what_sums_were_rounded_by_close_no_gap(size):
-    """A bound that was taken and left leaves its rounding in others: held at zero, their kernel values count no more."""
+    """A bound that was taken and left leaves its rounding to others; held at zero, their kernel values are none."""
     y, upper = np.array([[1.0, -1.0, -1.0]]), np.array([[1e3, 5.0, 5.0]])
     alpha = np.array([[0.0, 2e-14, 1e-14]])
     K = size * np.array([[1.0, 0.9, 0.8], [0.9, 1.0, 0.9], [0.8, 0.9, 1.0]])

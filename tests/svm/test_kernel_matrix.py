@@ -262,6 +262,7 @@ def test_stretches_of_slabs_are_the_range_and_end_with_single_ones(n, size, long
         assert counts[0] <= max(1, -(-n // size) // n_threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [Kernel("rbf", GAMMA), Kernel("linear"), Kernel("poly", 1.0, 0.5, 3)])
 def test_slabs_that_are_taken_together_have_the_same_bits(monkeypatch, kernel):
     """Values and sums of many slabs in one call are those of one slab a call, on any number of threads."""

@@ -32,6 +32,7 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     assert model.n_iter_[0] < 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("degree", "seed"), [(20, 2), (40, 0), (60, 0)])
 def test_rounds_of_a_step_that_rounding_undoes_are_few(degree, seed, monkeypatch):
     """Values of unlike size let a round take a single step, of an ulp: the run ends by its rounds, not its steps."""

@@ -110,6 +110,7 @@ def _wander(answer: Answer) -> None:
     answer.n_iter = 10**9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "words"), [(_claim, "by numpy"), (_hide, "a warning"), (_wander, "steps"), (_lean, "threshold")]
 )

@@ -128,6 +128,7 @@ def test_compressors_are_hooks_of_ddp(ddp: dict[int, list[np.ndarray]]) -> None:
         compress_hook(TopK(0.1))
 
 
+@pytest.mark.smoke
 def test_images_in_chunks_of_dask(client: Client) -> None:
     """A dask array of images trains where its chunks are, and is scored there."""
     import dask.array as da
@@ -152,6 +153,7 @@ class Fragile(programs.CNN):
         return super().forward(X)
 
 
+@pytest.mark.smoke
 def test_a_rank_that_raises_is_named(client: Client) -> None:
     """What a module raises in its forward pass on a worker comes out of fit with the rank and the worker."""
     X, y = programs.images(60)

@@ -92,6 +92,7 @@ def assert_alike(device: str, **options: Any) -> None:
     np.testing.assert_allclose(gpu.predict_proba(X), cpu.predict_proba(X), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sync",
     [
@@ -117,6 +118,7 @@ def test_training_on_a_device_is_training(device: str, sync: Any) -> None:
     assert_alike(device, sync=sync, batch_size=batch, **(one if is_sparse else {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -56,6 +56,7 @@ def state_of(module: nn.Module) -> bytes:
     return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

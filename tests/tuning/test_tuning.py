@@ -379,6 +379,7 @@ def test_what_is_wrong_is_named(rows, options, error, match):
         tune(**given_)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:tune. None of")
 def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
     """``dsgd tune`` searches on files, says how far it is, writes the report, and prints what can be pasted."""
