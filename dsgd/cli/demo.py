@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
 from dataclasses import replace
 from itertools import chain
-from logging import LogRecord, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -86,29 +86,22 @@ def _compile(sync: Study, several: SpeedupStudy) -> None:
     from rich.progress import track
 
     from dsgd import study as api
+    from dsgd.kernels.jit import SAID
     from dsgd.study import speedup
 
     sync = replace(sync, data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
     several = replace(several, data=_few_rows(several.data), seeds=(0,))
     bar = Console(stderr=True)
-    getLogger("dsgd").addFilter(_says_no_compiling)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
-            total = sync.count() + several.count()
-            for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
-                pass
-    finally:
-        getLogger("dsgd").removeFilter(_says_no_compiling)
+    os.environ[SAID] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
+        total = sync.count() + several.count()
+        for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
+            pass
 
 
 def _few_rows(data: Sequence[DataSource]) -> list[DataSource]:
     return [replace(one, rows=500, test_rows=100) for one in data]
-
-
-def _says_no_compiling(record: LogRecord) -> bool:
-    """Return whether a message is another one than that of the first kernel of a process."""
-    return not record.getMessage().startswith("compiling ")
 
 
 def _sentences(page: Page) -> list[str]:
