@@ -1,4 +1,4 @@
-"""Write the drawing and the tables of docs/architecture.rst, which a test holds to real fits.
+"""Write the drawing and the tables of docs/architecture.rst.
 
 python docs/figures/architecture.py
 """

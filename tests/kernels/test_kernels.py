@@ -285,7 +285,7 @@ for dtype in (np.float64, np.float32):
 
 
 def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
-    """Who waits while kernels are compiled is told so, once, and not by workers, too; with machine code on disk never."""
+    """Who waits while kernels are compiled is told so once, not by workers too; with machine code on disk never."""
     own = {name: value for name, value in os.environ.items() if name != SAID}
     said = []
     for more in ({}, {}, {SAID: "1", "NUMBA_CACHE_DIR": str(tmp_path / "of_workers")}):
