@@ -213,6 +213,18 @@ def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> No
         assert not world.registry.jobs
 
 
+def test_of_a_closed_job_each_rank_keeps_its_own_worker(world: World) -> None:
+    """The worker of a rank that has ended goes to the next job, though another rank of the gang still runs."""
+    world.admit("a", "xy")
+    for rank in (0, 1):
+        world.join("a", rank)
+    world.registry.close("a")
+    assert world.admit("b", "x") == "queued"
+    world.finish("a", 0, "aborted")
+    assert world.state("b") == "running"
+    assert world.registry.leases == {"x": "b", "y": "a"}
+
+
 def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
     """The client gets each event once; if it does not ask, the oldest are dropped."""
     world.admit("a", "x")
