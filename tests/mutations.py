@@ -119,6 +119,27 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "compress/test_compress.py",
         ),
         Mutation(
+            "rows that are drawn often count in full",
+            "dsgd/kernels/importance.py",
+            "gain = eta * weight * row_weights[i]",
+            "gain = eta * row_weights[i]",
+            "local/test_importance.py",
+        ),
+        Mutation(
+            "SAGA forgets the mean slope of the intercept",
+            "dsgd/kernels/variance.py",
+            "                mean[n_weights + k] += refresh * change\n",
+            "",
+            "local/test_variance.py",
+        ),
+        Mutation(
+            "fused rounds fold the wrong ranks",
+            "dsgd/kernels/rounds.py",
+            "rank, part = k + min(k, n_folded), parts[k]",
+            "rank, part = k, parts[k]",
+            "sync/test_rounds.py",
+        ),
+        Mutation(
             "a class that came late counts as zero in the average",
             "dsgd/estimators/growth.py",
             "np.maximum(n_averaged - absent, 1)",
@@ -138,6 +159,20 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "return float((upper[wrong] - alpha[wrong]) @ slack[wrong] - alpha[~wrong] @ slack[~wrong])",
             "return float(-alpha[~wrong] @ slack[~wrong])",
             "svm/test_endings.py",
+        ),
+        Mutation(
+            "of equal candidates that of the lower rank wins",
+            "svm/kernel_solver/selection.py",
+            "if a[i] < b[j] or (a[i] == b[j] and a[size + i] <= b[size + j]):",
+            "if a[i] <= b[j]:",
+            "svm/test_selection.py",
+        ),
+        Mutation(
+            "screening along a path believes that nothing moves",
+            "svm/certify/screening.py",
+            "np.sqrt(0.25 * (ratio - 1.0) ** 2 * square + ratio * gap)",
+            "np.sqrt(ratio * gap)",
+            "svm/test_screening.py",
         ),
         Mutation(
             "coefficients at the elimination of a sample are those of later",
@@ -494,6 +529,13 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "key=lambda other: (own[other], other), reverse=True)",
             "key=lambda other: (own[other], other))",
             "runtime/test_checkpoint_files.py",
+        ),
+        Mutation(
+            "partial_fit goes on with the memory of one rank on all",
+            "dsgd/runtime/train/partial_fit.py",
+            "if (column == column[0]).all() else group.gather(vector)",
+            "if len(column) else group.gather(vector)",
+            "laws/test_partial_fit.py",
         ),
         Mutation(
             "a resumed epoch begins with its first round",
