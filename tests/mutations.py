@@ -88,7 +88,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/kernels/losses.py",
             "loss = slope * (r - 0.5 * slope)",
             "loss = slope * r",
-            "estimators/test_regression_losses.py",
+            "local/test_sgd.py kernels/test_kernels.py",
         ),
         Mutation(
             "averaging begins a step late",
@@ -158,7 +158,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "svm/kernel_solver/duality.py",
             "return float((upper[wrong] - alpha[wrong]) @ slack[wrong] - alpha[~wrong] @ slack[~wrong])",
             "return float(-alpha[~wrong] @ slack[~wrong])",
-            "svm/test_endings.py",
+            "svm/test_class_pairs.py",
         ),
         Mutation(
             "of equal candidates that of the lower rank wins",
@@ -186,7 +186,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "svm/kernels/functions.py",
             "values = (values - mean) ** 2 - mean * mean",
             "values = (values - mean) ** 2",
-            "svm/test_parity.py",
+            "svm/test_kernel_solver.py",
         ),
         Mutation(
             "sigmoids are fitted to zeros and ones",
@@ -203,11 +203,11 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "svm/test_dealing.py",
         ),
         Mutation(
-            "the lower side of a tube is on the wrong side",
-            "svm/linear_solver/kernels.py",
-            "max((point + epsilon) / ridge, low)",
-            "max((point - epsilon) / ridge, low)",
-            "svm/test_linear_svm_variants.py svm/test_linear_svm.py",
+            "the ball of a linear model is around its weights",
+            "svm/certify/linear.py",
+            "rows.scores(0.5 * (weights + combined), team)",
+            "rows.scores(weights, team)",
+            "svm/test_screening.py",
         ),
         Mutation(
             "columns are screened with too small a radius",
@@ -237,7 +237,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/sync/sgp.py",
             "np.divide(self.mass[:-1], self.mass[-1], out=params)",
             "params[:] = self.mass[:-1]",
-            "sync/test_gossip.py",
+            "laws/test_exchanges.py",
         ),
         Mutation(
             "means are weighted by rows whatever the rates were",
@@ -435,7 +435,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/sim/transport.py",
             "            if number != self._drawn[0]:\n",
             "            if self._drawn[0] < 0:\n",
-            "sim/test_training.py",
+            "sim/test_predict.py",
         ),
     ),
     "scheduler": (

@@ -12,13 +12,27 @@ from hypothesis import strategies as st
 
 from dsgd.collectives import Group
 from dsgd.comm.topology import Complete, Exponential, Grid, Ring, Star
+from dsgd.compress import TopK
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import ADMM, DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
+from dsgd.sync import (
+    ADMM,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AbstractLocalTerm,
+    ChocoSGD,
+    DiLoCo,
+    LeaderSGD,
+    OverlapSGP,
+    SlowMo,
+)
 from dsgd.sync.compression import acts_alone
 from gangs import run_gang
 from laws.family import FAMILY, Member
 from laws.gang import exchange
 from nested_gangs import run_nested
+from reference import strategies as twins
 
 SIZES = [1, 2, 3, 4, 7, 8, 16]
 sizes = st.sampled_from(SIZES)
@@ -63,6 +77,30 @@ def test_every_strategy_equals_its_twin(member: Member, size: int) -> None:
         models = twin.sync(before[k], rates=np.full(size, 0.5), losses=walk.losses[k])
     np.testing.assert_allclose(before[5], models, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(found, twin.collect(models), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_controls_are_those_of_the_twin(size: int) -> None:
+    """What SCAFFOLD corrects local steps by is the mean gradient of a rank and that of all ranks, as in its twin."""
+    walk = Walk(size, 9, 5)
+    strategy = SCAFFOLD(8, rate=0.9)
+    before, _, _, states = exchange(strategy, walk.first, walk.weights, 5, walk, walk.loss)
+    twin = twins.Control(strategy, walk.first, walk.weights)
+    for k in range(5):
+        twin.sync(before[k], rates=np.full(size, 0.5))
+    for state, own in zip(states, twin.own, strict=True):
+        np.testing.assert_allclose(state.own, own, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(state.common, twin.c, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "strategy", [SlowMo(8, 0.0, 0.5, compressor=TopK(0.1)), DiLoCo(8, 0.5, 0.0, compressor=TopK(0.1))]
+)
+def test_outer_steps_compress_changes_since_the_last_one(strategy: Any) -> None:
+    """With room for one entry of ten a change of one arrives whole, wherever the outer step before has led."""
+    walk = lambda k, rank, model: model + 10.0**-k * (np.arange(10) == k)  # noqa: E731
+    before, _, _, _ = exchange(strategy, np.zeros(10), np.full(3, 1 / 3), 4, walk, lambda k, rank: 0.0)
+    np.testing.assert_allclose(before[4], [[*(0.5 * 10.0**-k for k in range(4)), *[0.0] * 6]] * 3, rtol=1e-12)
 
 
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
