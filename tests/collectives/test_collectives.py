@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from typing import Any
 
@@ -183,22 +182,6 @@ def test_between_hosts_only_leaders_talk() -> None:
     levels = [allreduce_cost(rank, 8, 10, 8, "hierarchical", hosts).messages for rank in range(8)]
     assert flat == 24
     assert sum(levels) == 2 * 3 + 2 * 3 + 2
-
-
-@pytest.mark.parametrize("late", [0, 1, 4])
-@pytest.mark.parametrize("hosts", [[0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2]])
-def test_nobody_passes_a_barrier_before_the_last_has_come(hosts: list[int], late: int) -> None:
-    """Whichever rank is late and wherever it is, it has come when others go on."""
-    come: list[int] = []
-
-    def program(group: Group) -> set[int]:
-        if group.rank == late:
-            time.sleep(0.05)
-        come.append(group.rank)
-        group.barrier()
-        return set(come)
-
-    assert hierarchical_gang(hosts, program) == [set(range(5))] * 5
 
 
 def test_a_mixed_gang_sums_in_two_levels() -> None:
