@@ -175,6 +175,13 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "svm/test_screening.py",
         ),
         Mutation(
+            "rows of variables at a bound stay in the cache as long as others",
+            "svm/kernels/cache.py",
+            "        self._used[slots] -= _LONG_AGO\n",
+            "",
+            "svm/test_kernel_matrix.py",
+        ),
+        Mutation(
             "coefficients at the elimination of a sample are those of later",
             "svm/kernel_solver/elimination.py",
             "is_fresh = ~mask_of(self.changed, n)[changed]",
@@ -417,6 +424,13 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "comm/test_fuzz.py comm/test_shm.py",
         ),
         Mutation(
+            "the way of a frame counts as wait",
+            "dsgd/comm/sockets/link.py",
+            "max(arrived_at - start - source.latency_s, 0.0)",
+            "arrived_at - start",
+            "comm/test_transports.py",
+        ),
+        Mutation(
             "mail of the lowest rank always comes first",
             "dsgd/comm/mailbox.py",
             "key=lambda rank: (rank - last - 1) % size",
@@ -482,6 +496,20 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "runtime/test_registry.py",
         ),
         Mutation(
+            "a gang that ends under suspicion is done",
+            "dsgd/runtime/scheduler/registry.py",
+            "if len(job.ended) == len(job.members) and not job.stopped else",
+            "if len(job.ended) == len(job.members) else",
+            "runtime/test_registry.py",
+        ),
+        Mutation(
+            "whoever knows a job forms it again",
+            "dsgd/runtime/scheduler/registry.py",
+            "(before.epoch < epoch and before.client == client)",
+            "before.epoch < epoch",
+            "runtime/test_registry.py",
+        ),
+        Mutation(
             "jobs of a client that leaves are opened on the way",
             "dsgd/runtime/scheduler/registry.py",
             '        self.stop_of(client, "the client of the job left")\n',
@@ -503,6 +531,20 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "runtime/test_fair_share.py",
         ),
         Mutation(
+            "a gang that is formed again waits from the start",
+            "dsgd/runtime/scheduler/registry.py",
+            "job.history, job.passes, job.opened = before.history, before.passes,",
+            "job.history, job.passes, job.opened = before.history, 0,",
+            "runtime/test_fair_share.py",
+        ),
+        Mutation(
+            "a user may hold one worker less than the limit",
+            "dsgd/runtime/scheduler/fair_share.py",
+            "held + len(job.workers) > self.most_workers",
+            "held + len(job.workers) >= self.most_workers",
+            "runtime/test_fair_share.py",
+        ),
+        Mutation(
             "a scheduler that slept blames the workers",
             "dsgd/runtime/scheduler/vigil.py",
             "self._looked_at - max(heard_at, self._awake_since)",
@@ -514,6 +556,13 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/runtime/scheduler/detached.py",
             "if fit is None or fit.is_over or fit.attempts != attempt:",
             "if fit is None or fit.is_over:",
+            "runtime/test_detached_fits.py",
+        ),
+        Mutation(
+            "a driver may begin once too often",
+            "dsgd/runtime/scheduler/detached.py",
+            '        if fit.attempts > fit.restarts:\n            self._lose(fit, "left the cluster")\n',
+            '        if fit.attempts > fit.restarts + 1:\n            self._lose(fit, "left the cluster")\n',
             "runtime/test_detached_fits.py",
         ),
         Mutation(

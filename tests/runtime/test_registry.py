@@ -174,6 +174,29 @@ def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
     assert world.registry.status("a")["failure"]["text"] == "story of 0"
 
 
+def test_a_gang_that_ends_under_suspicion_is_not_done(world: World) -> None:
+    """Where one rank noticed something and all others ended well, nothing is told before the grace is over."""
+    world.admit("a", "xy")
+    for rank in (0, 1):
+        world.join("a", rank)
+    world.finish("a", 0, "aborted")
+    world.finish("a", 1)
+    assert world.state("a") == "running"
+    world.now = 1.5
+    assert world.state("a") == "failed"
+
+
+def test_a_job_is_formed_again_by_its_own_client_alone(world: World) -> None:
+    """Who knows the name of a job takes neither its workers nor its place with a later epoch of it."""
+    world.admit("a", "x")
+    world.registry.admit("a", 1, b"s" * 32, "somebody else", [("y", "host", 1)])
+    assert world.registry.leases == {"x": "a"}
+    assert world.join("a", 0)["join_state"] == "ready"
+    world.registry.admit("a", 1, TOKEN, "me", [("y", "host", 1)])
+    assert world.registry.leases == {"y": "a"}
+    assert world.join("a", 0)["join_state"] == "stale"
+
+
 def test_the_jobs_of_a_client_that_left_are_ended(world: World) -> None:
     """Its running job is stopped, its queued one dropped, and the next in the queue runs."""
     world.admit("a", "xy", client="gone")
