@@ -28,6 +28,7 @@ from dsgd.sync import (
     SlowMo,
 )
 from dsgd.sync.compression import acts_alone
+from dsgd.sync.leader import take_score
 from gangs import run_gang
 from laws.family import FAMILY, Member
 from laws.gang import exchange
@@ -197,11 +198,12 @@ GOSSIP = [
 
 
 @pytest.mark.parametrize("size", [2, 5, 6])
+@pytest.mark.parametrize("n_rounds", [9, 2])
 @pytest.mark.parametrize("strategy", GOSSIP, ids=repr)
-def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, size: int) -> None:
-    """On any graph training returns the first model plus the mean over ranks of all steps, at the given rate."""
-    walk = Walk(size, 7, 9)
-    _, found, _, _ = exchange(strategy, walk.first, walk.weights, 9, walk, walk.loss)
+def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, n_rounds: int, size: int) -> None:
+    """On any graph training returns the first model plus the mean over ranks of all steps, of few rounds too."""
+    walk = Walk(size, 7, n_rounds)
+    _, found, _, _ = exchange(strategy, walk.first, walk.weights, n_rounds, walk, walk.loss)
     np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
 
 
@@ -228,6 +230,18 @@ def test_the_leader_stays(size: int, n: int, seed: int, pull: float) -> None:
     before, found, _, _ = exchange(strategy, walk.first, walk.weights, 1, walk, walk.loss)
     assert all(row.tobytes() == before[0][best].tobytes() for row in before[1])
     assert found.tobytes() == before[0][best].tobytes()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_rank_without_a_loss_does_not_lead(wrong: float) -> None:
+    """A rank whose loss is no number, and one that has no rows, follow those that have a loss."""
+    walk = Walk(4, 7, 1)
+    strategy = LeaderSGD(8, global_pull=1.0, returns="leader")
+    before, found, _, _ = exchange(
+        strategy, walk.first, walk.weights, 1, walk, lambda k, rank: [wrong, 3.0, 2.0, 4.0][rank]
+    )
+    assert found.tobytes() == before[0][2].tobytes()
+    assert take_score(np.zeros(2)) == np.inf
 
 
 @pytest.mark.parametrize("n_groups", [1, 2])
