@@ -27,7 +27,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-all times test-oldest test-pythons golden soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all times test-oldest test-pythons golden mutations soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -68,6 +68,9 @@ soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRS
 		SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
 		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS); code=$$?; \
 	PYTHONPATH=tests $(BIN)/python -m chaos.table build/soak.jsonl; exit $$code
+
+mutations: $(STAMPS)/test ## plant known defects one by one: the tests must find each (MUTATIONS="--quick --only ring")
+	$(BIN)/python tests/mutations.py --processes $(TEST_PROCESSES) $(MUTATIONS)
 
 # Variables as for soak, and SOAK_PROCESSES.
 soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,22 @@ def test_any_list_of_operations_equals_numpy(ranks_of: list[int], kind: str, ops
                 "barrier": everyone[rank],
             }[name]
             np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+@pytest.mark.parametrize("ranks_of", [[5], [2, 3], [1, 1, 1, 1, 1]])
+def test_nobody_passes_a_barrier_before_the_last_has_come(ranks_of: list[int], late: int) -> None:
+    """Whichever rank is late, in this process or another one, it has come when others go on."""
+    come: list[int] = []
+
+    def program(group: Group) -> set[int]:
+        if group.rank == late:
+            time.sleep(0.05)
+        come.append(group.rank)
+        group.barrier()
+        return set(come)
+
+    assert run_nested(ranks_of, program) == [set(range(5))] * 5
 
 
 def sums_of(vectors: list[np.ndarray], **options: Any) -> Callable[[Group], bytes]:

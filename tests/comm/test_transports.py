@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.sockets.link import charge_exchange
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
@@ -202,6 +204,17 @@ def test_waiting_is_recorded_apart_from_moving(kind: str) -> None:
     assert patient["wire_s"] >= 0.0
     assert patient["bytes_sent"] == late["bytes_sent"] == 2 * (80 + 40)
     assert patient["messages"] == 2
+
+
+def test_the_way_of_a_frame_is_no_wait() -> None:
+    """Of what passes until a frame is there its latency is wire; a peer that was early was not waited for."""
+    for arrived_at, wait_s in ((3.0, 2.0), (0.5, 0.0)):
+        ledger = RankLedger(0, clock=lambda: 5.0)
+        ledger.begin_round("sync")
+        charge_exchange(ledger, 0.0, arrived_at, SimpleNamespace(latency_s=1.0))  # type: ignore[arg-type]
+        ledger.end_round()
+        totals = ledger.records().totals
+        assert (totals["wait_s"], totals["wire_s"]) == (wait_s, 5.0 - wait_s)
 
 
 @each_kind

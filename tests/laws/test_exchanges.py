@@ -12,13 +12,28 @@ from hypothesis import strategies as st
 
 from dsgd.collectives import Group
 from dsgd.comm.topology import Complete, Exponential, Grid, Ring, Star
+from dsgd.compress import TopK
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import ADMM, DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
+from dsgd.sync import (
+    ADMM,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AbstractLocalTerm,
+    ChocoSGD,
+    DiLoCo,
+    LeaderSGD,
+    OverlapSGP,
+    SlowMo,
+)
 from dsgd.sync.compression import acts_alone
+from dsgd.sync.leader import take_score
 from gangs import run_gang
 from laws.family import FAMILY, Member
 from laws.gang import exchange
 from nested_gangs import run_nested
+from reference import strategies as twins
 
 SIZES = [1, 2, 3, 4, 7, 8, 16]
 sizes = st.sampled_from(SIZES)
@@ -63,6 +78,30 @@ def test_every_strategy_equals_its_twin(member: Member, size: int) -> None:
         models = twin.sync(before[k], rates=np.full(size, 0.5), losses=walk.losses[k])
     np.testing.assert_allclose(before[5], models, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(found, twin.collect(models), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_controls_are_those_of_the_twin(size: int) -> None:
+    """What SCAFFOLD corrects local steps by is the mean gradient of a rank and that of all ranks, as in its twin."""
+    walk = Walk(size, 9, 5)
+    strategy = SCAFFOLD(8, rate=0.9)
+    before, _, _, states = exchange(strategy, walk.first, walk.weights, 5, walk, walk.loss)
+    twin = twins.Control(strategy, walk.first, walk.weights)
+    for k in range(5):
+        twin.sync(before[k], rates=np.full(size, 0.5))
+    for state, own in zip(states, twin.own, strict=True):
+        np.testing.assert_allclose(state.own, own, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(state.common, twin.c, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "strategy", [SlowMo(8, 0.0, 0.5, compressor=TopK(0.1)), DiLoCo(8, 0.5, 0.0, compressor=TopK(0.1))]
+)
+def test_outer_steps_compress_changes_since_the_last_one(strategy: Any) -> None:
+    """With room for one entry of ten a change of one arrives whole, wherever the outer step before has led."""
+    walk = lambda k, rank, model: model + 10.0**-k * (np.arange(10) == k)  # noqa: E731
+    before, _, _, _ = exchange(strategy, np.zeros(10), np.full(3, 1 / 3), 4, walk, lambda k, rank: 0.0)
+    np.testing.assert_allclose(before[4], [[*(0.5 * 10.0**-k for k in range(4)), *[0.0] * 6]] * 3, rtol=1e-12)
 
 
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
@@ -161,10 +200,11 @@ GOSSIP = [
 @pytest.mark.parametrize("size", [2, 5, 6])
 @pytest.mark.parametrize("strategy", GOSSIP, ids=repr)
 def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, size: int) -> None:
-    """On any graph training returns the first model plus the mean over ranks of all steps, at the given rate."""
-    walk = Walk(size, 7, 9)
-    _, found, _, _ = exchange(strategy, walk.first, walk.weights, 9, walk, walk.loss)
-    np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
+    """On any graph training returns the first model plus the mean over ranks of all steps, of few rounds too."""
+    for n_rounds in (2, 9):
+        walk = Walk(size, 7, n_rounds)
+        _, found, _, _ = exchange(strategy, walk.first, walk.weights, n_rounds, walk, walk.loss)
+        np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=10)
@@ -190,6 +230,18 @@ def test_the_leader_stays(size: int, n: int, seed: int, pull: float) -> None:
     before, found, _, _ = exchange(strategy, walk.first, walk.weights, 1, walk, walk.loss)
     assert all(row.tobytes() == before[0][best].tobytes() for row in before[1])
     assert found.tobytes() == before[0][best].tobytes()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_rank_without_a_loss_does_not_lead(wrong: float) -> None:
+    """A rank whose loss is no number, and one that has no rows, follow those that have a loss."""
+    walk = Walk(4, 7, 1)
+    strategy = LeaderSGD(8, global_pull=1.0, returns="leader")
+    before, found, _, _ = exchange(
+        strategy, walk.first, walk.weights, 1, walk, lambda k, rank: [wrong, 3.0, 2.0, 4.0][rank]
+    )
+    assert found.tobytes() == before[0][2].tobytes()
+    assert take_score(np.zeros(2)) == np.inf
 
 
 @pytest.mark.parametrize("n_groups", [1, 2])

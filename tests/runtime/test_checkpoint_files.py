@@ -45,6 +45,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda content: content[: len(content) // 2],
     "empty": lambda content: b"",
     "flipped": lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+    "flipped in its header": lambda content: content.replace(b'"world_size": 2', b'"world_size": 3'),
     "foreign": lambda content: b"PK" + content[2:],
     "newer format": lambda content: content[:8] + b"\x02" + content[9:],
 }

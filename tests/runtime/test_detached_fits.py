@@ -108,6 +108,14 @@ def test_an_earlier_driver_is_refused(world: World) -> None:
     assert world.fits.end("a", second, None)
 
 
+def test_a_driver_that_begins_too_often_is_refused(world: World) -> None:
+    """Dask may run a task again before the scheduler hears that its worker left: that is an attempt as well."""
+    world.announce("a", restarts=1)
+    assert [world.begin("a", number) for number in (1, 2, 3)] == [1, 2, 0]
+    assert world.state("a") == "failed"
+    assert world.fits.is_barred("driver-2")
+
+
 def test_cancelling_stops_the_gangs_and_bars_further_ones(world: World) -> None:
     """A cancelled fit has no gang, its driver gets no other, its end is ignored, and everything is released."""
     world.announce("a")

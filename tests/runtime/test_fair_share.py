@@ -155,6 +155,26 @@ def test_a_user_at_the_limit_waits_and_keeps_nobody_waiting() -> None:
     assert cluster.running == ["a1"]
 
 
+def test_a_user_may_hold_as_many_workers_as_the_limit_says() -> None:
+    """Jobs run side by side up to the limit, and only those beyond it wait."""
+    cluster = Cluster(most_workers=3)
+    for job_id, workers in (("a0", "w"), ("a1", "xy"), ("a2", "z")):
+        cluster.ask(job_id, workers)
+    assert cluster.running == ["a0", "a1"]
+
+
+def test_a_gang_that_is_formed_again_was_passed_as_often() -> None:
+    """A job that asks again in the queue, with other workers, has waited since it came."""
+    cluster = Cluster()
+    cluster.ask("a0", "x")
+    cluster.ask("wide", "xy")
+    cluster.ask("b0", "y", priority=1)
+    assert cluster.registry.jobs["wide"].passes == 1
+    cluster.registry.admit("wide", 1, TOKEN, "client", [(worker, "host", 1) for worker in "xz"])
+    assert cluster.registry.jobs["wide"].epoch == 1
+    assert cluster.registry.jobs["wide"].passes == 1
+
+
 def test_a_gang_wider_than_the_limit_runs_alone() -> None:
     """It waits until its user holds nothing, and keeps that user's other jobs waiting while it runs."""
     cluster = Cluster(most_workers=2)

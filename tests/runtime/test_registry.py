@@ -170,8 +170,33 @@ def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
     world.join("a", 0)
     world.join("a", 1)
     world.finish("a", 0, "aborted")
-    world.now = 1.5
+    world.now = 0.5
+    world.finish("a", 1, "aborted")
+    world.now = 1.1
     assert world.registry.status("a")["failure"]["text"] == "story of 0"
+
+
+def test_a_gang_that_ends_under_suspicion_is_not_done(world: World) -> None:
+    """Where one rank noticed something and all others ended well, nothing is told before the grace is over."""
+    world.admit("a", "xy")
+    for rank in (0, 1):
+        world.join("a", rank)
+    world.finish("a", 0, "aborted")
+    world.finish("a", 1)
+    assert world.state("a") == "running"
+    world.now = 1.5
+    assert world.state("a") == "failed"
+
+
+def test_a_job_is_formed_again_by_its_own_client_alone(world: World) -> None:
+    """Who knows the name of a job takes neither its workers nor its place with a later epoch of it."""
+    world.admit("a", "x")
+    world.registry.admit("a", 1, b"s" * 32, "somebody else", [("y", "host", 1)])
+    assert world.registry.leases == {"x": "a"}
+    assert world.join("a", 0)["join_state"] == "ready"
+    world.registry.admit("a", 1, TOKEN, "me", [("y", "host", 1)])
+    assert world.registry.leases == {"y": "a"}
+    assert world.join("a", 0)["join_state"] == "stale"
 
 
 def test_the_jobs_of_a_client_that_left_are_ended(world: World) -> None:
@@ -196,6 +221,23 @@ def test_a_worker_that_left_ends_running_and_queued_jobs(world: World) -> None:
     assert world.registry.leases == {"w": "c"}
 
 
+def test_a_worker_that_left_is_told_nothing(world: World) -> None:
+    """What stops and ends its job goes to the others, as another worker may come with its address."""
+    world.admit("a", "xy")
+    world.registry.worker_left("y")
+    world.registry.close("a")
+    assert [message for message in world.sent if message[0] == "y"] == [("y", "open", "a")]
+    assert ("x", "abort", "a") in world.sent
+
+
+def test_a_gang_that_is_formed_again_keeps_the_data_of_workers_that_stay(world: World) -> None:
+    """Only a worker that is no longer of the gang forgets the job; one that comes is opened."""
+    world.admit("a", "xy")
+    world.sent.clear()
+    world.registry.admit("a", 1, TOKEN, "me", [(worker, "host", 1) for worker in "xz"])
+    assert sorted(world.sent) == [("x", "open", "a"), ("y", "close", "a"), ("z", "open", "a")]
+
+
 def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> None:
     """A closed job releases idle workers at once, a busy one when its rank ends or after ten seconds."""
     for job_id in "ab":
@@ -211,6 +253,18 @@ def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> No
             world.state("b")
         assert not world.registry.leases
         assert not world.registry.jobs
+
+
+def test_of_a_closed_job_each_rank_keeps_its_own_worker(world: World) -> None:
+    """The worker of a rank that has ended goes to the next job, though another rank of the gang still runs."""
+    world.admit("a", "xy")
+    for rank in (0, 1):
+        world.join("a", rank)
+    world.registry.close("a")
+    assert world.admit("b", "x") == "queued"
+    world.finish("a", 0, "aborted")
+    assert world.state("b") == "running"
+    assert world.registry.leases == {"x": "b", "y": "a"}
 
 
 def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
@@ -322,6 +376,16 @@ def test_a_lease_that_nobody_renews_ends(world: World) -> None:
     assert (world.state("a"), world.state("b")) == ("unknown", "running")
     assert world.registry.status("a")["why"]["kind"] == "lapsed"
     assert ("x", "close", "a") in world.sent
+
+
+def test_the_lease_of_a_job_in_the_queue_ends_too(world: World) -> None:
+    """A client that waits for workers and is no longer heard of keeps nobody behind it waiting."""
+    world.admit("a", "x")
+    world.registry.admit("b", 0, TOKEN, "gone", [("x", "host", 1), ("y", "host", 1)], lease_s=10.0)
+    assert world.admit("c", "y") == "queued"
+    world.now = 10.5
+    world.registry.expire(lambda at: world.now - at)
+    assert (world.state("a"), world.state("b"), world.state("c")) == ("running", "unknown", "running")
 
 
 def test_a_scheduler_that_slept_holds_nobody_silent() -> None:

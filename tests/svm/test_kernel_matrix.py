@@ -193,6 +193,23 @@ def _arrays(rows):
     return [rows.dense] if rows.sparse is None else [rows.sparse[0], rows.sparse[1], rows.offsets]
 
 
+def test_demoted_rows_leave_a_cache_before_older_ones():
+    """A row of a variable at a bound makes room, though it was used last; asked for again it counts as any other."""
+    cache = RowCache(8 * 4 * 2, 4, np.float64)
+    for sample in (0, 1):
+        cache.find(np.array([sample]))
+        cache.reserve(np.array([sample]))
+    cache.demote(np.array([1]))
+    cache.find(np.array([2]))
+    cache.reserve(np.array([2]))
+    assert sorted(cache.held()) == [0, 2]
+    cache.demote(np.array([0]))
+    cache.find(np.array([0]))
+    cache.find(np.array([3]))
+    cache.reserve(np.array([3]))
+    assert sorted(cache.held()) == [0, 3]
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), kept=st.floats(0.0, 1.0), share=st.floats(0.02, 1.0))
 def test_threads_may_move_rows_of_a_cache_in_any_order(seed, kept, share):
