@@ -116,6 +116,7 @@ def test_a_pickle_is_scikit_learns_and_loads_without_us(name: str, installed: An
         np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_saved_models_load_in_a_process_without_us(installed: Any, tmp_path: Path) -> None:
     """Joblib's files of all estimators, and of a search around one, load where the package cannot be imported."""
     models = [made(name).fit(*rows(name)) for name in sorted(PLAIN)]

@@ -200,6 +200,7 @@ def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
         assert re.search(named, error)
 
 
+@pytest.mark.slow
 def test_rows_may_be_kept_in_16_bits(files: Path, tmp_path: Path, run: Run) -> None:
     """`--storage` names a format; others, and sparse rows, are refused."""
     path, options = tmp_path / "model.dsgd", ("--max-iter", 2, "--tol", 0, "--quiet", "--storage")

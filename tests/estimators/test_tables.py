@@ -160,6 +160,7 @@ def test_simulated_ranks_train_on_tables(folder: Path) -> None:
 GRID = {"alpha": [1e-4, 1e-2], "loss": ["hinge", "log_loss"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [None, SimulatedCluster(3)], ids=["here", "ranks"])
 @pytest.mark.parametrize("form", ["table", "names", "parts", "rows.csv.gz", "rows.feather"])
 def test_a_search_encodes_the_rows_once(folder: Path, form: str, client: Any) -> None:

@@ -51,6 +51,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_epoch_has_the_score_of_a_fit_that_ends_there(layout: str, tables: Any) -> None:
     """Every score is scikit-learn's for a fit of so many epochs, and the restored model is that of the best."""

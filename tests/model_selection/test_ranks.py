@@ -59,6 +59,7 @@ def models(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "grid", "data"),
     [

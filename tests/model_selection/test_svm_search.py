@@ -69,6 +69,7 @@ def grid_search_of(name):
     return fitted(GridSearchCV(estimator.set_params(tol=1e-7), grid, cv=3), data, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_a_grid_search_of_the_same_estimator(route, case):
     """On either route every score is that of one cold fit for each candidate and fold."""

@@ -165,6 +165,7 @@ def test_what_was_begun_with_a_set_does_not_go_on_with_clusters(monkeypatch: Any
     assert isinstance(data_of_machines(source, kept), MissingData)
 
 
+@pytest.mark.slow
 def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
     """Rows that are there are not made again, with the same errors in a repetition; the command prints one object."""
     study = FeatureStudy(

@@ -344,6 +344,7 @@ print(before, peak_rss_bytes(), X.nbytes)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_size", [10])
 def test_peak_memory_of_a_process_is_bounded(cache_size):
     """Resident memory grows by at most the cache, four times the data and 96 megabytes; the kernel would be 187."""

@@ -182,6 +182,7 @@ def test_degree_is_a_whole_number(machine, degree):
         machine(kernel="poly", degree=degree).fit(np.eye(4), [0, 1, 0, 1])
 
 
+@pytest.mark.slow
 def test_float32_rows_are_left_before_their_rounding_costs_steps(monkeypatch):
     """Where C makes what float32 rounds larger than the tolerance, a run takes hardly more steps than in float64."""
     X, y = make_classification(2100, 20, n_informative=10, flip_y=0.05, random_state=np.random.RandomState(0))

@@ -233,6 +233,7 @@ TEXTS = ["".join(np.random.default_rng(seed).choice(list("abcdefgh"), 1 + seed %
 MATRICES = np.random.default_rng(0).normal(size=(24, 3, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "X"),
     [
