@@ -107,6 +107,9 @@ GRADIENTS = [DGC(1.0), DeMo(64, magnitude=None), GTopK(1.0, route="tree"), Error
 _USUAL = (0, 1, 2, 3)
 _TURNS = [*[_USUAL] * 5, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
 
+#: Of six numbers two; in one word each how many, and the low and the high parts of their places.
+TOP_WORDS = 2 + 3
+
 MEMBERS = [
     Member(LocalSGD(8), rules.Mean, averages, Settles(), twins.Averaging, LocalSGD(8)),
     Member(LocalSGD(8, momentum="average"), rules.Mean, synchronous=LocalSGD(8, momentum="average")),
@@ -120,7 +123,12 @@ MEMBERS = [
         LocalSGD(8, compressor="auto"),
     ),
     *(Member(LocalSGD(8, compressor=c), rules.Mean, synchronous=LocalSGD(8, compressor=c)) for c in WHOLE),
-    Member(LocalSGD(8, compressor=TopK(0.3)), settles=Settles(), training=partial(twins.Compressed, total=fed(top))),
+    Member(
+        LocalSGD(8, compressor=TopK(0.3)),
+        sent=messages.payloads(TOP_WORDS),
+        settles=Settles(),
+        training=partial(twins.Compressed, total=fed(top)),
+    ),
     Member(
         LocalSGD(8, compressor=Half()), training=partial(twins.Compressed, total=lambda: compressed_sums.Halved(half))
     ),
@@ -227,8 +235,7 @@ MEMBERS = [
     Member(
         ChocoSGD(8, TopK(0.3), 0.4),
         rules.Choco,
-        # Of six numbers two, in one word each how many, the low and the high parts of their places.
-        lambda P: [(ROUNDS * ring(P), 2 + 3), *sums(P, M)],
+        lambda P: [(ROUNDS * ring(P), TOP_WORDS), *sums(P, M)],
         Settles(2.5),
         twins.Averaging,
         ChocoSGD(8, Identity(), 1.0, Complete()),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dsgd.collectives import Group
 from dsgd.comm.topology import Complete, Exponential, Grid, Ring, Star
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import ADMM, DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
+from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
 from dsgd.sync.compression import acts_alone
 from gangs import run_gang
 from laws.gang import exchange
-from members import FAMILY, Member, having
+from members import FAMILY, MEMBERS, Member, having
 from nested_gangs import run_nested
 
 SIZES = [1, 2, 3, 4, 7, 8, 16]
@@ -65,15 +65,14 @@ def test_every_strategy_equals_its_twin(member: Member, size: int) -> None:
     np.testing.assert_allclose(found, twin.collect(models), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("member", FAMILY, ids=repr)
-def test_every_strategy_is_a_value(member: Member) -> None:
+def test_every_strategy_is_a_value() -> None:
     """Strategies compare by what they say, hash, pickle and cannot be changed."""
-    strategy = member.strategy
-    again = pickle.loads(pickle.dumps(strategy))
-    assert again == strategy
-    assert hash(again) == hash(strategy)
-    with pytest.raises(AttributeError):
-        strategy.every = 3  # type: ignore[attr-defined]
+    for strategy in (member.strategy for member in MEMBERS):
+        again = pickle.loads(pickle.dumps(strategy))
+        assert again == strategy
+        assert hash(again) == hash(strategy)
+        with pytest.raises(AttributeError):
+            strategy.every = 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -122,20 +121,6 @@ def test_springs_keep_the_sum(size: int, n: int, seed: int, beta: float) -> None
         np.testing.assert_allclose(states[0].centre, before[0].mean(axis=0), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("strategy", [m.strategy for m in FAMILY if isinstance(m.strategy, DPSGD)], ids=repr)
-@settings(max_examples=15)
-@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 5))
-def test_gossip_keeps_the_mean(strategy: DPSGD, size: int, n: int, seed: int, k: int) -> None:
-    """Mixing with neighbours keeps the mean over ranks, and brings no rank further from it than the furthest was."""
-    walk = Walk(size, n, 1, seed)
-    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
-    before, found, _, _ = exchange(strategy, walk.first, walk.weights, k, spread, walk.loss)
-    mean = before[0].mean(axis=0)
-    np.testing.assert_allclose(before[k].mean(axis=0), mean, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(found, mean, rtol=1e-10, atol=1e-10)
-    assert np.ptp(before[k], axis=0).max() <= np.ptp(before[0], axis=0).max() * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("topology", [Exponential(), Exponential(2), Star(), Ring(), Complete()], ids=repr)
 @settings(max_examples=10)
 @given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 6))
@@ -166,17 +151,6 @@ def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, size: int) -> None
     walk = Walk(size, 7, 9)
     _, found, _, _ = exchange(strategy, walk.first, walk.weights, 9, walk, walk.loss)
     np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
-
-
-@settings(max_examples=10)
-@given(size=st.sampled_from([2, 4, 8, 16]), n=st.integers(1, 20), seed=st.integers(0, 99))
-def test_the_exponential_graph_averages_exactly(size: int, n: int, seed: int) -> None:
-    """On a power of two of ranks, push-sum over the exponential graph has the mean after log2 of them rounds."""
-    walk = Walk(size, n, 1, seed)
-    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
-    n_rounds = size.bit_length() - 1
-    before, _, _, _ = exchange(SGP(8), walk.first, walk.weights, n_rounds, spread, walk.loss)
-    np.testing.assert_allclose(before[n_rounds], np.tile(before[0].mean(axis=0), (size, 1)), rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=15)
@@ -224,28 +198,6 @@ def test_a_leader_may_be_gone() -> None:
         return model.tolist()
 
     assert run_gang("inproc", 2, program) == [[0.0, 1.0, 2.0]] * 2
-
-
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_controls_keep_their_mean(size: int) -> None:
-    """The common control of SCAFFOLD is always the mean of the ranks' own."""
-    from dsgd.sync import SCAFFOLD
-
-    walk = Walk(size, 7, 4)
-    _, _, _, states = exchange(SCAFFOLD(8), walk.first, walk.weights, 4, walk, walk.loss)
-    own = sum(weight * state.own for weight, state in zip(walk.weights, states, strict=True))
-    for state in states:
-        np.testing.assert_allclose(state.common, own, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_prices_cancel(size: int) -> None:
-    """The weighted sum of the prices of ADMM is zero, so that the consensus is the mean of the models."""
-    walk = Walk(size, 7, 4)
-    before, found, _, states = exchange(ADMM(8), walk.first, walk.weights, 4, walk, walk.loss)
-    duals = sum(weight * state.dual for weight, state in zip(walk.weights, states, strict=True))
-    np.testing.assert_allclose(duals, 0.0, atol=1e-12)
-    np.testing.assert_allclose(found, walk.weights @ before[4], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("member", having("alone"), ids=repr)

@@ -152,14 +152,6 @@ def test_controls_remove_the_bias_of_local_steps(rows: list[int]) -> None:
     assert priced < 1e-6
 
 
-def test_a_centre_that_is_pulled_one_to_one_is_the_mean() -> None:
-    """Elastic averaging with beta = 1 returns the mean of the models that ranks had before the last exchange."""
-    shards = shards_of([30, 30])
-    found = train_on("threads", shards, EASGD(10**6, beta=1.0), max_iter=1)[0].params
-    averaged = train_on("threads", shards, LocalSGD(10**6), max_iter=1)[0].params
-    np.testing.assert_allclose(found, averaged, rtol=1e-12)
-
-
 @pytest.mark.parametrize("strategy", [SCAFFOLD(8), EASGD(8), LocalSGD(8)], ids=repr)
 def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
     """Ranks that resume from copies in memory start from the mean of the remaining ones, whichever rank has which."""

@@ -42,6 +42,16 @@ def with_lengths(P: int) -> Sent:
     return [*gathers(P, ROUNDS), *sums(P, M + 1, ROUNDS)]
 
 
+def payloads(n_words: int) -> Callable[[int], Sent]:
+    """Return what a payload from each rank to all in every round sends, or a sum of the model where that is less."""
+
+    def sent(P: int) -> Sent:
+        gathered = [(messages, n * n_words) for messages, n in gathers(P, ROUNDS)]
+        return min(gathered, averages(P), key=lambda ways: sum(messages * n for messages, n in ways))
+
+    return sent
+
+
 def along(edges: Callable[[int], int], n: int = M) -> Callable[[int], Sent]:
     """Return what a message of n numbers on each edge of a graph in every round sends, and a mean at last."""
     return lambda P: [(ROUNDS * edges(P), n), *sums(P, n)]
