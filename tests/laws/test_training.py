@@ -89,7 +89,10 @@ def problem(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("oracle", ORACLES, ids=repr)
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
 def test_every_strategy_goes_on_from_a_checkpoint(member: Member, oracle: Any, tmp_path: Any) -> None:
-    """Training resumed from a checkpoint ends in the bits of training in one go, and other ranks can resume too."""
+    """Training resumed from a checkpoint ends in the bits of training in one go; other ranks of torch can resume too.
+
+    Of linear models `test_trajectories` says where others go on to.
+    """
     X, y = problem(120)
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
     fit: dict[str, Any] = {"strategy": member.strategy, "rule": rule, "n_jobs": 3}
@@ -99,8 +102,9 @@ def test_every_strategy_goes_on_from_a_checkpoint(member: Member, oracle: Any, t
     resumed = oracle.estimator(**fit, max_iter=4, resume_from=tmp_path).fit(X, y)
     if "OneShot" not in repr(member):
         assert oracle.model(resumed) == oracle.model(whole)
-    fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, resume_from=tmp_path).fit(X, y)
-    assert fewer.score(X, y) > oracle.reaches
+    if oracle != LINEAR:
+        fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, resume_from=tmp_path).fit(X, y)
+        assert fewer.score(X, y) > 0.7
 
 
 def squared_distance(strategy: Any, n_rows: int, size: int, seed: int) -> float:
