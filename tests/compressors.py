@@ -1,7 +1,8 @@
-"""The compressors that the properties of all compressors are held on, and vectors for them."""
+"""The compressors that the properties of all compressors are held on, vectors for them, and twins of their sums."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ from dsgd.compress import (
     Threshold,
     TopK,
 )
+from dsgd.compress.randomk import stream_of
+from dsgd.kernels.quantize import strata
+from reference import compressed_sums as sums
+from reference import compression
+from reference.trajectories import N_FEATURES
 
 Compressor = AbstractCompressor[Any]
 
@@ -83,3 +89,79 @@ def vector_of(n: int, seed: int, dtype: Any = np.float64) -> np.ndarray:
     values = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 3, n)
     values[rng.random(n) < 0.2] = 0.0
     return np.where(rng.random(n) < 0.2, np.round(values), values).astype(dtype)
+
+
+def top(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Return the two largest entries."""
+    return compression.top(vector, 2)
+
+
+def drawn(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Return the entries that all ranks draw, two of them."""
+    key, _ = stream_of(0).draw().tolist()
+    places = np.empty(2, np.uint32)
+    strata(np.array([(key + number * 0xD1342543DE82EF95) % 2**64], dtype=np.uint64), len(vector), places)
+    return np.where(np.isin(np.arange(len(vector)), places), vector, 0.0)
+
+
+def numbers(rank: int, number: int) -> np.ndarray:
+    """Return where a rank draws the random numbers of its vectors."""
+    return np.array([int(stream_of(0, rank).key[0]), number], dtype=object)
+
+
+def half(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Return a vector rounded to binary16, by way of single precision."""
+    return vector.astype(np.float32).astype(np.float16).astype(float)
+
+
+def ternary(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Return a vector of minus one, zero and one times its largest magnitude."""
+    scale = float(np.abs(vector).max())
+    return scale * compression.ternary(vector, scale, numbers(rank, number))
+
+
+def brain(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Return a vector rounded to bfloat16, by way of single precision."""
+    return compression.brain_float(vector.astype(np.float32))
+
+
+def low_rank() -> Any:
+    """Return the sum of matrices of low rank, whose row factors begin as PowerSGD draws them."""
+    return sums.LowRank(PowerSGD(1).init(N_FEATURES + 1, np.float64, 0).right.reshape(1, -1))
+
+
+def fed(send: Callable[..., np.ndarray], decay: float = 1.0) -> Callable[[], Any]:
+    """Return what makes a sum with error feedback."""
+    return lambda: sums.Feedback(send, decay)
+
+
+#: Compressors, each with what makes its twin: a sum over ranks in plain numpy. On differences of models and gradients.
+SUMS: list[tuple[Compressor, Callable[[], Any]]] = [
+    (Identity(), sums.Sum),
+    (NonZero(), sums.Sum),
+    (ErrorFeedback(TopK(0.3)), fed(top)),
+    (ErrorFeedback(TopK(0.3), 0.9), fed(top, 0.9)),
+    (ErrorFeedback(RandomK(0.3)), fed(drawn)),
+    (ErrorFeedback(Sign()), fed(lambda v, r, k: compression.signed(v))),
+    (ErrorFeedback(OneBit(4)), fed(lambda v, r, k: compression.one_bit(v, 4))),
+    (ErrorFeedback(Threshold(0.05)), fed(lambda v, r, k: compression.threshold(v, 0.05))),
+    (ErrorFeedback(AdaptiveThreshold(0.3)), fed(lambda v, r, k: compression.adaptive_threshold(v, 0.3))),
+    (ErrorFeedback(PowerSGD(1)), low_rank),
+    (ErrorFeedback(Half()), lambda: sums.Halved(half)),
+    (ErrorFeedback(Half("bfloat16")), lambda: sums.Halved(brain)),
+    (GTopK(0.3), lambda: sums.Merged(2, "conserving", "butterfly")),
+    (GTopK(0.3, "put-back", "tree"), lambda: sums.Merged(2, "put-back", "tree")),
+    (AdaComp(3), lambda: sums.Adaptive(3)),
+    (QSGD(3, 4), lambda: sums.Unbiased(lambda v, r, k: compression.qsgd(v, 3, 4, numbers(r, k)))),
+    (TernGrad(), lambda: sums.Unbiased(ternary)),
+    (Layerwise({"*": ErrorFeedback(TopK(0.3))}), fed(top)),
+]
+_WARM = DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)
+#: Those of gradients alone.
+SUMS_OF_GRADIENTS: list[tuple[Compressor, Callable[[], Any]]] = [
+    (DGC(0.3, 0.8), lambda: sums.Deep(DGC(0.3, 0.8))),
+    (_WARM, lambda: sums.Deep(_WARM)),
+    (DeMo(1, 4, 0.9, None), lambda: sums.Decoupled(DeMo(1, 4, 0.9, None))),
+    (DeMo(2, 4, 0.9, 0.5), lambda: sums.Decoupled(DeMo(2, 4, 0.9, 0.5))),
+    (MajorityVote(0.9, 0.5), lambda: sums.Vote(0.9, 0.5)),
+]

@@ -258,7 +258,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/sync/outer.py",
             "    velocity *= one(beta)\n",
             "",
-            "laws/test_golden.py",
+            "laws/test_trajectories.py",
         ),
         Mutation(
             "compressed outer steps go on from the mean",

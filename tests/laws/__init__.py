@@ -1,1 +1,1 @@
-"""Laws that every strategy obeys; a method enters them by one line in `laws.family`."""
+"""Laws that every strategy obeys; a method enters them by one entry in `members`."""

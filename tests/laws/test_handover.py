@@ -26,8 +26,8 @@ from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, ChocoSGD, DiLoCo, LocalSGD, M
 from dsgd.sync.base import state_arrays
 from dsgd.sync.period import Cut
 from gangs import run_gang
-from laws.family import FAMILY
 from laws.gang import exchange, shards_of
+from members import FAMILY
 
 BEFORE = [10, 40, 20, 30]
 N = 6

@@ -16,18 +16,17 @@ from dsgd.comm.topology import Star
 from dsgd.compress import ErrorFeedback, Layerwise, PowerSGD, RandomK, Sign, TopK
 from dsgd.local import Adam, Momentum
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import DPSGD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, PostLocalSGD, SlowMo
+from dsgd.sync import DPSGD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from dsgd.sync import STRATEGIES as STRATEGIES_BY_NAME
-from laws.family import FAMILY, Strategy
-from laws.test_training import problem, steady
+from laws.test_training import problem
+from members import FAMILY, Strategy
 
 EPOCHS = 4
 #: Of compressors, those that go with each of what is exchanged.
 GRADIENTS = [c for c in COMPRESSORS if not c.needs_feedback]
 MODELS = [c for c in GRADIENTS if not any(name in repr(c) for name in ("DGC", "DeMo", "MajorityVote"))]
 STRATEGIES = [
-    *(steady(member.strategy) for member in FAMILY),
-    PostLocalSGD(16, 4, epochs=2),
+    *(member.strategy for member in FAMILY),
     LocalSGD(8, overlap=True),
     ChocoSGD(8, RandomK(0.5)),
     *(MinibatchSGD(16, compressor=c) for c in GRADIENTS),

@@ -15,8 +15,8 @@ from dsgd.comm.sockets.mesh import hypercube
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.inproc import InprocTransport
 from gangs import raise_first, run_ranks
-from laws.family import FAMILY, Member
 from laws.gang import exchange
+from members import FAMILY, Member
 
 SIZES = (2, 5, 16, 64)
 COPIES_ARE_DEAR = LinkCost(0.0, 0.0, 1.0)

@@ -12,32 +12,11 @@ from dsgd.local import SGD, Objective
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
-from dsgd.sync import (
-    ADPSGD,
-    ASGD,
-    AsyncEASGD,
-    AsyncLeaderSGD,
-    BackupWorkers,
-    DelayCompensatedASGD,
-    Downpour,
-    StalenessAware,
-    StaleSynchronous,
-)
-from laws.family import FAMILY
+from dsgd.sync import Downpour
 from laws.gang import shards_of
+from members import FAMILY, POSTED
 
-POSTED: list[Any] = [
-    ASGD(8),
-    DelayCompensatedASGD(8),
-    StalenessAware(8, arrivals=4),
-    StaleSynchronous(8),
-    BackupWorkers(8),
-    Downpour(8, fetch_every=3),
-    AsyncEASGD(8),
-    AsyncLeaderSGD(8),
-    ADPSGD(8),
-]
-STRATEGIES = [m.strategy for m in FAMILY if m.strategy.momentum == "keep"] + POSTED
+STRATEGIES = [m.strategy for m in [*FAMILY, *POSTED] if m.strategy.momentum == "keep"] + [Downpour(8, fetch_every=3)]
 
 
 def r2(params: np.ndarray, data: list[TrainData]) -> float:

@@ -18,13 +18,12 @@ from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import ADMM, EASGD, SCAFFOLD, AutoSync, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
-from dsgd.sync.adaptive import FixedPeriod
+from dsgd.sync import ADMM, EASGD, SCAFFOLD, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.base import state_arrays
 from gangs import raise_first, run_ranks
-from laws.family import FAMILY, Member
 from laws.gang import close, shards_of, train_on
 from laws.oracles import LINEAR, ORACLES
+from members import FAMILY, Member, having
 
 ONE_STEP = Momentum(0.0, batch=8)
 OTHERS = [oracle for oracle in ORACLES if oracle != LINEAR]
@@ -32,15 +31,10 @@ OTHERS = [oracle for oracle in ORACLES if oracle != LINEAR]
 MEETING = [m for m in FAMILY if m.strategy.talks != "by mailbox"]
 
 
-def steady(strategy: Any) -> Any:
-    """Return a strategy, or if it chooses its period by the clock, one that does not: no two runs of it are equal."""
-    return replace(strategy, rule=FixedPeriod(8)) if isinstance(strategy, AutoSync) else strategy
-
-
 @pytest.mark.parametrize(
     ("oracle", "size"), [*((LINEAR, size) for size in (1, 2, 4)), *((o, 3) for o in OTHERS)], ids=str
 )
-@pytest.mark.parametrize("member", [m for m in FAMILY if m.synchronous is not None], ids=repr)
+@pytest.mark.parametrize("member", having("synchronous"), ids=repr)
 def test_synchronous_sgd_is_a_limit_case(member: Member, oracle: Any, size: int) -> None:
     """With an exchange after every step, the strategy takes the steps of minibatch SGD, to 1e-10."""
     rows = [40] * size
@@ -66,8 +60,8 @@ def test_every_wire_gives_the_same_bits(member: Member, oracle: Any, kind: str) 
     """Uneven ranks that are threads and ranks over sockets or shared memory end in the same model, equal on all."""
     rows = [40, 0, 53]
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
-    threads = oracle.train("threads", rows, steady(member.strategy), rule)
-    others = oracle.train(kind, rows, steady(member.strategy), rule)
+    threads = oracle.train("threads", rows, member.strategy, rule)
+    others = oracle.train(kind, rows, member.strategy, rule)
     assert len({result.params.tobytes() for result in [*threads, *others]}) == 1
     assert np.isfinite(threads[0].params).all()
 
@@ -79,7 +73,7 @@ def test_simulated_ranks_give_the_same_bits(member: Member, oracle: Any) -> None
     X, y = problem(90)
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
     fit: dict[str, Any] = {"max_iter": 2, "shuffle": False}
-    strategy = steady(member.strategy)
+    strategy = member.strategy
     threads = oracle.estimator(strategy, rule, n_jobs=3, **fit).fit(X, y)
     simulated = oracle.estimator(strategy, rule, client=SimulatedCluster(3, "10GbE"), **fit).fit(X, y)
     assert oracle.model(simulated) == oracle.model(threads)
@@ -95,18 +89,22 @@ def problem(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("oracle", ORACLES, ids=repr)
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
 def test_every_strategy_goes_on_from_a_checkpoint(member: Member, oracle: Any, tmp_path: Any) -> None:
-    """Training resumed from a checkpoint ends in the bits of training in one go, and other ranks can resume too."""
+    """Training resumed from a checkpoint ends in the bits of training in one go; other ranks of torch can resume too.
+
+    Of linear models `test_trajectories` says where others go on to.
+    """
     X, y = problem(120)
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
-    fit: dict[str, Any] = {"strategy": steady(member.strategy), "rule": rule, "n_jobs": 3}
+    fit: dict[str, Any] = {"strategy": member.strategy, "rule": rule, "n_jobs": 3}
     whole = oracle.estimator(**fit, max_iter=4).fit(X, y)
     # The second epoch is not the last one planned: one-shot averaging waits for that.
     oracle.estimator(**fit, max_iter=2, checkpoint=tmp_path).fit(X, y)
     resumed = oracle.estimator(**fit, max_iter=4, resume_from=tmp_path).fit(X, y)
     if "OneShot" not in repr(member):
         assert oracle.model(resumed) == oracle.model(whole)
-    fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, resume_from=tmp_path).fit(X, y)
-    assert fewer.score(X, y) > oracle.reaches
+    if oracle != LINEAR:
+        fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, resume_from=tmp_path).fit(X, y)
+        assert fewer.score(X, y) > 0.7
 
 
 def squared_distance(strategy: Any, n_rows: int, size: int, seed: int) -> float:
@@ -156,14 +154,6 @@ def test_controls_remove_the_bias_of_local_steps(rows: list[int]) -> None:
     assert local > 1e-3
     assert controlled < 1e-6
     assert priced < 1e-6
-
-
-def test_a_centre_that_is_pulled_one_to_one_is_the_mean() -> None:
-    """Elastic averaging with beta = 1 returns the mean of the models that ranks had before the last exchange."""
-    shards = shards_of([30, 30])
-    found = train_on("threads", shards, EASGD(10**6, beta=1.0), max_iter=1)[0].params
-    averaged = train_on("threads", shards, LocalSGD(10**6), max_iter=1)[0].params
-    np.testing.assert_allclose(found, averaged, rtol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", [SCAFFOLD(8), EASGD(8), LocalSGD(8)], ids=repr)

@@ -32,7 +32,6 @@ def network() -> nn.Module:
 class Torch:
     """A torch module, see `laws.oracles.Linear`."""
 
-    reaches: float = 0.7
     batch: int = 4
 
     def __repr__(self) -> str:

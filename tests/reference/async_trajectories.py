@@ -9,23 +9,21 @@ import numpy as np
 
 from reference import compression
 from reference.asynchronous import Server
-from reference.trajectories import FIRST, GANGS, RATE, Averaging, mean_gradient, penalty, walk
+from reference.trajectories import EVERY, FIRST, GANGS, RATE, Averaging, mean_gradient, parts_of, penalty, walk
 
 
 class Served:
     """Workers that take turns around a server; `reference.asynchronous` has what it does with a gradient."""
 
-    def __init__(self, method, n_rounds=2, **options):
-        self.method, self.n_rounds, self.options = method, n_rounds, options
-        self.model, self.size = FIRST, GANGS[0][0]
-        self.take_over(self.size)
+    def __init__(self, strategy, rule, method, **options):
+        self.method, self.options = method, options
+        self.take_over(GANGS[0][0])
 
     def epoch(self, shards):
         """Let every worker send the gradients of its batches, one after the other, and all get the model."""
-        n = self.n_rounds
-        for k in range(n):
+        n = len(shards[0][1])
+        for part in parts_of(n, -(-n // EVERY)):
             for worker, (X, y) in enumerate(shards):
-                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
                 self.server.gradient = lambda _, model, X=X[part], y=y[part]: mean_gradient(model, X, y)
                 options = {name: value(self.size) if callable(value) else value for name, value in self.options.items()}
                 self.server.arrive(worker, self.method, **options)
@@ -60,24 +58,17 @@ class Ridge(Server):
 class Posted(Averaging):
     """Workers with models of their own and a server, which take turns after every round."""
 
-    n_rounds_of = 2
-
-    def __init__(self):
-        self.size, self.number = GANGS[0][0], 0
-        self.models = np.tile(FIRST, (self.size, 1))
+    def __init__(self, strategy, rule):
         self.x = FIRST.copy()
-        self.begin()
-
-    def begin(self):
-        """Begin with a gang."""
+        super().__init__(strategy, rule)
 
     def epoch(self, shards):
         """Train for an epoch."""
-        n = self.n_rounds_of
-        for k in range(n):
+        parts = self.parts(len(shards[0][1]))
+        self.n_rounds = len(parts)
+        for part in parts:
             for worker, (X, y) in enumerate(shards):
-                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
-                self.models[worker], loss = walk(self.models[worker], X[part], y[part], self.change(worker))
+                self.models[worker], loss = self.walk(worker, X[part], y[part])
                 self.meet(worker, loss)
         self.settle()
 
@@ -116,13 +107,9 @@ class Downpour(Posted):
 class AsyncElastic(Posted):
     """A worker and the centre pull each other."""
 
-    def __init__(self, beta):
-        self.beta = beta
-        super().__init__()
-
     def meet(self, worker, loss):
         """Pull and be pulled."""
-        moved = self.beta / self.size * (self.models[worker] - self.x)
+        moved = self.s.beta / self.size * (self.models[worker] - self.x)
         self.models[worker] = self.models[worker] - moved
         self.x = self.x + moved
 
@@ -130,19 +117,15 @@ class AsyncElastic(Posted):
 class AsyncConsensus(Posted):
     """Workers are answered at once with the consensus of what all have sent last."""
 
-    def __init__(self, rho):
-        self.rho = rho
-        super().__init__()
-
     def begin(self):
         """Begin without prices."""
         self.known = np.tile(self.x, (self.size, 1))
         self.told, self.dual = self.known.copy(), 0 * self.known
 
-    def change(self, worker):
-        """Return the pull of a worker."""
-        s, goal = RATE * self.rho, self.known[worker] - self.dual[worker]
-        return lambda model: (model + s * goal) / (1 + s)
+    def change(self, worker, model, rows):
+        """Return the model after the pull of a worker."""
+        s, goal = RATE * rows * self.s.rho, self.known[worker] - self.dual[worker]
+        return (model + s * goal) / (1 + s)
 
     def meet(self, worker, loss):
         """Send model and price, and raise the price."""
@@ -160,9 +143,7 @@ class AsyncConsensus(Posted):
 class AsyncLeader(Posted):
     """Every worker but the leader itself is pulled to a new leader once."""
 
-    def __init__(self, pull):
-        self.pull, self.z, self.version, self.heard = pull, FIRST, 0, None
-        super().__init__()
+    z, version, heard = FIRST, 0, None
 
     def begin(self):
         """Begin without messages."""
@@ -184,7 +165,7 @@ class AsyncLeader(Posted):
         if self.heard[worker] != self.version:
             self.heard[worker] = self.version
             if worker != self.author:
-                self.models[worker] = self.models[worker] + self.pull * (self.z - self.models[worker])
+                self.models[worker] = self.models[worker] + self.s.pull * (self.z - self.models[worker])
 
     def returned(self):
         """Return the mean of the models."""
@@ -193,10 +174,6 @@ class AsyncLeader(Posted):
 
 class Decoupled(Posted):
     """A server that takes Nesterov steps with the changes of a quorum, which wait for it."""
-
-    def __init__(self, strategy):
-        self.s = strategy
-        super().__init__()
 
     def begin(self):
         """Begin without momentum."""
@@ -208,7 +185,7 @@ class Decoupled(Posted):
         self.sum = self.sum + (self.base[worker] - self.models[worker])
         self.waiting.append(worker)
         self.sent[worker] += 1
-        come = sum(self.sent[w] < self.n_rounds_of for w in range(self.size) if w not in self.waiting)
+        come = sum(self.sent[w] < self.n_rounds for w in range(self.size) if w not in self.waiting)
         if len(self.waiting) >= min(self.s.wanted(self.size), len(self.waiting) + come):
             g = self.sum / self.size
             self.u = self.s.outer_momentum * self.u + g
@@ -225,9 +202,7 @@ class Decoupled(Posted):
 class AsyncLeaders(Posted):
     """Teng et al. 2019, algorithm 1: leaders of groups when the common counter is full, now and then one of all."""
 
-    def __init__(self, strategy):
-        self.s, self.version, self.heard = strategy, 0, None
-        super().__init__()
+    heard = None
 
     def begin(self):
         """Begin without messages and leaders, with the count that the first worker has heard of."""
@@ -272,13 +247,12 @@ class Pairs(Posted):
 
     def epoch(self, shards):
         """Train for an epoch, and end what is under way."""
-        n, size = -(-len(shards[0][1]) // 3), self.size
+        size = self.size
         asked, sent, answers = [], {}, {}
-        for k in range(n):
+        for part in self.parts(len(shards[0][1])):
             self.count += 1
             for rank, (X, y) in enumerate(shards):
-                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
-                self.models[rank], _ = walk(self.models[rank], X[part], y[part])
+                self.models[rank], _ = self.walk(rank, X[part], y[part])
                 if rank % 2:
                     for active, passive in [each for each in asked if each[1] == rank]:
                         answers[active] = self.hear(passive, sent[active])
@@ -313,9 +287,9 @@ class Pairs(Posted):
 class Serial(Posted):
     """Hogwild whose threads run one after the other, in a given order in every epoch, on rows without zeros."""
 
-    def __init__(self, orders):
+    def __init__(self, strategy, rule, orders):
         self.orders = orders
-        super().__init__()
+        super().__init__(strategy, rule)
 
     def epoch(self, shards):
         """Train for an epoch."""

@@ -1,7 +1,8 @@
 """Whole trainings in plain numpy, by the equations of the papers: the models of all ranks after every epoch.
 
 The problem is ridge regression on a few rows, the steps are plain ones at a constant rate. Four ranks train for some
-epochs, one of them is lost, three continue, and it joins again. A twin has
+epochs, one of them is lost, three continue, and it joins again. A twin is made of the strategy and, where all ranks
+exchange together, of the twin of its exchange; it has
 
 ``epoch(shards)``
     trains for an epoch, `shards` being the rows of each rank;
@@ -18,14 +19,19 @@ or shared memory, `reference.compressed_sums` the sums of compressed vectors.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from reference import compressed_sums as sums
 from reference import strategies as rules
 
 RATE, ALPHA = 0.05, 0.02
 #: How many ranks there are, and for how many epochs.
 GANGS = [(4, 5), (3, 3), (4, 4)]
-N_ROWS, N_FEATURES = 24, 5
+N_ROWS, N_FEATURES = 48, 5
+#: Rows between two exchanges.
+EVERY = 8
 FIRST = np.zeros(N_FEATURES + 1)
 
 
@@ -59,42 +65,55 @@ def mean_gradient(model, X, y):
     return np.append(r @ X, r.sum()) / len(y)
 
 
-def walk(model, X, y, change=lambda model: model):
-    """Return the model after a step on each row, and their mean loss; `change` is applied after every step."""
-    losses = []
-    for row, target in zip(X, y, strict=True):
+def walk(model, X, y, change=lambda model, rows: model, stretch=1):
+    """Return the model after a step on each row, and their mean loss; `change` is applied after every stretch."""
+    losses, n = [], len(y)
+    for k, (row, target) in enumerate(zip(X, y, strict=True)):
         r = residual(model, row, target)
         losses.append(r * r / 2)
-        model = change(model - RATE * (r * np.append(row, 1.0) + penalty(model)))
+        model = model - RATE * (r * np.append(row, 1.0) + penalty(model))
+        if (k + 1) % stretch == 0 or k + 1 == n:
+            model = change(model, k % stretch + 1)
     return model, float(np.mean(losses))
 
 
+def parts_of(n_rows, n_rounds):
+    """Return the rows of each of so many rounds, as equal as can be."""
+    return [slice(n_rows * k // n_rounds, n_rows * (k + 1) // n_rounds) for k in range(n_rounds)]
+
+
 class Averaging:
-    """Local steps, and then what a twin of `reference.strategies` makes of the models; `n_rounds` an epoch."""
+    """Local steps, and then what a twin of `reference.strategies` makes of the models."""
 
-    def __init__(self, make, n_rounds=lambda epoch: 1):
-        self.make, self.n_rounds, self.number = make, n_rounds, 0
-        self.size = GANGS[0][0]
+    def __init__(self, strategy, rule):
+        self.s, self.number, self.size = strategy, 0, GANGS[0][0]
         self.models = np.tile(FIRST, (self.size, 1))
-        self.rule = make(FIRST, np.full(self.size, 1 / self.size))
+        self.rule = rule and rule(strategy, FIRST, np.full(self.size, 1 / self.size))
+        self.begin()
 
-    def change(self, rank):
-        """Return what becomes of the model of a rank after each step."""
-        return lambda model: model
+    def begin(self):
+        """Begin to train."""
+
+    def parts(self, n_rows):
+        """Return the rows of each round of an epoch."""
+        return parts_of(n_rows, -(-n_rows // EVERY))
+
+    def change(self, rank, model, rows):
+        """Return what becomes of the model of a rank after steps on so many rows."""
+        return model
+
+    def walk(self, rank, X, y):
+        """Let a rank take its steps, and return its model and loss."""
+        return walk(self.models[rank], X, y, partial(self.change, rank), getattr(self.s, "stretch", None) or 1)
 
     def epoch(self, shards):
         """Train for an epoch."""
         self.number += 1
-        n = self.n_rounds(self.number)
-        for k in range(n):
-            losses = np.zeros(self.size)
-            stepped = self.models.copy()
-            length = len(shards[0][1])
-            part = slice(length * k // n, length * (k + 1) // n)
-            for rank, (X, y) in enumerate(shards):
-                stepped[rank], losses[rank] = walk(self.models[rank], X[part], y[part], self.change(rank))
+        for part in self.parts(len(shards[0][1])):
+            stepped = [self.walk(rank, X[part], y[part]) for rank, (X, y) in enumerate(shards)]
+            models, losses = map(np.array, zip(*stepped, strict=True))
             rates = np.full(self.size, RATE * (part.stop - part.start))
-            self.models = self.exchange(stepped, rates, losses)
+            self.models = self.exchange(models, rates, losses)
 
     def exchange(self, models, rates, losses):
         """Return the models after an exchange."""
@@ -122,7 +141,26 @@ class Averaging:
         return self.rule.collect(self.models)
 
 
-class Apart(Averaging):
+class Often(Averaging):
+    """Post-local SGD: first an exchange after every short round, later after every so many of them, and at the end."""
+
+    def parts(self, n_rows):
+        """Return the rows of each round of an epoch."""
+        short = parts_of(n_rows, -(-n_rows // self.s.first))
+        many = 1 if self.number <= self.s.epochs else self.s.every // self.s.first
+        together = [short[k : k + many] for k in range(0, len(short), many)]
+        return [slice(parts[0].start, parts[-1].stop) for parts in together]
+
+
+class Seldom(Averaging):
+    """One round an epoch."""
+
+    def parts(self, n_rows):
+        """Return all rows."""
+        return [slice(0, n_rows)]
+
+
+class Apart(Seldom):
     """Ranks that average once, at the end."""
 
     def exchange(self, models, rates, losses):
@@ -131,7 +169,7 @@ class Apart(Averaging):
         return super().exchange(models, rates, losses) if ends else models
 
 
-class Anytime(Averaging):
+class Anytime(Seldom):
     """Rounds that are long enough for all rows, which a rank takes up where its step counter says that it was."""
 
     steps = 0
@@ -146,23 +184,22 @@ class Anytime(Averaging):
 class Controlled(Averaging):
     """SCAFFOLD: every step along ``g - c_p + c``."""
 
-    def change(self, rank):
-        """Return the correction of a rank."""
-        correction = self.rule.c - self.rule.own[rank]
-        return lambda model: model - RATE * correction
+    def change(self, rank, model, rows):
+        """Return the model after the correction of a rank."""
+        return model - RATE * rows * (self.rule.c - self.rule.own[rank])
 
 
 class Proximal(Averaging):
     """FedProx: every step is one of gradient and spring, the spring implicitly."""
 
-    def __init__(self, make, mu):
-        super().__init__(make)
-        self.mu, self.anchor = mu, FIRST
+    def begin(self):
+        """Begin to train."""
+        self.anchor = FIRST
 
-    def change(self, rank):
-        """Return the pull of a rank."""
-        s = RATE * self.mu
-        return lambda model: (model + s * self.anchor) / (1 + s)
+    def change(self, rank, model, rows):
+        """Return the model after the pull of a rank."""
+        s = RATE * rows * self.s.mu
+        return (model + s * self.anchor) / (1 + s)
 
     def exchange(self, models, rates, losses):
         """Return the mean, which is the next anchor."""
@@ -174,14 +211,10 @@ class Proximal(Averaging):
 class Priced(Averaging):
     """Consensus ADMM: every step is one of gradient and spring to where the rank would agree, implicitly."""
 
-    def __init__(self, make, rho):
-        super().__init__(make)
-        self.rho = rho
-
-    def change(self, rank):
-        """Return the pull of a rank."""
-        s, goal = RATE * self.rho, self.rule.consensus - self.rule.dual[rank]
-        return lambda model: (model + s * goal) / (1 + s)
+    def change(self, rank, model, rows):
+        """Return the model after the pull of a rank."""
+        s, goal = RATE * rows * self.s.rho, self.rule.consensus - self.rule.dual[rank]
+        return (model + s * goal) / (1 + s)
 
     def take_over(self, size):
         """Let all start from the mean of the models, without prices."""
@@ -190,13 +223,12 @@ class Priced(Averaging):
 
 
 class Compressed(Averaging):
-    """Differences from the last model in common, summed by `total`."""
+    """Differences from the last model in common, summed by what `total` makes."""
 
-    def __init__(self, total):
-        self.total, self.number, self.n_rounds = total, 0, lambda epoch: 1
-        self.size = GANGS[0][0]
-        self.models = np.tile(FIRST, (self.size, 1))
-        total.begin(self.size, len(FIRST))
+    def __init__(self, strategy, rule, total=sums.Sum):
+        super().__init__(strategy, None)
+        self.total = total()
+        self.total.begin(self.size, len(FIRST))
 
     def exchange(self, models, rates, losses):
         """Return the last common model plus the sum of the compressed differences."""
@@ -213,29 +245,16 @@ class Compressed(Averaging):
         return self.models[0]
 
 
-class Outer(Compressed):
-    """The same with outer momentum on the sum."""
-
-    def __init__(self, total, rate, beta, nesterov):
-        super().__init__(total)
-        self.rate, self.beta, self.nesterov, self.u = rate, beta, nesterov, 0 * FIRST
-
-    def exchange(self, models, rates, losses):
-        """Return the model after an outer step."""
-        delta = self.models[0] - super().exchange(models, rates, losses)[0]
-        self.u = self.beta * self.u + delta
-        step = delta + self.beta * self.u if self.nesterov else self.u
-        return np.tile(self.models[0] - self.rate * step, (self.size, 1))
-
-
 class Gradients(Compressed):
-    """One step of all ranks along the sum of their gradients, by `total`."""
+    """Steps of all ranks along the sum of their gradients."""
 
     def epoch(self, shards):
-        """Take a step."""
-        model = self.models[0]
-        g = self.total([mean_gradient(model, X, y) / self.size for X, y in shards])
-        self.models = np.tile(model - RATE * (g + penalty(model)), (self.size, 1))
+        """Take the steps of an epoch."""
+        n = len(shards[0][1])
+        for part in parts_of(n, -(-n * self.size // self.s.batch)):
+            model = self.models[0]
+            g = self.total([mean_gradient(model, X[part], y[part]) / self.size for X, y in shards])
+            self.models = np.tile(model - RATE * (g + penalty(model)), (self.size, 1))
 
 
 def trajectory(twin):

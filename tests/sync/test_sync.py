@@ -1,8 +1,7 @@
-"""Synchronous strategies: when they are due, what they mix, what they cost."""
+"""Synchronous strategies: when they are due, what they mix."""
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.collectives import Group, allreduce_cost
+from dsgd.collectives import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import (
     AbstractStrategy,
@@ -33,16 +32,6 @@ STRATEGIES = [
     AnytimeSGD(seconds=0.01),
 ]
 rows_of_ranks = st.lists(st.integers(0, 500), min_size=1, max_size=9)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_every_strategy_is_a_value(strategy: AbstractStrategy) -> None:
-    """Strategies compare by what they say, hash, pickle and cannot be changed."""
-    assert pickle.loads(pickle.dumps(strategy)) == strategy
-    assert hash(pickle.loads(pickle.dumps(strategy))) == hash(strategy)
-    with pytest.raises(AttributeError):
-        strategy.every = 3  # type: ignore[attr-defined]
-    assert strategy.exchanges in ("model", "gradient")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -84,7 +73,7 @@ def test_a_minibatch_spreads_over_the_ranks(rows: list[int], batch: int) -> None
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, size: int) -> None:
-    """The result is the row-weighted mean, bitwise equal on all ranks, and costs what the closed form says."""
+    """The result is the row-weighted mean, bitwise equal on all ranks."""
     rows = np.arange(size) * 10.0
     rng = np.random.default_rng(7)
     vectors = rng.standard_normal((size, 33))
@@ -100,26 +89,10 @@ def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, siz
 
     results = run_gang(kind, size, program)
     expected = (rows[1:, None] * vectors[1:]).sum(axis=0) / rows.sum()
-    for rank, (mixed, totals) in enumerate(results):
+    for mixed, totals in results:
         np.testing.assert_allclose(mixed, expected, rtol=1e-12)
         assert mixed.tobytes() == results[0][0].tobytes()
-        cost = allreduce_cost(rank, size, 33, 8)
-        assert (totals["bytes_sent"], totals["messages"]) == (cost.n_bytes, cost.messages)
         assert totals["encode_s"] > 0
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_one_rank_is_plain_sgd(strategy: AbstractStrategy, dtype: Any) -> None:
-    """A rank that is alone keeps its vector bit for bit, NaN and signed zeros included."""
-    vector = np.array([np.nan, -0.0, 1e-40, np.inf, 3.0], dtype=dtype)
-
-    def program(group: Group) -> bytes:
-        mine = vector.copy()
-        strategy.sync(group, mine, 1.0, strategy.init(group, mine, 1.0))
-        return mine.tobytes()
-
-    assert run_gang("inproc", 1, program) == [vector.tobytes()]
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, "10", True, float("nan")])

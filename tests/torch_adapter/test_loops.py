@@ -39,13 +39,13 @@ from dsgd.sync import (  # noqa: E402
     OverlapSGP,
     SlowMo,
 )
-from dsgd.sync.adaptive import AdaComm, BudgetedPeriod, CommFloor, FixedPeriod  # noqa: E402
+from dsgd.sync.adaptive import AdaComm, BudgetedPeriod, CommFloor  # noqa: E402
 from dsgd.torch import Synchronizer, launch  # noqa: E402
 from dsgd.torch.parts import build_module  # noqa: E402
 from gangs import raise_first, run_ranks  # noqa: E402
-from laws.family import FAMILY  # noqa: E402
 from laws.gang import close, shards_of, with_mailboxes  # noqa: E402
 from laws.torch_oracle import Torch, network  # noqa: E402
+from members import FAMILY  # noqa: E402
 
 SIZE, ROWS, BATCH = 4, 32, 4
 Programs = Sequence[Callable[[Rank], Any]]
@@ -102,11 +102,6 @@ def plain(parameters: Any, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01, **options)
 
 
-def steady(strategy: Any) -> Any:
-    """Return a strategy, or if it chooses its period by the clock, one that does not."""
-    return replace(strategy, rule=FixedPeriod(8)) if isinstance(strategy, AutoSync) else strategy
-
-
 MEETING = [m.strategy for m in FAMILY if m.strategy.talks != "by mailbox"]
 OTHERS: list[AbstractStrategy[Any]] = [
     LocalSGD(8, overlap=True),
@@ -124,7 +119,6 @@ OTHERS: list[AbstractStrategy[Any]] = [
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_loop_trains_what_the_rank_loop_trains(strategy: Any, momentum: float) -> None:
     """With as many rows on every rank, in whole batches, a plain loop of torch ends in the model of the rank loop."""
-    strategy = steady(strategy)
     is_plain = isinstance(strategy, SCAFFOLD) or isinstance(strategy.compressor, (DGC, DeMo))
     if (momentum and is_plain) or (not momentum and strategy.momentum != "keep"):
         pytest.skip("these are refused together, by the loop as well; see below")
@@ -245,7 +239,7 @@ def test_ranks_that_leave_steps_out_keep_nobody_waiting(strategy: Any) -> None:
         strategy = replace(strategy, batch=2 * BATCH)
     has_own = isinstance(getattr(strategy, "compressor", None), (DGC, DeMo))
     momentum = 0.0 if isinstance(strategy, SCAFFOLD) or has_own else 0.9
-    found = skipping(steady(strategy), partial(plain, momentum=momentum), {0: (0, 5, 6)})
+    found = skipping(strategy, partial(plain, momentum=momentum), {0: (0, 5, 6)})
     assert len({params.tobytes() for params in found}) == 1
     assert np.isfinite(found[0]).all()
 
