@@ -19,7 +19,8 @@ WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
 OLDEST_VENV := build/oldest-venv
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
-TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(max(2, os.cpu_count()))')
+# One more than cores: tests wait for deadlines, and for kernels that another process compiles.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 
 SOAK_RUNS ?= 200
 SOAK_SEED ?= 0
@@ -42,7 +43,7 @@ claims: $(STAMPS)/test ## measure every published figure, in some minutes; a pag
 
 # One process runs the tests that start clusters, the others all the rest.
 test: $(STAMPS)/test ## run the tests in some minutes: what is slow is left out, and variants that others cover
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --quick -m "not cluster or smoke" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --quick -m "not cluster or smoke" $(PYTEST_ARGS)
 
 test-all: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it, here and above)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)

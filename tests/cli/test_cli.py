@@ -119,6 +119,7 @@ def test_fit_reports_as_json(files: Path, tmp_path: Path, run: Run) -> None:
     assert report["training_loss"] > 0
 
 
+@pytest.mark.slow
 def test_local_optimisers_and_drawn_rows_have_texts(files: Path, tmp_path: Path, run: Run) -> None:
     """`--optimizer` and `--sampling` make what their texts name; others, and wrong parameters, are refused."""
     path, rest = tmp_path / "model.dsgd", ("--loss", "log_loss", "--max-iter", 2, "--tol", 0, "--quiet")

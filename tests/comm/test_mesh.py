@@ -272,6 +272,7 @@ def test_a_crowd_of_strangers_does_not_push_out_peers() -> None:
         assert [guest.record.rank for guest in listener.look(None, job_code("job"), 0) if guest.record] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
 def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(
     monkeypatch: pytest.MonkeyPatch, is_encrypted: bool

@@ -124,6 +124,7 @@ def test_the_matrix_of_a_layer_has_its_rank() -> None:
 # ---- modules
 
 
+@pytest.mark.slow
 def test_modules_train_layer_by_layer(tmp_path: Any) -> None:
     """The tensors are those of the module; a fit repeats, resumes from a checkpoint bit for bit, and sends less."""
     torch = pytest.importorskip("torch")

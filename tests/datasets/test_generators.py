@@ -33,6 +33,7 @@ def dense(X: Any) -> np.ndarray:
     return X.toarray() if sp.issparse(X) else X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_twin_has_the_shape_of_the_published_set(name: str) -> None:
     """Density and share of positive labels are the published ones up to chance, and no entry is infinite."""
@@ -55,6 +56,7 @@ def test_twin_has_the_shape_of_the_published_set(name: str) -> None:
         np.testing.assert_allclose(lengths[lengths > 0], 1.0, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_separator_has_the_best_accuracy(name: str) -> None:
     """The separator is right on all rows whose label was not flipped, so on 1 - noise of them up to chance."""

@@ -310,6 +310,7 @@ def median_regression(sync: str | None, length: float) -> float:
     return float(np.median([regression(sync, seed, length) for seed in seeds]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1.0, 1.6])
 @pytest.mark.parametrize("sync", [name for name in STRATEGIES if name != "auto"])
 def test_no_strategy_fits_values_far_worse_than_one_rank_by_default(sync: str, length: float) -> None:

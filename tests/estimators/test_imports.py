@@ -20,7 +20,6 @@ print(*sorted(set(sys.modules) - before))
 """
 ESTIMATORS = {
     "from dsgd import SGDClassifier": "from sklearn.linear_model import SGDClassifier",
-    "from dsgd import SGDRegressor": "from sklearn.linear_model import SGDRegressor",
     "from dsgd.linear_model import LogisticRegression": "from sklearn.linear_model import LogisticRegression",
     "from dsgd.svm import LinearSVC": "from sklearn.svm import LinearSVC",
     "from dsgd.svm import SVC": "from sklearn.svm import SVC",

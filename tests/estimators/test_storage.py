@@ -37,6 +37,7 @@ def fitted(model: Any) -> tuple[Any, ...]:
     return model.coef_.tobytes(), model.intercept_.tobytes(), model.loss_curve_, model.t_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "options",

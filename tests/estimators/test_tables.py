@@ -114,6 +114,7 @@ def test_names_of_targets_are_columns_of_tables_in_memory(wanted: SGDClassifier)
     assert plain.score(frame[["b", "w", "target"]], "target") == same.score(frame[["b", "w"]], frame.target)
 
 
+@pytest.mark.slow
 def test_workers_read_the_pieces_of_files(folder: Path, client: Client, wanted: SGDClassifier) -> None:
     """With a client rows come from the row groups, and the encoder is that of one machine; so it is of dask frames."""
     frame = table()
@@ -182,6 +183,7 @@ def test_a_search_encodes_the_rows_once(folder: Path, form: str, client: Any) ->
     assert found.score(frame, frame.y) == same.score(X, frame.y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dask", "parts"])
 def test_workers_search_on_the_rows_that_they_encode(folder: Path, client: Client, form: str) -> None:
     """Partitions and pieces of files are encoded where they are, and the best takes tables of this process, too."""
@@ -244,6 +246,7 @@ def codes(n: int = 400) -> Any:
     return pd.DataFrame({"g": g, "w": rng.normal(size=n), "y": np.where(g == "X1", "N", np.where(g == "10", "1", "0"))})
 
 
+@pytest.mark.slow
 def test_the_types_of_fit_are_those_of_all_later_files(tmp_path: Path, client: Client) -> None:
     """A file of digits is read as the names that the model knows, by models of every origin, and so are its labels."""
     rows = codes()

@@ -275,6 +275,7 @@ def test_a_column_without_numbers_is_named_on_a_cluster(client: Client) -> None:
             make(client=client).fit(partitions(t)[["a", "odd"]], partitions(t).y)
 
 
+@pytest.mark.slow
 def test_a_dask_frame_with_known_categories_trains_as_before_them(client: Client) -> None:
     """After ``categorize()`` texts are the same features, and columns of numbers are chosen as from any frame."""
     plain = partitions(table().assign(kind=["u", "v", "w"] * (N // 3)))

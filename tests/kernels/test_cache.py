@@ -197,6 +197,7 @@ print(heard.n)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not cache._runs_portable(cpu_target.target_context.codegen().magic_tuple()), reason="needs a processor with AVX2"
 )

@@ -30,6 +30,7 @@ def _use(path: str, ready: Any, found: Any) -> None:
     found.send((float(value), sum(module.total.stats.cache_misses.values())))
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     """Of two processes that need a kernel at the same moment one compiles it, and the other finds it on disk."""
     source = tmp_path / "turns_kernel.py"

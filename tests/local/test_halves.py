@@ -129,6 +129,7 @@ def test_a_shard_in_a_file_is_sorted_as_one_in_memory(tmp_path: Any) -> None:
     assert 2 * inside.nnz + 8 * inside.n_rows == inside.nbytes == outside.nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 9000])
 def test_steps_are_those_on_float32_rows(width: int) -> None:
     """Of rows that lie in scratch memory together, and of those that fill it alone; of any part of the walk."""

@@ -188,6 +188,7 @@ def test_saga_may_take_the_steps_of_its_source() -> None:
     assert model.coef_[0] == pytest.approx(1 / 40, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 20])
 def test_averaged_saga_is_off_by_what_ranks_differ_in(every: int) -> None:
     """On quadratics the model is, on average over seeds, where local gradient descent ends; averaged SVRG is exact."""

@@ -291,6 +291,7 @@ def test_kept_rows_are_searched_on():
     np.testing.assert_array_equal(ours.predict(X), expected.predict(X))
 
 
+@pytest.mark.slow
 def test_a_model_that_leaves_the_range_has_the_error_score():
     """Its neighbours go on, a warning says how many failed, and "raise" raises."""
     grid = {"eta0": [1e-3, 1e30]}

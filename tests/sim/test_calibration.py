@@ -23,6 +23,7 @@ def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_KINDS", ((8, 1), (8, 64), (64, 64), (4096, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "sync"), [(2, None), (3, DPSGD(every=9))], ids=repr)
 def test_the_constants_of_a_simulator_are_found_again(ranks, sync, monkeypatch):
     """Where the gang that is measured is itself simulated, calibration finds the numbers that it was given."""
@@ -37,6 +38,7 @@ def test_the_constants_of_a_simulator_are_found_again(ranks, sync, monkeypatch):
     assert found.cluster() == SimulatedCluster(ranks, found.network, found.compute)
 
 
+@pytest.mark.slow
 def test_threads_can_be_measured():
     """Two threads of this process give numbers that a cluster can be simulated with."""
     found = calibrate()

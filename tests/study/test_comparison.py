@@ -58,6 +58,7 @@ def found(rows: tuple[np.ndarray, np.ndarray], tmp_path_factory: pytest.TempPath
     )
 
 
+@pytest.mark.slow
 def test_every_point_is_a_fit_of_its_own(found: Comparison, rows: tuple[np.ndarray, np.ndarray]) -> None:
     """Whole epochs equal what an estimator makes of the same blocks by hand, to the bit and the byte."""
     X, y = rows
@@ -113,6 +114,7 @@ def test_frames_need_pandas_and_say_so(found: Comparison, monkeypatch: pytest.Mo
         found.to_frame()
 
 
+@pytest.mark.slow
 def test_threads_and_workers_learn_what_simulated_ranks_learn(rows: tuple[np.ndarray, np.ndarray]) -> None:
     """Equal models, bytes and messages, and the same rows on each rank, wherever the ranks are."""
     options: dict[str, Any] = {"seeds": 1, "partition": "feature-skewed", "epochs": 1, "estimator": MODEL}

@@ -67,6 +67,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "rows.jsonl")) == 2
 
 
+@pytest.mark.slow
 def test_tables_and_claims_say_what_rows_do(rows: list[dict[str, Any]]) -> None:
     """A line per way with its share of the synchronous bytes; the way that sends least is on the front."""
     [gang] = summarise_dnn(rows)

@@ -191,6 +191,7 @@ def test_networks_have_the_sizes_of_the_publication() -> None:
         assert sum(parameter.numel() for parameter in network.parameters()) == model.n_params
 
 
+@pytest.mark.slow
 def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     """At density one gTop-k without a warm-up is dense training; rows that are there are not made again."""
     pytest.importorskip("torch")

@@ -357,6 +357,7 @@ def test_shares_of_the_phases_add_up_and_stand_at_their_periods():
     assert all(right < left for right, left in zip(bars[0].right, bars[0].left[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_report_asks_the_network_for_nothing(tmp_path):
     """Every address in the report is inside it, its tags are balanced, and text of the rows is escaped."""
     path = study_page(STUDY, made_rows()).save(tmp_path)

@@ -106,6 +106,7 @@ def test_what_was_measured_outlives_its_data(
     assert missing in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
 def test_of_several_sets_those_that_are_there_go_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

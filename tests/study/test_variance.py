@@ -110,6 +110,7 @@ def test_seconds_of_a_busy_machine_decide_nothing() -> None:
     assert check_variance_claims([], summarise_draws(short))[-1].verdict == "not run"
 
 
+@pytest.mark.slow
 def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     """The report has its figures, needs no network, and is refused where there is nothing to report."""
     rows = made_rows()

@@ -136,6 +136,7 @@ def test_what_is_left_is_dealt_anew(monkeypatch):
     assert (ledger.ranks[0].records["op"] == "pairs").sum() > 2
 
 
+@pytest.mark.slow
 def test_pairs_are_dealt_where_that_pays(monkeypatch):
     """Ranks stay together for many bytes, few or uneven pairs that are not small, large ones, and what is kept."""
     X, y, _ = rows()

@@ -389,6 +389,7 @@ def test_cache_never_holds_more_than_it_may():
     assert RowCache(10**9, 100, np.float32).nbytes == 4 * 100 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_size", [0.001, 1, 4])
 def test_memory_is_bounded_by_cache_size(cache_size):
     """The peak of a fit stays under the cache, six copies of the data and 40 megabytes; the kernel would be 72."""

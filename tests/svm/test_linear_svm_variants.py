@@ -162,6 +162,7 @@ def test_joint_problem_reaches_the_twins_optimum(n_classes, seed, C):
     assert found.primal <= expected * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("C", [0.01, 0.3])
 def test_joint_problem_matches_liblinear(four_classes, C):
     """Objective, model and predictions equal scikit-learn's, dense or sparse, with weights of classes and rows."""

@@ -51,6 +51,7 @@ def draw_rows(seed: int, dtype: str, form: str, scale: float, offset: float) -> 
     return (X if form == "dense" else sp.csr_matrix(X)), X.astype(np.float64)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),

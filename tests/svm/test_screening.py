@@ -136,6 +136,7 @@ def _mistakes(factor: float) -> tuple[int, int]:
     return proven, wrong
 
 
+@pytest.mark.slow
 def test_a_smaller_radius_would_be_found_out():
     """On these problems the rule is never wrong and a good part is proven; with a third of the radius it errs."""
     proven, wrong = _mistakes(1.0)

@@ -122,6 +122,7 @@ def test_the_judge_sees_through_lies(monkeypatch, lie, words) -> None:
     assert len(texts) > 5
 
 
+@pytest.mark.slow
 def test_a_hanging_problem_is_killed_and_reported(monkeypatch) -> None:
     """A problem without an answer in time fails with the line that replays it, and those after it are judged."""
     monkeypatch.setattr(soak_module, "_MODULE", "svm_soak.sleepy")

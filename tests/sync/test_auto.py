@@ -273,6 +273,7 @@ def test_compressed_models_are_measured_too(compressor: Any) -> None:
     assert len(results[0].periods) > 3
 
 
+@pytest.mark.slow
 def test_regressors_and_sparse_rows_find_a_period() -> None:
     """A regressor, sparse rows and a single rank are trained with ``sync="auto"``."""
     from scipy import sparse

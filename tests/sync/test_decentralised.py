@@ -96,6 +96,7 @@ def test_steps_of_rounds_need_no_features() -> None:
         assert fitted.score(X, signs) > 0.9
 
 
+@pytest.mark.slow
 def test_stopping_regularises() -> None:
     """Held-out rows end training long before its last step, and the stopped model is better than the last one."""
     X, y = blocks_of(1, 160)[0]

@@ -357,6 +357,7 @@ def test_the_rate_of_a_large_batch_is_given_back() -> None:
     assert rate == 0.25
 
 
+@pytest.mark.slow
 def test_a_loop_finds_its_period() -> None:
     """`AutoSync` makes communication a tenth of the time of a loop or a little less, on fast wires and slow ones."""
     periods = []

@@ -212,6 +212,7 @@ def test_the_line_says_what_was_chosen_and_nothing_else():
     assert call_text(LocalSGD(every=8, compressor=TopK(0.5))) == "LocalSGD(every=8, compressor=TopK(density=0.5))"
 
 
+@pytest.mark.slow
 def test_a_search_on_threads_recommends_what_reached_the_target_first(result):
     """The best candidate reached the target sooner than all others; the estimator has its parameters."""
     best = result.best
