@@ -377,6 +377,7 @@ def test_what_the_peer_is_allowed_is_known() -> None:
         assert [each.is_read for each in found] == wanted[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not processes.CAN_READ, reason="this system lets no process read another one's memory")
 @each_wait
 def test_a_frame_that_cannot_be_read_is_an_error(wait: str) -> None:

@@ -135,6 +135,7 @@ def test_a_deadline_may_be_changed(kind: str, n: int) -> None:
             transports[1].set_deadline(0.0)
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_peer_that_stops_reading_is_named_too(kind: str) -> None:
     """A rank that cannot get rid of a long message gives up after its deadline."""

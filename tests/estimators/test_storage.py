@@ -82,6 +82,7 @@ def test_every_kernel_reads_rounded_rows(options: dict[str, Any]) -> None:
     assert fitted(kept) == fitted(plain)
 
 
+@pytest.mark.slow
 def test_classes_and_weights_and_parts_are_as_ever() -> None:
     X, R, y = make("float16", n=1200, n_classes=3)
     weights = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)

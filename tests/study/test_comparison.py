@@ -91,6 +91,7 @@ def _problem(X: Any, y: Any) -> Any:
     return split_data(SGDClassifier(), X, y, 0.25, "shuffled", 3, name="data")
 
 
+@pytest.mark.slow
 def test_what_it_returns_can_be_read_and_passed_on(found: Comparison, tmp_path: Path) -> None:
     """A text, frames, a picture and one page, all of the same rows."""
     text = str(found)

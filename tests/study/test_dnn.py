@@ -115,6 +115,7 @@ def test_the_promises_are_checked_on_two_worker_processes() -> None:
     assert {claim.verdict for claim in trivial} == {"no claim"}
 
 
+@pytest.mark.slow
 def test_the_report_has_a_pareto_figure(small: DnnStudy, rows: list[dict[str, Any]]) -> None:
     """Both figures have a panel for bytes and one for seconds, with every way by its name."""
     page = dnn_page(small, rows)

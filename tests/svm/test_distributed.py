@@ -191,6 +191,7 @@ def test_ranks_begin_small_together(sparse, monkeypatch):
     assert sizes == [112] * 3
 
 
+@pytest.mark.slow
 def test_ranks_that_begin_small_may_have_few_rows_or_one_class():
     """A rank without rows, and ranks with one class each, take part in every batch, and rows move between them."""
     X, y = problem(sparse=False, n=900)

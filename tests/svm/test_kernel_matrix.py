@@ -324,6 +324,7 @@ def test_parts_that_are_added_together_have_the_same_bits(monkeypatch):
     np.testing.assert_allclose(found[0] - 1, rbf_kernel(X, Z, gamma=GAMMA) @ coefs, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("q", "n"), [(1, 9), (37, 64), (200, 256)])
 def test_a_tile_in_one_call_is_that_of_numpy(dtype, q, n):

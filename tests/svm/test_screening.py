@@ -104,6 +104,7 @@ def test_nothing_proven_is_wrong_with_a_free_intercept(seed, task, kernel, tol, 
         assert low - 1e-6 <= -best.thresholds[0] <= high + 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), n_passes=st.integers(0, 30), ratio=st.sampled_from([1.0, 1.05, 1.5, 0.9]))
 def test_nothing_proven_is_wrong_without_intercept(seed, n_passes, ratio):
