@@ -93,11 +93,14 @@ def _compile(sync: Study, several: SpeedupStudy) -> None:
     several = replace(several, data=_few_rows(several.data), seeds=(0,))
     bar = Console(stderr=True)
     os.environ[SAID] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
-        total = sync.count() + several.count()
-        for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
-            pass
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
+            total = sync.count() + several.count()
+            for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
+                pass
+    finally:
+        del os.environ[SAID]
 
 
 def _few_rows(data: Sequence[DataSource]) -> list[DataSource]:

@@ -23,7 +23,7 @@ from dsgd.stages import stage
 
 __all__ = ["SAID", "inlined", "kernel", "leaf_kernel", "part", "scalar"]
 
-#: The environment variable of a process which has said that kernels are compiled.
+#: The environment variable of processes whose starter says by itself that kernels are compiled.
 SAID: Final = "DSGD_COMPILING_SAID"
 
 # Numba would add a wrapper for C to every function, which takes a tenth of all compiling; nothing here asks for one.
@@ -67,20 +67,22 @@ scalar = inlined()
 
 
 class _FirstUse(event.Listener):
-    """Says, once in a process and those it starts, that a kernel is not on disk yet, which takes seconds.
+    """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go.
 
     Meanwhile no garbage is collected. The compiler makes objects by the million, and to look at them again and again,
     for a few tens of MB of garbage, takes a tenth of all compiling.
     """
 
     def __init__(self) -> None:
+        self._is_said = False
         self._collects = False
         self._stages: list[stage] = []
 
     def on_start(self, event: Any) -> None:
         """Look at a kernel that is about to be compiled."""
-        if SAID not in os.environ and str(event.data["dispatcher"].py_func.__module__).startswith("dsgd."):
-            os.environ[SAID] = "1"
+        is_ours = str(event.data["dispatcher"].py_func.__module__).startswith("dsgd.")
+        if is_ours and not self._is_said and SAID not in os.environ:
+            self._is_said = True
             logging.getLogger("dsgd").warning(
                 "compiling kernels of dsgd for this machine, once: 2 to 10 s of the processor for each kind of model, "
                 "longer where it is busy. They are kept in %s; `dsgd warm` does it ahead.",
