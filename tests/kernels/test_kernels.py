@@ -285,7 +285,7 @@ for dtype in (np.float64, np.float32):
 
 
 def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
-    """Who waits while kernels are compiled is told so once, not where a starter says it, and not with machine code on disk."""
+    """Compiling is announced once, unless whoever starts the process does it; with machine code on disk there is none."""
     said = []
     for more in ({}, {}, {SAID: "1", "NUMBA_CACHE_DIR": str(tmp_path / "of_workers")}):
         done = subprocess.run(
