@@ -285,7 +285,7 @@ for dtype in (np.float64, np.float32):
 
 
 def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
-    """Compiling is announced once, unless whoever starts the process does it; with machine code on disk there is none."""
+    """Compiling is announced once, unless whoever starts the process does it, and never with machine code on disk."""
     said = []
     for more in ({}, {}, {SAID: "1", "NUMBA_CACHE_DIR": str(tmp_path / "of_workers")}):
         done = subprocess.run(
