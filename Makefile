@@ -52,9 +52,9 @@ times: ## time what a newcomer waits for: first fits, the demo, both runs of the
 	.ci/run waits
 
 # Old versions warn of what newer ones of their own requirements deprecate.
+OLDEST_TESTS ?= tests/jobs $(patsubst %,tests/runtime/test_%.py,dask_internals gang gang_failures recovery out_of_core registry)
 test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, numpy, ... that are supported
-	$(OLDEST_VENV)/bin/python -m pytest -W ignore::DeprecationWarning --quick tests/runtime tests/chaos tests/jobs \
-		$(PYTEST_ARGS)
+	$(OLDEST_VENV)/bin/python -m pytest -W ignore::DeprecationWarning --quick $(OLDEST_TESTS) $(PYTEST_ARGS)
 
 # Their environments lie in build/, too; .ci/pythons.py says which tests, and why these.
 test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported Python that is found here
