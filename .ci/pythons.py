@@ -72,7 +72,7 @@ def install(version: str, python: str, requirements: Sequence[str]) -> Path:
 def begin(version: str, python: Path, arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], Path]:
     """Start the tests, at the same time as those of other versions; return the process, and where it writes."""
     log = BUILD / f"python{version}.log"
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *arguments]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--quick", *TESTS, *arguments]
     with log.open("wb") as output:
         return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output), log
 

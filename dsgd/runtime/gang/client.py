@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import multiprocessing
@@ -11,12 +10,14 @@ import platform
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from distributed import Client, LocalCluster, get_worker, rejoin, secede, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 from dsgd.runtime.dask_internals import QUIET_HEARTBEATS, ask_scheduler, event_loop, open_client, stop_loop
+from dsgd.runtime.gang.loop_call import LoopCall
 from dsgd.runtime.sharing import user_here
 from dsgd.stages import stage
 
@@ -249,15 +250,15 @@ def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *ar
         It did not end within `timeout_s`, or the connection was lost.
     """
     # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
-    future = asyncio.run_coroutine_threadsafe(function(*args), event_loop(client))
+    call = LoopCall(event_loop(client), partial(function, *args))
     try:
-        return future.result(timeout_s)
+        return call.result(timeout_s)
     except (OSError, TimeoutError) as error:
         raise ClusterUnreachableError(
             f"the scheduler of {client!r} does not answer any more: {error or type(error).__name__}."
         ) from error
     finally:
-        future.cancel()
+        call.cancel()
 
 
 def call_scheduler(client: Client, op: str, timeout_s: float, /, **arguments: Any) -> Any:

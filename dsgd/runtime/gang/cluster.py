@@ -16,6 +16,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -30,6 +31,7 @@ from dsgd.errors import (
 )
 from dsgd.runtime.dask_internals import blocked_call, event_loop
 from dsgd.runtime.gang.client import call_scheduler
+from dsgd.runtime.gang.loop_call import LoopCall
 from dsgd.runtime.gang.versions import prepare_scheduler, refused_call, wanted_text
 from dsgd.runtime.sharing import Workers, check_workers, meant_workers
 from dsgd.runtime.timeouts import Timeouts
@@ -183,7 +185,7 @@ class Cluster:
         """
         deadline = time.monotonic() + at_most_s
         # Without the context of the caller, which on a worker says that this is a task of it.
-        work = Context().run(asyncio.run_coroutine_threadsafe, _outcome(make), event_loop(self.client))
+        work = Context().run(LoopCall, event_loop(self.client), partial(_outcome, make))
         try:
             while True:
                 try:
