@@ -128,10 +128,6 @@ _ResumeFrom: TypeAlias = Annotated[
 _OutOfCore: TypeAlias = Annotated[
     bool, place_option("--out-of-core", help="Keep rows on disk, for data larger than memory.")
 ]
-_Storage: TypeAlias = Annotated[
-    str | None,
-    place_option(help="Keep dense rows in 16 bits an entry: float16 or bfloat16. Training is in float32."),
-]
 _Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -173,7 +169,6 @@ def fit(
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
-    storage: _Storage = None,
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
@@ -199,7 +194,7 @@ def fit(
         **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
         **encoding(tables, categorical),
-        **_given(priority=priority, integrity=integrity, storage=storage, **stepping(optimizer, sampling, features)),
+        **_given(priority=priority, integrity=integrity, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)

@@ -23,7 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from dsgd.comm.base import TransportName
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.checks import check_all, rows_here, storage_of
+from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.fitted import BESIDE, OF_RANKS, check_resumable, take_in
 from dsgd.estimators.job import job_of
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
@@ -183,11 +183,6 @@ class AbstractSGD(AbstractLinearEstimator):
     out_of_core : bool, default False
         Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
         the same, bit for bit.
-    storage : {"float16", "bfloat16"} or None, default None
-        Keep packed rows in 16 bits per entry, which halves their memory and the bytes that an epoch reads, and train in
-        float32; see :doc:`/performance`. Dense rows are rounded once, and the model is that of the rounded rows, bit
-        for bit. float16 has 11 bits of precision and numbers up to 65504; bfloat16 has 8 bits and the range of float32.
-        ``predict`` and ``score`` use the rows as given.
 
     Attributes
     ----------
@@ -264,7 +259,6 @@ class AbstractSGD(AbstractLinearEstimator):
     integrity: Integrity | None = None
     workers: Workers = None
     out_of_core: bool = False
-    storage: str | None = None
 
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
@@ -354,18 +348,17 @@ class AbstractSGD(AbstractLinearEstimator):
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
-        storage = storage_of(self, X)
         if is_read:
-            rows.read(n_ranks, type(self).__name__, storage)
+            rows.read(n_ranks, type(self).__name__)
         held_out = None
         if self.early_stopping and start.validation is None and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
         summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
-        packer, job, given = job_of(self, summaries, start, seed, storage)
+        packer, job, given = job_of(self, summaries, start, seed)
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
-        shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read, storage=storage)
+        shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read)
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 
@@ -380,13 +373,13 @@ class AbstractSGD(AbstractLinearEstimator):
         summaries = [look(block, expected) for block in blocks]
         check_summaries(summaries)
         self._check_width(summaries, None, first=start.is_first)
-        packer, job, given = job_of(self, summaries, start, self._draw_seed(), self.storage)
+        packer, job, given = job_of(self, summaries, start, self._draw_seed())
         shares = [packer([block], rank) for rank, block in enumerate(blocks)]
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 
     def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
-        seed, storage = self._draw_seed(), storage_of(self, X)
+        seed = self._draw_seed()
         with self._open_blocks(
             X,
             y,
@@ -398,11 +391,10 @@ class AbstractSGD(AbstractLinearEstimator):
                 pieces=_ELASTIC_PIECES if self.elastic else 1,
                 on_disk=self.out_of_core,
                 seed=seed if self.shuffle else None,
-                storage=storage,
             ),
             first=start.is_first,
         ) as blocks:
-            packer, job, given = job_of(self, blocks.summaries, start, seed, storage)
+            packer, job, given = job_of(self, blocks.summaries, start, seed)
             beside = map_bytes(self) + getattr(given, "nbytes", 0)
             work = Work(
                 train,

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils import check_X_y
 
-from dsgd.errors import IncompatiblePartsError
 from dsgd.estimators.start import Start
 from dsgd.inputs.blocks import Block, HashedBlock, nbytes_of
 from dsgd.inputs.frames import in_memory, validated
@@ -22,7 +21,7 @@ from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.runtime.pools import count_cores
 from dsgd.stages import stage
 
-__all__ = ["check_all", "check_rows", "rows_here", "storage_of"]
+__all__ = ["check_all", "check_rows", "rows_here"]
 
 
 def rows_here(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start, *, is_read: bool) -> LocalRows:
@@ -63,18 +62,6 @@ def check_all(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start) 
     check_any_weight(rows.block[2])
     if not estimator.shuffle:
         return rows.block
-    storage = storage_of(estimator, X)
-    rows.read(count_cores(), type(estimator).__name__, storage)
-    known = rows.known(storage)
+    rows.read(count_cores(), type(estimator).__name__)
+    known = rows.known()
     return rows.block if known is None else HashedBlock(rows.block, known.prints)
-
-
-def storage_of(estimator: Any, X: Any) -> str | None:
-    """Return the format in which rows are kept: that of this estimator or else of `Rows`."""
-    of_rows = X.storage if isinstance(X, Rows) else None
-    if estimator.storage is not None and of_rows not in (None, estimator.storage):
-        raise IncompatiblePartsError(
-            f"{type(estimator).__name__}(storage={estimator.storage!r}) is given Rows(storage={of_rows!r}). Leave "
-            "storage of the estimator at None: it is then that of the rows."
-        )
-    return estimator.storage or of_rows

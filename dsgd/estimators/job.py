@@ -19,7 +19,7 @@ from dsgd.estimators.start import Start, initial
 from dsgd.estimators.steps import map_of, optimizer_of
 from dsgd.estimators.validation import watched
 from dsgd.inputs.blocks import BlockSummary, check_summaries
-from dsgd.local import pack, refuse_sparse
+from dsgd.local import pack
 from dsgd.runtime.checkpoints.checkpoint import as_checkpoint
 from dsgd.runtime.checkpoints.description import describe
 from dsgd.runtime.train import TrainJob
@@ -31,9 +31,7 @@ from dsgd.types import FloatVector
 __all__ = ["job_of"]
 
 
-def job_of(
-    estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed: int, storage: str | None
-) -> tuple[Packer, TrainJob, Any]:
+def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed: int) -> tuple[Packer, TrainJob, Any]:
     """Return what packs the rows, what trains on them, and what rank 0 alone is given for it."""
     check_summaries(summaries)
     with stage("labels"):
@@ -41,9 +39,7 @@ def job_of(
     objective = estimator._objective(summaries)
     start = grown(start, estimator._classes(), coupled=objective.is_coupled)
     sparse, d = next(s.sparse for s in summaries if s.rows), estimator._width
-    if storage is not None and sparse:
-        refuse_sparse(storage)
-    dtype = "float64" if storage is None and any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
+    dtype = "float64" if any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
     early = estimator.early_stopping and not start.is_part
     packer = Packer(
         classes=estimator._classes(),
@@ -54,7 +50,6 @@ def job_of(
         seed=seed,
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=estimator.out_of_core,
-        storage=storage,
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)

@@ -57,8 +57,6 @@ class Packer:
         Whether shards are kept in files instead of memory.
     held_out : bool array, shape (n,), or None, default None
         Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
-    storage : str or None, default None
-        A format of 16 bits in which dense rows are kept, see `dsgd.local.halves`; `dtype` is then ``"float32"``.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by; see `weight_scale_of`.
     """
@@ -72,7 +70,6 @@ class Packer:
     validation_fraction: float
     out_of_core: bool = False
     held_out: AnyArray | None = None
-    storage: str | None = None
     weight_scale: float = field(default=1.0, metadata={"of_rows": True})
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
@@ -127,7 +124,7 @@ class Packer:
                 per_rank=per_rank + 3 * STRIDE_BYTES + entries_per_call(n_params) * (size + 4),
                 advice="Give workers more memory, cut the data into smaller blocks, or use more workers.",
             )
-        per_entry = size + 4 if self.sparse else size if self.storage is None else 2
+        per_entry = size + 4 if self.sparse else size
         nnz = [s.nnz * s.visits // max(s.rows, 1) for s in summaries]
         packed = tuple(order * s.visits + per_entry * n for s, n in zip(summaries, nnz, strict=True))
         return MemoryDemand(packed, _LIBRARY_BYTES + beside, per_rank, OUT_OF_CORE_ADVICE)
@@ -154,7 +151,6 @@ class Packer:
             shuffle=self.shuffle,
             seed=self.seed,
             folder=folder,
-            storage=self.storage,
             weight_scale=self.weight_scale,
         )
 

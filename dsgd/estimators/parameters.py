@@ -17,7 +17,6 @@ from dsgd.inputs.validation import refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES
 from dsgd.local import (
-    STORAGES,
     AbstractReduction,
     CustomLoss,
     Objective,
@@ -103,7 +102,6 @@ def check_parameters(estimator: Any) -> None:
     check_numbers(estimator, "priority", integer=True, optional=True)
     check_choice(f"{name}(integrity=...)", estimator.integrity, (*get_args(Integrity), None))
     check_workers(f"{name}(workers=...)", estimator.workers)
-    check_choice(f"{name}(storage=...)", estimator.storage, (*STORAGES, None))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "restore_best", "warm_start", "elastic", "out_of_core"):

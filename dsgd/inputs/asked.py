@@ -62,8 +62,6 @@ class Spread:
     seed : int or None, default None
         Assigns the rows of arrays of this process to ranks at random, see `dsgd.inputs.partition`; None assigns
         consecutive rows, as in blocks that were made on the cluster.
-    storage : str or None, default None
-        A format of 16 bits to which ranks will round dense rows, see `dsgd.local.halves`.
     """
 
     n_ranks: int | None = None
@@ -71,7 +69,6 @@ class Spread:
     pieces: int = 1
     on_disk: bool = False
     seed: int | None = None
-    storage: str | None = None
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,6 @@ def partition_rows(
     pieces: int = 1,
     seed: int | None = None,
     prints: Words | None = None,
-    storage: str | None = None,
 ) -> Partition:
     """Assign the rows of an array to ranks.
 
@@ -137,8 +136,6 @@ def partition_rows(
         Seed of the hash; None assigns consecutive rows.
     prints : array of uint64, shape (n_rows,), or None, default None
         `dsgd.local.blocks.fingerprints` of the rows, if known.
-    storage : str or None, default None
-        A format of 16 bits to which rows will be rounded, see `dsgd.local.halves`; they are hashed as that.
 
     Returns
     -------
@@ -151,9 +148,9 @@ def partition_rows(
         return Partition(_stops(visits, None, n_rows, n_ranks), pieces, prints=prints)
     if prints is None:
         rows = X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))
-        known = read_rows(rows, count_cores(), storage)
+        known = read_rows(rows, count_cores())
         with stage("hash", 0 if known else nbytes_of(X)):
-            prints = known.prints if known else fingerprints(rows, storage)
+            prints = known.prints if known else fingerprints(rows)
     with stage("order", prints.nbytes):
         hashes = content_keys(prints, seed ^ _SALT)
         dealt = _dealt(hashes, n_ranks) if visits is None and n_rows else None
@@ -175,7 +172,6 @@ def pack_for_threads(
     *,
     seed: int | None,
     known: KnownRows | None = None,
-    storage: str | None = None,
 ) -> list[Packed]:
     """Return the data of ranks that are threads of this process; each packs its own.
 
@@ -192,8 +188,6 @@ def pack_for_threads(
     known : KnownRows or None, default None
         The rows, if kernels can read them without conversion; `pack` then gets a `dsgd.local.blocks.Selection` in place
         of X, and copies them once.
-    storage : str or None, default None
-        As in `partition_rows`.
 
     Returns
     -------
@@ -203,7 +197,7 @@ def pack_for_threads(
     X, y, weights = rows
     with stage("pack"):
         prints = None if known is None else known.prints
-        partition = partition_rows(X, weights, n_ranks, seed=seed, prints=prints, storage=storage)
+        partition = partition_rows(X, weights, n_ranks, seed=seed, prints=prints)
 
         def share(rank: int) -> Packed:
             if known is None:
@@ -223,7 +217,7 @@ class KnownRows:
 
     Parameters
     ----------
-    piece : DensePiece, SparsePiece or RoundedPiece
+    piece : DensePiece or SparsePiece
         The rows.
     n_features : int
         Columns.
@@ -243,7 +237,7 @@ class KnownRows:
         return Selection(self.piece, index, self.prints, self.n_features)
 
 
-def read_rows(X: Any, n_threads: int, storage: str | None = None) -> KnownRows | None:
+def read_rows(X: Any, n_threads: int) -> KnownRows | None:
     """Read rows once, a part of them in each thread, and return the results that packing needs.
 
     Parameters
@@ -252,8 +246,6 @@ def read_rows(X: Any, n_threads: int, storage: str | None = None) -> KnownRows |
         The rows.
     n_threads : int
         How many threads read.
-    storage : str or None, default None
-        As in `partition_rows`.
 
     Returns
     -------
@@ -261,7 +253,7 @@ def read_rows(X: Any, n_threads: int, storage: str | None = None) -> KnownRows |
         None if rows must be converted first.
     """
     with stage("hash") as it:
-        whole = readable(X, storage)
+        whole = readable(X)
         if whole is None:
             return None
         prints = np.zeros(whole.n_rows, np.uint64)

@@ -36,11 +36,10 @@ from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.local import STORAGES
 from dsgd.runtime.pools import count_cores
 from dsgd.stages import stage
 from dsgd.types import AnyArray
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_number
 
 __all__ = ["KeptPacks", "LocalRows", "Rows", "refuse_beside", "unpacked"]
 
@@ -104,8 +103,9 @@ class LocalRows:
     def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
         self.block = block
         self._is_finite = is_finite
-        # What was read of the rows, by the format in which they are kept; None if they must be converted first.
-        self._known: dict[str | None, KnownRows | None] = {}
+        # What was read of the rows; None if they must be converted first.
+        self._known: KnownRows | None = None
+        self._is_read = False
         self._summaries: dict[bool, BlockSummary] = {}
         self._packed = _Recent(n_kept)
         self._n_kept = n_kept
@@ -115,7 +115,7 @@ class LocalRows:
         """How many rows there are."""
         return int(self.block[0].shape[0])
 
-    def read(self, n_threads: int, name: str, storage: str | None = None) -> None:
+    def read(self, n_threads: int, name: str) -> None:
         """Read the rows once, in threads: their fingerprints, and whether they are finite.
 
         Parameters
@@ -124,25 +124,23 @@ class LocalRows:
             How many threads read.
         name : str
             That of the estimator in errors.
-        storage : str or None, default None
-            A format of 16 bits to which rows will be rounded, see `dsgd.local.halves`.
 
         Raises
         ------
         ValueError
-            A value is not finite, or too large for the format.
+            A value is not finite.
         """
-        if storage in self._known:
+        if self._is_read:
             return
         X = self.block[0]
-        known = read_rows(X, n_threads, storage) if X.ndim == 2 else None
+        known = read_rows(X, n_threads) if X.ndim == 2 else None
         if not self._is_finite and (known is None or not known.are_finite):
             assert_all_finite(X, estimator_name=name, input_name="X")
-        self._known[storage], self._is_finite = known, True
+        self._known, self._is_finite, self._is_read = known, True, True
 
-    def known(self, storage: str | None = None) -> KnownRows | None:
+    def known(self) -> KnownRows | None:
         """Return what `read` has found; None before it, and if rows must be converted first."""
-        return self._known.get(storage)
+        return self._known
 
     def summary(self, *, classification: bool) -> BlockSummary:
         """Return the summary of rows and targets."""
@@ -160,21 +158,20 @@ class LocalRows:
         *,
         seed: int | None,
         reads_once: bool,
-        storage: str | None = None,
     ) -> list[Packed]:
         """Return the data of each rank; see `pack_for_threads`.
 
         Parameters
         ----------
-        n_ranks, pack, seed, storage
+        n_ranks, pack, seed
             As there.
         reads_once : bool
             Whether `pack` may take a selection in place of X.
         """
 
         def make() -> list[Packed]:
-            known = self.known(storage) if reads_once else None
-            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=known, storage=storage)
+            known = self.known() if reads_once else None
+            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=known)
 
         if not self._n_kept:
             return make()
@@ -245,9 +242,6 @@ class Rows:
     keep : int, default 1
         For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
         large as X. The least recently used set is dropped first.
-    storage : {"float16", "bfloat16"} or None, default None
-        The format in which `SGDClassifier` and `SGDRegressor` keep packed rows, see there; their own `storage` must be
-        None or the same.
 
     Attributes
     ----------
@@ -261,7 +255,7 @@ class Rows:
     InvalidDataError
         X, y and sample_weight cannot be trained on.
     InvalidParameterError
-        `client` is simulated, `keep` is below zero, or `storage` is not one of the formats.
+        `client` is simulated, or `keep` is below zero.
 
     Examples
     --------
@@ -287,10 +281,8 @@ class Rows:
         *,
         client: Any = None,
         keep: int = 1,
-        storage: str | None = None,
     ) -> None:
         check_number("Rows(keep=...)", keep, low=0, integer=True)
-        check_choice("Rows(storage=...)", storage, (*STORAGES, None))
         if is_simulated(client):
             raise InvalidParameterError(
                 f"Rows(client={client!r}): rows of a simulated cluster are in this process. Leave client at None here, "
@@ -300,13 +292,13 @@ class Rows:
             raise InvalidDataError("Rows(X) takes arrays or collections. Got Rows: pass its X, y and sample_weight.")
         self.client = client
         self._opened = _Recent(max(1, keep), lambda opened: opened[1]())
-        self.keep, self.storage = keep, storage
+        self.keep = keep
         self._local: LocalRows | None = None
         (X, y, sample_weight), _ = take_tables(self, X, y, sample_weight)
         if not is_distributed(X):
             X, y, sample_weight = self._checked(X, y, sample_weight)
             self._local = LocalRows((X, y, sample_weight), keep)
-            self._local.read(count_cores(), type(self).__name__, storage)
+            self._local.read(count_cores(), type(self).__name__)
             self._digest = self._sample()
         #: The rows, targets and weights.
         self.X, self.y, self.sample_weight = X, y, sample_weight

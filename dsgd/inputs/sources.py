@@ -222,9 +222,7 @@ def scatter_rows(
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
         pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
-    partition = partition_rows(
-        X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed, prints=prints, storage=spread.storage
-    )
+    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed, prints=prints)
     homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
     if not spread.on_disk:

@@ -64,7 +64,6 @@ _WITHOUT: Final[Mapping[str, Any]] = {
     "resume_from": None,
     "sampling": "uniform",
     "scoring": None,
-    "storage": None,
 }
 # What else the ranks of a cluster do without.
 _ON_CLUSTER: Final[Mapping[str, Any]] = {"elastic": False, "on_failure": "raise", "out_of_core": False}

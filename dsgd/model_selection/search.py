@@ -279,7 +279,7 @@ class SGDSearchCV(AbstractSearchCV):
         if is_read:
             rows.read(n_threads, type(probe).__name__)
         summary = rows.summary(classification=probe._is_classification)
-        packer, *_ = job_of(probe, [summary], begin_at, probe._draw_seed(), None)
+        packer, *_ = job_of(probe, [summary], begin_at, probe._draw_seed())
         packed = pack_rows(probe, rows, replace(packer, weight_scale=1.0), splits)
         if probe._is_classification:
             for each in candidates:
@@ -319,7 +319,7 @@ class SGDSearchCV(AbstractSearchCV):
             targets = np.asarray(y) if is_here else blocks.targets()
             if not is_here:
                 splits = self._splits(np.zeros((len(targets), 0)), targets, groups)
-            packer, *_ = job_of(probe, summaries, begin_at, seed, None)
+            packer, *_ = job_of(probe, summaries, begin_at, seed)
             classes = packer.classes
             for each in candidates if classes is not None else ():
                 each.classes_ = classes

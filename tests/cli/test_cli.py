@@ -201,18 +201,6 @@ def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
         assert re.search(named, error)
 
 
-@pytest.mark.slow
-def test_rows_may_be_kept_in_16_bits(files: Path, tmp_path: Path, run: Run) -> None:
-    """`--storage` names a format; others, and sparse rows, are refused."""
-    path, options = tmp_path / "model.dsgd", ("--max-iter", 2, "--tol", 0, "--quiet", "--storage")
-    assert run("fit", "--data", files / "train.npz", "--model", path, *options, "bfloat16")[0] == 0
-    assert (dsgd.load(path).storage, dsgd.load(path).coef_.dtype) == ("bfloat16", np.float32)
-    for name, text, named in (("train.npz", "half", "'float16', 'bfloat16'"), ("train.svm", "float16", "X is sparse")):
-        status, _, error = run("fit", "--data", files / name, "--model", path, *options, text)
-        assert status != 0
-        assert named in " ".join(error.split())
-
-
 def test_fit_prints_the_ledger(files: Path, tmp_path: Path, run: Run) -> None:
     """For a reader, fit prints what it trained on, the ledger, and where the model is."""
     path = tmp_path / "model.dsgd"

@@ -47,7 +47,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "averaged": {"average": 100},
     "apart": {"n_jobs": 2, "sync": DPSGD(32)},
     "features": {"features": RandomFeatures(40, gamma=0.1, random_state=1)},
-    "half precision": {"storage": "float16", "n_jobs": 2, "sync": LocalSGD(32)},
 }
 
 

@@ -78,27 +78,6 @@ def test_a_second_fit_finds_rows_packed(client: Client, kind: str, options: dict
     wait_until(lambda: set(client.run(n_kept).values()) != {0}, 30.0)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "collections", "files", "kept"])
-@pytest.mark.slow
-def test_workers_keep_rows_in_16_bits(client: Client, kind: str) -> None:
-    """The model is that of rows that were rounded before."""
-    X, y = make()
-    rounded = X.astype(np.float16).astype(np.float32)
-    models = []
-    for values, storage in ((rounded, None), (X, "float16")):
-        model = SGDClassifier(**PARAMETERS, storage=storage, out_of_core=kind == "files", client=client)
-        if kind == "collections":
-            model.set_params(n_jobs=1).fit(da.from_array(values, chunks=(500, -1)), da.from_array(y, chunks=500))
-        elif kind == "kept":
-            with Rows(values, y, client=client, storage=storage) as rows:
-                model.set_params(storage=None).fit(rows)
-        else:
-            model.fit(values, y)
-        models.append(model)
-    assert models[1].coef_.tobytes() == models[0].coef_.tobytes()
-    assert models[1].loss_curve_ == models[0].loss_curve_
-
-
 def test_regression_after_classification(client: Client) -> None:
     X, y = make()
     with Rows(X, y, client=client, keep=2) as rows:
