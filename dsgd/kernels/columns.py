@@ -297,7 +297,7 @@ def run_panel(
     Parameters
     ----------
     values, indices, indptr, targets, row_weights, order, start, stop
-        As in `dsgd.kernels.sgd.run_rows`; rows are not in 16 bits.
+        As in `dsgd.kernels.sgd.run_rows`.
     kept : array of uint8, shape (n_rows,)
         Which rows these columns train on: not 0.
     weights : array, shape (n_features * WIDTH,)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope
-from dsgd.kernels.vector import row_dot, score_columns
+from dsgd.kernels.vector import row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, PointerVector
 
 __all__ = ["add_deviances", "evaluate_rows"]
 
 _ONE = np.uint64(1)
-_ZERO = np.uint64(0)
 
 
 @kernel
@@ -56,20 +54,19 @@ def evaluate_rows(
     """
     width = np.uint64(n_features)
     n_outputs = np.uint64(scores.shape[0])
-    n_weights, end = n_outputs * width, np.uint64(stop)
+    n_weights = n_outputs * width
     has_log_link = POISSON <= loss_code <= TWEEDIE
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    for i in range(np.uint64(start), end):
-        first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, width)
         target = float(targets[i])
         weight = float(row_weights[i])
         if indices is not None and n_outputs > _ONE:
-            score_columns(entries, indices, first, last, params, scores)
+            score_columns(values, indices, first, last, params, scores)
         best = -np.inf
         winner = np.uint64(0)
         for k in range(n_outputs):
             if indices is None or n_outputs == _ONE:
-                p = float(row_dot(entries, indices, first, last, params, k * width)) + params[n_weights + k]
+                p = float(row_dot(values, indices, first, last, params, k * width)) + params[n_weights + k]
             else:
                 p = float(scores[k]) + params[n_weights + k]
             y = target

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import leaf_kernel
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.state import (
@@ -29,12 +28,11 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["gradient_rows", "step_all"]
 
-_ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 
 
@@ -71,7 +69,6 @@ def gradient_rows(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum = 0.0
@@ -81,12 +78,12 @@ def gradient_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:
-                score_columns(entries, indices, first, last, params, factors)
+                score_columns(values, indices, first, last, params, factors)
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(entries, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
@@ -98,9 +95,9 @@ def gradient_rows(
                 if is_wide:
                     factors[k] = slope
                 elif slope != 0.0:
-                    add_row(entries, indices, first, last, out, base, slope)
+                    add_row(values, indices, first, last, out, base, slope)
             if indices is not None and is_wide:
-                add_columns(entries, indices, first, last, out, factors, 1.0)
+                add_columns(values, indices, first, last, out, factors, 1.0)
     count_rows(counters, stop - start, loss_sum, guard)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.softmax import loss_and_slopes
 from dsgd.kernels.state import (
@@ -27,16 +26,15 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
+from dsgd.kernels.vector import row_bounds
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows", "run_shared_softmax_rows"]
 
-_ZERO = np.uint64(0)
-
 
 @scalar
 def shared_score(
-    entries: FloatVector,
+    values: FloatVector,
     indices: IndexVector | None,
     first: np.uint64,
     last: np.uint64,
@@ -50,14 +48,14 @@ def shared_score(
     for j in range(first, last):
         column = j - first if indices is None else np.uint64(indices[j])
         place = k * n_features + column if indices is None else column * n_outputs + k
-        dot += entries[j] * params[place]
+        dot += values[j] * params[place]
     p: float = dot + params[n_outputs * n_features + k]
     return p
 
 
 @scalar
 def shared_step(
-    entries: FloatVector,
+    values: FloatVector,
     indices: IndexVector | None,
     first: np.uint64,
     last: np.uint64,
@@ -77,7 +75,7 @@ def shared_step(
         place = k * n_features + column if indices is None else column * n_outputs + k
         share = eta / frequencies[column]
         before = params[place]  # read again: other threads have stepped since the score was computed
-        after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * entries[j]
+        after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
         owed = constants[L1_RATE] * share
         if owed > 0.0:
             after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
@@ -120,7 +118,6 @@ def run_shared_rows(
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     t = counters[T]
     loss_sum = 0.0
     guard = 0.0
@@ -128,17 +125,17 @@ def run_shared_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
-                p = shared_score(entries, indices, first, last, params, n_features, n_outputs, k)
+                p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0  # NaN once a score was not finite
                 step = eta * slope * row_weights[i] * class_weight
                 shared_step(
-                    entries, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
+                    values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
                 )
             t += stride
     counters[T] = t
@@ -176,16 +173,15 @@ def run_shared_softmax_rows(
         Scratch of this thread.
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     t, loss_sum, guard = counters[T], 0.0, 0.0
     at, block = start, block_at(order, start)
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
-                p = shared_score(entries, indices, first, last, params, n_features, n_outputs, k)
+                p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
                 guard += p * 0.0
                 factors[k] = p
             target = np.uint64(targets[i])
@@ -194,7 +190,7 @@ def run_shared_softmax_rows(
             for k in range(n_outputs):
                 step = gain * factors[k]
                 shared_step(
-                    entries, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
+                    values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
                 )
             t += stride
     counters[T] = t

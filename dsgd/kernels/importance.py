@@ -28,7 +28,6 @@ import math
 import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
-from dsgd.kernels.halves import entries_of, open_row, words_of
 from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import draw, mix64
@@ -180,13 +179,12 @@ def ask_ahead(
         prefetch(row_weights, rows[j])
         if indptr is not None:
             prefetch(indptr, rows[j])
-    stored = words_of(values)
     for j in range(n):
         first, last = row_bounds(indptr, rows[j], n_features)
         for line in range(np.uint64(_LINES)):
-            place = first + line * np.uint64(64 // stored.itemsize)
+            place = first + line * np.uint64(64 // values.itemsize)
             if place < last:
-                prefetch(stored, place)
+                prefetch(values, place)
                 if indices is not None:
                     prefetch(indices, place)
 
@@ -250,7 +248,6 @@ def run_drawn(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     dtype = params.dtype.type
     t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
     loss_sum, guard = 0.0, 0.0
@@ -270,7 +267,7 @@ def run_drawn(
         n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
-            first, last, held, end_held = open_row(values, indptr, i, i + _ONE, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             averages = 0 < codes[AVERAGE] <= t
             score_scale = scale
@@ -279,9 +276,9 @@ def run_drawn(
             scale = 1.0 if is_wiped else scale * shrink
             if indices is not None:
                 if is_wide:
-                    score_columns(entries, indices, first, last, params, factors)
+                    score_columns(values, indices, first, last, params, factors)
                 else:
-                    factors[0] = row_dot(entries, indices, first, last, params, _ZERO)
+                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped and was_wiped:
                     # Since the step before only that row's columns differ from zero.
                     clear(params, auxiliary, a, indices, row_before[0], row_before[1], n_outputs)
@@ -299,7 +296,7 @@ def run_drawn(
             for k in range(n_outputs):
                 base = k * n_features
                 if indices is None:
-                    p = score_scale * row_dot(entries, indices, first, last, params, base) + params[n_weights + k]
+                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
@@ -316,11 +313,11 @@ def run_drawn(
                 if is_wide:
                     factors[k] = step
                 elif step != 0.0:
-                    add_step(entries, indices, first, last, params, auxiliary, base, step, a)
+                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and is_wide:
-                add_steps(entries, indices, first, last, params, auxiliary, factors, a)
+                add_steps(values, indices, first, last, params, auxiliary, factors, a)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(entries, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
             owed_total = owe(
@@ -380,7 +377,6 @@ def gradient_drawn(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
@@ -397,14 +393,14 @@ def gradient_drawn(
         n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
-            first, last, held, end_held = open_row(values, indptr, i, i + _ONE, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:
-                score_columns(entries, indices, first, last, params, factors)
+                score_columns(values, indices, first, last, params, factors)
             weight = abs(scales[j])
             squares = 0.0
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(entries, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += weight * loss
@@ -418,11 +414,11 @@ def gradient_drawn(
                 if is_wide:
                     factors[k] = slope
                 elif slope != 0.0:
-                    add_row(entries, indices, first, last, out, base, slope)
+                    add_row(values, indices, first, last, out, base, slope)
             if indices is not None and is_wide:
-                add_columns(entries, indices, first, last, out, factors, 1.0)
+                add_columns(values, indices, first, last, out, factors, 1.0)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(entries, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
         if not walks:

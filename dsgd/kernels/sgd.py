@@ -20,7 +20,6 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import leaf_kernel
 from dsgd.kernels.losses import plain_loss
 from dsgd.kernels.scaled import (
@@ -51,7 +50,7 @@ from dsgd.kernels.state import (
     plain_rate,
     rate_now,
 )
-from dsgd.kernels.vector import row_dot, score_columns
+from dsgd.kernels.vector import row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_rows"]
@@ -87,8 +86,8 @@ def run_rows(
 
     Parameters
     ----------
-    values : array, shape (nnz,) or (n_rows * n_features,), or a tuple
-        Entries of all rows; of dense rows in 16 bits, what `dsgd.kernels.halves` says.
+    values : array, shape (nnz,) or (n_rows * n_features,)
+        Entries of all rows.
     indices : array of uint32, shape (nnz,), or None
         Their columns; None for dense rows.
     indptr : array of uint64, shape (n_rows + 1,), or None
@@ -115,7 +114,6 @@ def run_rows(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     t = counters[T]
     n_averaged = counters[N_AVERAGED]
     owed_total = counters[L1_TOTAL]
@@ -140,8 +138,7 @@ def run_rows(
         wiped_at = _NO_ROW
         for i in range(first_row, end_row):
             row = i
-            end = i + _ONE if is_apart else end_row
-            first, last, held, end_held = open_row(values, indptr, i, end, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             if factors is None:
                 eta = plain_rate(counters, constants, codes, t)
             else:
@@ -154,9 +151,9 @@ def run_rows(
             score = params.dtype.type(0)
             if indices is not None:
                 if factors is not None and is_wide:
-                    score_columns(entries, indices, first, last, params, factors)
+                    score_columns(values, indices, first, last, params, factors)
                 else:
-                    score = row_dot(entries, indices, first, last, params, _ZERO)
+                    score = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped:
                     wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
                     wiped_at = np.uint64(i)
@@ -175,10 +172,8 @@ def run_rows(
                 if indices is None:
                     if factors is not None and is_apart:
                         row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
-                        first, last, held, end_held = open_row(
-                            values, indptr, row, row + _ONE, n_features, held, end_held
-                        )
-                    p = score_scale * row_dot(entries, indices, first, last, params, base) + params[n_weights + k]
+                        first, last = row_bounds(indptr, row, n_features)
+                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
@@ -199,9 +194,9 @@ def run_rows(
                 if factors is not None and is_wide:
                     factors[k] = step
                 elif is_short or step != 0.0:
-                    add_step(entries, indices, first, last, params, auxiliary, base, step, a)
+                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and factors is not None and is_wide:
-                add_steps(entries, indices, first, last, params, auxiliary, factors, a)
+                add_steps(values, indices, first, last, params, auxiliary, factors, a)
             if received is not None:
                 owed_total = owe(
                     indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs

@@ -22,7 +22,6 @@ import math
 import numpy as np
 
 from dsgd.kernels.epoch_order import block_at, rows_ahead
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.scaled import (
     MIN_SCALE,
@@ -49,7 +48,7 @@ from dsgd.kernels.state import (
     count_rows,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["evaluate_softmax_rows", "gradient_softmax_rows", "loss_and_slopes", "run_softmax_rows"]
@@ -93,7 +92,7 @@ def loss_and_slopes(scores: FloatVector, target: np.uint64) -> float:
 
 @scalar
 def score_row(
-    entries: FloatVector,
+    values: FloatVector,
     indices: IndexVector | None,
     first: np.uint64,
     last: np.uint64,
@@ -106,9 +105,9 @@ def score_row(
     n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
     guard = 0.0
     if indices is not None:
-        score_columns(entries, indices, first, last, params, scores)
+        score_columns(values, indices, first, last, params, scores)
     for k in range(n_outputs):
-        dot = row_dot(entries, indices, first, last, params, k * n_features) if indices is None else scores[k]
+        dot = row_dot(values, indices, first, last, params, k * n_features) if indices is None else scores[k]
         p = scale * dot + params[n_outputs * n_features + k]
         scores[k] = dtype(p)
         guard += scores[k] * 0.0
@@ -149,7 +148,6 @@ def run_softmax_rows(
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
@@ -159,9 +157,9 @@ def run_softmax_rows(
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         wiped_at = _NO_ROW
         for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
-            guard += score_row(entries, indices, first, last, params, n_features, scale, factors)
+            guard += score_row(values, indices, first, last, params, n_features, scale, factors)
             shrink = 1.0 - constants[SHRINK_RATE] * eta
             if shrink < MIN_SHRINK:
                 if indices is None:
@@ -185,9 +183,9 @@ def run_softmax_rows(
                 step = -slope * (gain * inverse)
                 factors[k] = step
                 if indices is None:
-                    add_step(entries, indices, first, last, params, auxiliary, k * n_features, step, a)
+                    add_step(values, indices, first, last, params, auxiliary, k * n_features, step, a)
             if indices is not None:
-                add_steps(entries, indices, first, last, params, auxiliary, factors, a)
+                add_steps(values, indices, first, last, params, auxiliary, factors, a)
             owed_total = owe(
                 indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
             )
@@ -232,7 +230,6 @@ def gradient_softmax_rows(
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
@@ -240,8 +237,8 @@ def gradient_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last, held, end_held = open_row(values, indptr, i, end_row, n_features, held, end_held)
-            guard += score_row(entries, indices, first, last, params, n_features, 1.0, factors)
+            first, last = row_bounds(indptr, i, n_features)
+            guard += score_row(values, indices, first, last, params, n_features, 1.0, factors)
             target = np.uint64(targets[i])
             loss_sum += loss_and_slopes(factors, target)
             weight = class_weights[0, target] * row_weights[i]
@@ -251,9 +248,9 @@ def gradient_softmax_rows(
                 if constants[INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
                 if indices is None:
-                    add_row(entries, indices, first, last, out, k * n_features, slope)
+                    add_row(values, indices, first, last, out, k * n_features, slope)
             if indices is not None:
-                add_columns(entries, indices, first, last, out, factors, 1.0)
+                add_columns(values, indices, first, last, out, factors, 1.0)
     counters[COUNTERS] += loss_sum
     count_rows(counters, stop - start, loss_sum, guard)
 
@@ -283,11 +280,10 @@ def evaluate_softmax_rows(
         Loss (times row and class weight), row weight, rows, and weight of the rows classified correctly; the other
         places are of regression.
     """
-    width, end = np.uint64(n_features), np.uint64(stop)
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    for i in range(np.uint64(start), end):
-        first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
-        guard = score_row(entries, indices, first, last, params, width, 1.0, scores)
+    width = np.uint64(n_features)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, width)
+        guard = score_row(values, indices, first, last, params, width, 1.0, scores)
         target, weight, winner = np.uint64(targets[i]), float(row_weights[i]), _ZERO
         for k in range(_ONE, np.uint64(scores.shape[0])):
             if scores[k] > scores[winner]:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.halves import entries_of, open_row
 from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.rng import draw, mix64
@@ -46,7 +45,7 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_dot, row_square, score_columns
+from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 __all__ = ["gradient_reduced", "largest_square", "remember_slopes", "run_reduced"]
@@ -194,7 +193,6 @@ def run_reduced(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     dtype = params.dtype.type
     loss_sum, guard, scale, now = 0.0, 0.0, 1.0, 0.0
     is_wide = indices is not None and n_outputs > _ONE
@@ -208,20 +206,20 @@ def run_reduced(
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):
             i = rows[j]
-            first, last, held, end_held = open_row(values, indptr, i, i + _ONE, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             score_scale = scale
             if indices is not None:
                 catch_up(indices, first, last, params, mean, reached, now, n_outputs)
                 if is_wide:
-                    score_columns(entries, indices, first, last, params, factors)
+                    score_columns(values, indices, first, last, params, factors)
                 else:
-                    factors[0] = row_dot(entries, indices, first, last, params, _ZERO)
+                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
                 scale *= shrink
                 now += eta / scale
             for k in range(n_outputs):
                 base = k * n_features
                 if indices is None:
-                    p = float(row_dot(entries, indices, first, last, params, base)) + params[n_weights + k]
+                    p = float(row_dot(values, indices, first, last, params, base)) + params[n_weights + k]
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
@@ -235,11 +233,11 @@ def run_reduced(
                 if refresh > 0.0:
                     slopes[i * n_outputs + k] = slope
                 if indices is None:
-                    step_dense(entries, first, n_features, params, mean, base, shrink, eta, change, refresh)
+                    step_dense(values, first, n_features, params, mean, base, shrink, eta, change, refresh)
                 else:
                     factors[k] = change
             if indices is not None:
-                step_sparse(entries, indices, first, last, params, mean, reached, now, factors, eta / scale, refresh)
+                step_sparse(values, indices, first, last, params, mean, reached, now, factors, eta / scale, refresh)
                 if scale < MIN_SCALE:
                     catch_up_all(params, mean, reached, now, scale, n_outputs)
                     scale, now = 1.0, 0.0
@@ -287,7 +285,6 @@ def gradient_reduced(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
@@ -300,12 +297,12 @@ def gradient_reduced(
             ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):
             i = rows[j]
-            first, last, held, end_held = open_row(values, indptr, i, i + _ONE, n_features, held, end_held)
+            first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:
-                score_columns(entries, indices, first, last, params, factors)
+                score_columns(values, indices, first, last, params, factors)
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(entries, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
                 loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
@@ -320,9 +317,9 @@ def gradient_reduced(
                 if is_wide:
                     factors[k] = change
                 else:
-                    add_row(entries, indices, first, last, out, base, change)
+                    add_row(values, indices, first, last, out, base, change)
             if indices is not None and is_wide:
-                add_columns(entries, indices, first, last, out, factors, 1.0)
+                add_columns(values, indices, first, last, out, factors, 1.0)
     count_rows(counters, stop - start, loss_sum, guard)
 
 
@@ -356,10 +353,8 @@ def remember_slopes(
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    end = np.uint64(stop)
-    for i in range(np.uint64(start), end):
-        first, last, held, end_held = open_row(values, indptr, i, end, n_features, held, end_held)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, n_features)
         for k in range(n_outputs):
             p = float(params[n_weights + k])
             for j in range(first, last):
@@ -367,7 +362,7 @@ def remember_slopes(
                     place = k * n_features + (j - first)
                 else:
                     place = np.uint64(indices[j]) * n_outputs + k
-                p += float(entries[j]) * params[place]
+                p += float(values[j]) * params[place]
             _, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
             slope *= class_weight * row_weights[i]
             slopes[i * n_outputs + k] = slope
@@ -380,7 +375,7 @@ def remember_slopes(
                     place = k * n_features + (j - first)
                 else:
                     place = np.uint64(indices[j]) * n_outputs + k
-                sums[place] += slope * entries[j]
+                sums[place] += slope * values[j]
 
 
 @kernel
@@ -388,11 +383,10 @@ def largest_square(
     values: FloatVector, indptr: PointerVector | None, row_weights: FloatVector, n_features: int, beside: float
 ) -> tuple[float, float]:
     """Return the largest of ``weight (|x|^2 + beside)`` over all rows, and the sum of the others; 0 without rows."""
-    largest, others, end, width = 0.0, 0.0, np.uint64(row_weights.shape[0]), np.uint64(n_features)
-    entries, held, end_held = entries_of(values), _ZERO, _ZERO
-    for i in range(end):
-        first, last, held, end_held = open_row(values, indptr, i, end, width, held, end_held)
-        square = row_weights[i] * (float(row_square(entries, first, last)) + beside)
+    largest, others, width = 0.0, 0.0, np.uint64(n_features)
+    for i in range(np.uint64(row_weights.shape[0])):
+        first, last = row_bounds(indptr, i, width)
+        square = row_weights[i] * (float(row_square(values, first, last)) + beside)
         others += min(square, largest)
         largest = max(largest, square)
     return largest, others

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dsgd.local.deviance import Deviance
     from dsgd.local.dual import Dual
     from dsgd.local.features import RandomMap
-    from dsgd.local.halves import STORAGES, refuse_sparse
     from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
     from dsgd.local.objective import Objective, n_params, pack, unpack
     from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
@@ -47,7 +46,6 @@ __all__ = [
     "OPTIMIZER_NAMES",
     "SAGA",
     "SGD",
-    "STORAGES",
     "SVRG",
     "AbstractCycle",
     "AbstractLocalOptimizer",
@@ -90,7 +88,6 @@ __all__ = [
     "pack",
     "parse_optimizer",
     "parse_sampling",
-    "refuse_sparse",
     "resolve_sampling",
     "schedule_of",
     "split",
@@ -104,7 +101,6 @@ _HOMES: Final = {
     "OPTIMIZER_NAMES": "dsgd.local.parse",
     "SAGA": "dsgd.local.variance",
     "SGD": "dsgd.local.sgd",
-    "STORAGES": "dsgd.local.halves",
     "SVRG": "dsgd.local.variance",
     "AbstractCycle": "dsgd.local.cycles",
     "AbstractLocalOptimizer": "dsgd.local.base",
@@ -147,7 +143,6 @@ _HOMES: Final = {
     "pack": "dsgd.local.objective",
     "parse_optimizer": "dsgd.local.parse",
     "parse_sampling": "dsgd.local.parse",
-    "refuse_sparse": "dsgd.local.halves",
     "resolve_sampling": "dsgd.local.sampling",
     "schedule_of": "dsgd.local.cycles",
     "split": "dsgd.local.shard",

@@ -19,7 +19,6 @@ from dsgd.kernels.rows import (
     place_sparse,
     place_wide,
 )
-from dsgd.local.halves import RoundedPiece, refuse_sparse, rounded_pieces
 from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
@@ -148,7 +147,7 @@ class SparsePiece:
         place_sparse(self.values, self.indices, self.indptr, rows, places, values, indices, indptr)
 
 
-Piece: TypeAlias = DensePiece | SparsePiece | RoundedPiece
+Piece: TypeAlias = DensePiece | SparsePiece
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class Selection:
 
     Parameters
     ----------
-    piece : DensePiece, SparsePiece or RoundedPiece
+    piece : DensePiece or SparsePiece
         All rows, which kernels can read as they are.
     index : array of int64, shape (n_rows,), or None
         The numbers of these rows, ascending; None means all.
@@ -203,7 +202,7 @@ class Selection:
         return rows if self.index is None else self.index[rows]
 
 
-def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool, storage: str | None = None) -> Iterator[Piece | Selection]:
+def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selection]:
     """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert.
 
     Parameters
@@ -214,45 +213,37 @@ def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool, storage: str | None = Non
         float32 or float64.
     sparse : bool
         Whether sparse rows are wanted, or dense ones.
-    storage : str or None, default None
-        A format of 16 bits to which rows are rounded, see `dsgd.local.halves`.
 
     Yields
     ------
-    DensePiece, SparsePiece, RoundedPiece or Selection
+    DensePiece, SparsePiece or Selection
         Rows in order.
 
     Raises
     ------
     InvalidDataError
-        Sparse rows are no rows, or are to be rounded.
+        Sparse rows are no rows.
     """
     if isinstance(X, Selection):
         yield X
-    elif storage is not None:
-        if sparse:
-            refuse_sparse(storage)
-        yield from rounded_pieces(X, storage)
     elif sparse:
         yield _sparse_piece(X, dtype)
     else:
         yield from _dense_pieces(X, dtype)
 
 
-def readable(X: Any, storage: str | None = None) -> Piece | None:
+def readable(X: Any) -> Piece | None:
     """Return all rows of an array or scipy sparse matrix as one piece; None where they must be converted first."""
-    pieces = cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X), storage=storage)
+    pieces = cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X))
     piece = next(pieces, None)
-    if isinstance(piece, RoundedPiece):
-        return piece if piece.is_readable else None
     return piece if isinstance(piece, (DensePiece, SparsePiece)) and piece.fits_directly else None
 
 
-def fingerprints(X: Any, storage: str | None = None) -> Words:
+def fingerprints(X: Any) -> Words:
     """Return the fingerprint of each row of an array or scipy sparse matrix, as kept; targets are not in it."""
     prints = np.zeros(X.shape[0], np.uint64)
     first = 0
-    for piece in cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X), storage=storage):
+    for piece in cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X)):
         piece.add_fingerprints(prints[first : first + piece.n_rows])
         first += piece.n_rows
     return prints

@@ -164,7 +164,7 @@ class Panel:
         Parameters
         ----------
         shard : Shard
-            The rows; not in 16 bits.
+            The rows.
         kept : array of uint8, shape (n_rows,)
             Which rows these columns train on.
         order : array of int64, shape (2, n_blocks + 1)

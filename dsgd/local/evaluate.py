@@ -35,7 +35,7 @@ def evaluate(
     Evaluation
         The sums.
     """
-    sums, values = np.zeros(7), shard.readable(shard.scratch())
+    sums, values = np.zeros(7), shard.values.reshape(-1)
     stop = shard.n_rows if stop is None else stop
     residency = None if shard.mapping is None else Residency(shard, start)
     # Sums continue across cuts, so that cuts change no bit of them.

@@ -27,7 +27,6 @@ from dsgd.local.blocks import (
     cut,
     kernel_type,
 )
-from dsgd.local.halves import word_dtype
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.local.order import Words, visits, walking_order
 from dsgd.local.shard import Shard
@@ -55,8 +54,6 @@ class ShardBuilder:
         The folder of the file that holds the shard; None keeps it in memory.
     window_bytes : int, optional
         See `dsgd.local.windows`.
-    storage : str or None, default None
-        A format of 16 bits in which rows are kept, see `dsgd.local.halves`; dense rows of float32 only.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by, so that those of all ranks add up to their number.
 
@@ -76,15 +73,13 @@ class ShardBuilder:
         seed: int = 0,
         folder: str | None = None,
         window_bytes: int = WINDOW_BYTES,
-        storage: str | None = None,
         weight_scale: float = 1.0,
     ) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidDataError(f"make_shard(dtype=...) must be float32 or float64. Got {self.dtype}.")
         self.n_features, self.sparse, self.shuffle, self.seed = n_features, sparse, shuffle, seed
-        self.folder, self.window_bytes, self.storage = folder, window_bytes, storage
-        self.weight_scale = weight_scale
+        self.folder, self.window_bytes, self.weight_scale = folder, window_bytes, weight_scale
         self._n_blocks = 0
         self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
@@ -135,7 +130,7 @@ class ShardBuilder:
         if not (hashes or self.sparse):
             return
         with stage("hash") as it:
-            for piece in cut(X, self.dtype, sparse=self.sparse, storage=self.storage):
+            for piece in cut(X, self.dtype, sparse=self.sparse):
                 self._lengths.append(piece.lengths())
                 if hashes:
                     made = np.zeros(piece.n_rows, np.uint64)
@@ -146,13 +141,12 @@ class ShardBuilder:
     def _are_of(self, prints: Words, X: Any) -> bool:
         """Return whether `prints` can be the fingerprints of X, as far as that can be told without reading X."""
         fits = prints.shape == (X.shape[0],) and prints.dtype == np.uint64
-        is_type = self.storage is not None or kernel_type(X) == self.dtype
-        return fits and not isinstance(X, Selection) and is_type
+        return fits and not isinstance(X, Selection) and kernel_type(X) == self.dtype
 
     def place(self, X: Any) -> None:
         """Copy the rows of the next block to their places; blocks come as they did before."""
         with stage("pack"):
-            for piece in cut(_matrix(X), self.dtype, sparse=self.sparse, storage=self.storage):
+            for piece in cut(_matrix(X), self.dtype, sparse=self.sparse):
                 if self._shard is None:
                     self._arrange(piece)
                 self._copy(piece)
@@ -212,18 +206,17 @@ class ShardBuilder:
         """Return the shard with everything in it but columns and values."""
         n_visits = targets.shape[0]
         nnz = int(lengths.sum()) if self.sparse else n_visits * self.n_features
-        kept = self.dtype if self.storage is None else word_dtype(self.storage)
         mapping: MappedFile | None = None
         empty: Callable[[Any, Any], AnyArray] = np.empty
         put = _itself
         if self.folder is not None:
-            sizes = [nnz * kept.itemsize, targets.nbytes, weights.nbytes]
+            sizes = [nnz * self.dtype.itemsize, targets.nbytes, weights.nbytes]
             sizes += [nnz * 4, (n_visits + 1) * 8] if self.sparse else []
             mapping = MappedFile(self.folder, mapped_bytes(*sizes))
             empty, put = mapping.empty, mapping.put
         targets, weights = put(targets), put(weights)
         if not self.sparse:
-            values = empty((n_visits, self.n_features), kept)
+            values = empty((n_visits, self.n_features), self.dtype)
             return Shard(values, None, None, targets, weights, self.n_features, mapping)
         indptr = empty(n_visits + 1, np.uint64)
         indptr[0] = 0

@@ -178,7 +178,6 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
             order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),
-            opened=shard.scratch(),
             rule=rule,
             sampling=None if self.sampling is None else self.sampling.init(shard, self.seed),
             reduction=None if self.reduction is None else self.reduction.init(shard, k, self.seed),
@@ -302,7 +301,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         needs_less = self.steps_in_fused_rounds and places.is_plain(state.constants, state.codes)
         more = (None, None, None) if needs_less else (state.auxiliary, state.received, state.factors)
         return (
-            shard.readable(state.opened),
+            shard.values.reshape(-1),
             shard.indices,
             shard.indptr,
             shard.targets,

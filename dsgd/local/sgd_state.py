@@ -39,8 +39,6 @@ class SGDState(AbstractState):
         The order in which the present epoch walks the rows, see `dsgd.local.order`.
     factors : array, shape (n_outputs,)
         Scratch.
-    opened : array of float32, shape (n,) or (0,)
-        Scratch, for rows that are kept in 16 bits.
     rule : RuleState or None
         What the rule of minibatch steps remembers, if there is one.
     suffix : array of float64, shape (n_params + 2,) or (0,)
@@ -61,7 +59,6 @@ class SGDState(AbstractState):
     received: FloatVector
     order: IntMatrix = field(repr=False)
     factors: FloatVector = field(repr=False)
-    opened: FloatVector = field(default_factory=lambda: np.empty(0, np.float32), repr=False)
     rule: RuleState | None = None
     suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
     sampling: SamplingState | None = None

@@ -10,11 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.kernels.halves import scratch_entries
 from dsgd.kernels.rng import mix64_each
 from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse
 from dsgd.local.base import AbstractRows
-from dsgd.local.halves import readable_words, storage_of, widened
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.local.order import epoch_order, spans, word_type
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntMatrix, PointerVector
@@ -25,7 +23,6 @@ __all__ = ["Residency", "Shard", "split"]
 _SAMPLE: Final = 65_536
 # Memory of a pass over rows that are in a file.
 _ROWS_AT_A_TIME: Final = 65_536
-_WIDENED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,7 @@ class Shard(AbstractRows):
     Parameters
     ----------
     values : array, shape (n_rows, n_features) or (nnz,)
-        Dense rows, C-contiguous, or the entries of sparse rows. Dense rows may be words of 16 bits, see
-        `dsgd.kernels.halves`; targets, weights and arithmetic are then float32.
+        Dense rows, C-contiguous, or the entries of sparse rows.
     indices : array of uint32, shape (nnz,), or None
         Columns of the entries, ascending in a row, none twice; None for dense rows.
     indptr : array of uint64, shape (n_rows + 1,), or None
@@ -78,11 +74,6 @@ class Shard(AbstractRows):
         return self.targets.dtype
 
     @property
-    def storage(self) -> str | None:
-        """The format of 16 bits in which rows are kept, if they are."""
-        return storage_of(self.values)
-
-    @property
     def nnz(self) -> int:
         """Entries stored."""
         if self.indptr is None:
@@ -94,7 +85,7 @@ class Shard(AbstractRows):
         """Bytes that an epoch reads: entries, columns, row starts, targets and weights."""
         size = self.dtype.itemsize
         if self.indptr is None:
-            return self.nnz * self.values.itemsize + 2 * self.n_rows * size
+            return (self.nnz + 2 * self.n_rows) * size
         return self.nnz * (size + 4) + self.n_rows * (8 + 2 * size)
 
     def rows(self, start: int, stop: int) -> Shard:
@@ -107,21 +98,6 @@ class Shard(AbstractRows):
             values, indptr = self.values, self.indptr[start : stop + 1]
         targets, weights = self.targets[start:stop], self.weights[start:stop]
         return Shard(values, self.indices, indptr, targets, weights, self.n_features, self.mapping, self.seed)
-
-    def numbers(self) -> FloatMatrix | FloatVector:
-        """Return the values as numbers: themselves, or a copy of rows that are kept in 16 bits."""
-        return self.values if self.storage is None else widened(self.values)
-
-    def readable(self, scratch: FloatVector) -> AnyArray | tuple[AnyArray, FloatVector, int]:
-        """Return the values as `dsgd.kernels.sgd.run_rows` takes them, with scratch memory of `scratch` if need be."""
-        if self.storage is None:
-            return self.values.reshape(-1)
-        words, code = readable_words(self.values)
-        return words, scratch, code
-
-    def scratch(self) -> FloatVector:
-        """Return memory of one caller of kernels for `readable`; none where rows are read as they are."""
-        return np.empty(0 if self.storage is None else scratch_entries(self.n_features), np.float32)
 
     def entries(self, start: int, stop: int) -> int:
         """Return how many entries rows start..stop have."""
@@ -139,13 +115,11 @@ class Shard(AbstractRows):
     def content(self) -> int:
         """Return the wrap-around sum of a hash of (row, target, weight) over all visits."""
         total, stride = 0, _ROWS_AT_A_TIME
-        if self.storage is not None:
-            stride = max(1, _WIDENED_BYTES // max(1, 4 * self.n_features))
         for start in range(0, self.n_rows, stride):
             stop = min(self.n_rows, start + stride)
             rows = self.rows(start, stop)
             prints = np.zeros(stop - start, np.uint64)
-            bits = rows.numbers().view(word_type(self.dtype))
+            bits = rows.values.view(word_type(self.dtype))
             if rows.indptr is None:
                 fingerprint_dense(bits.reshape(stop - start, -1), prints)
             else:
@@ -160,7 +134,7 @@ class Shard(AbstractRows):
         """Return the mean squared length of the first rows, so many at most; zero if there are none."""
         n_rows = min(n_most, self.n_rows)
         rows = self.rows(0, n_rows)
-        part = rows.numbers() if rows.indptr is None else rows.values[int(rows.indptr[0]) : int(rows.indptr[-1])]
+        part = rows.values if rows.indptr is None else rows.values[int(rows.indptr[0]) : int(rows.indptr[-1])]
         entries = part.reshape(-1).astype(np.float64)
         return float(entries @ entries) / max(1, n_rows)
 

@@ -100,7 +100,7 @@ class ReductionState:
     ) -> None:
         """Remember the slopes of all rows at a model, and their mean gradient."""
         self.mean.fill(0.0)
-        values = shard.readable(shard.scratch())
+        values = shard.values.reshape(-1)
         residency = None if shard.mapping is None else Residency(shard)
         stride = max(1, shard.n_rows if residency is None else residency.stride)
         for low in range(0, shard.n_rows, stride):
@@ -173,7 +173,7 @@ class AbstractReduction(ABC):
         That takes one pass over the rows; the sum is without penalties.
         """
         beside = float(objective.fit_intercept)
-        values = shard.readable(shard.scratch())
+        values = shard.values.reshape(-1)
         square, others = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
         largest = objective.row.curvature * float(objective.class_weights().max())
         return float(largest * square + objective.strength), float(largest * others)
