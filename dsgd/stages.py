@@ -1,6 +1,6 @@
 """Where the seconds of a whole fit go, one stage after the other, and how many bytes each of them has touched.
 
-Problem: the kernels of a fit are a part of it. What comes before and after them (checks, hashes, copies, the way to the
+Problem: the kernels of a fit are a part of it. What comes before and after them (checks, orders, copies, the way to the
 workers) no rank's ledger knows of.
 
 Method: a fit opens a `recording`, and code that does a part of it says so::
@@ -41,7 +41,6 @@ StageName: TypeAlias = Literal[
     "check",
     "encode",
     "labels",
-    "hash",
     "order",
     "pack",
     "hand over",

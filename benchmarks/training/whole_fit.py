@@ -1,6 +1,6 @@
 """Where a whole fit goes: the stages of fits on threads and workers, for rows of four shapes, beside scikit-learn's.
 
-A fit is what a user waits for: checks, hashes, copies and hand-over, and then training. The ways are one thread and
+A fit is what a user waits for: checks, the order of rows, copies and hand-over, and then training. The ways are one thread and
 two, two worker processes that are sent arrays, two that have the rows already, and one thread with its rows in a file.
 Methods take turns, and the stages are those of the fit of median length.
 

@@ -93,7 +93,7 @@ class AbstractSGD(AbstractLinearEstimator):
         Epochs at most.
     shuffle : bool, default True
         Assign rows of this process to ranks at random, and visit them in a new random order in each epoch. Both depend
-        on `random_state` and the content of the rows, not on their order. False keeps the given order. Rows on a
+        on `random_state` and the number of a row, not on its content. False keeps the given order. Rows on a
         cluster stay on the workers that hold them: shuffle them first if their order is meaningful.
     verbose : int, default 0
         Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
@@ -342,14 +342,12 @@ class AbstractSGD(AbstractLinearEstimator):
     def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         if holds_blocks(X):
             return self._train_on_blocks(X, y, sample_weight, start)
-        is_read = self.shuffle and not self.out_of_core
-        rows = rows_here(self, X, y, sample_weight, start, is_read=is_read)
+        rows = rows_here(self, X, y, sample_weight, start)
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
-        if is_read:
-            rows.read(n_ranks, type(self).__name__)
+        rows.check(n_ranks, type(self).__name__)
         held_out = None
         if self.early_stopping and start.validation is None and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
@@ -358,7 +356,7 @@ class AbstractSGD(AbstractLinearEstimator):
         packer, job, given = job_of(self, summaries, start, seed)
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
-        shares = rows.packed(n_ranks, packer, seed=dealing, reads_once=is_read)
+        shares = rows.packed(n_ranks, packer, seed=dealing, reads_directly=not self.out_of_core)
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 

@@ -1,9 +1,4 @@
-"""Rows in the memory of this process, checked for an estimator before they are packed.
-
-Problem: scikit-learn's checks read all values once more, only to see that they are finite.
-
-Method: rows that are shuffled are read for their hashes anyway, and that pass finds values that are not finite, too.
-"""
+"""Rows in the memory of this process, checked for an estimator before they are trained on."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from scipy.sparse import issparse
 from sklearn.utils import check_X_y
 
 from dsgd.estimators.start import Start
-from dsgd.inputs.blocks import Block, HashedBlock, nbytes_of
+from dsgd.inputs.blocks import Block, nbytes_of
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
@@ -24,18 +19,18 @@ from dsgd.stages import stage
 __all__ = ["check_all", "check_rows", "rows_here"]
 
 
-def rows_here(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start, *, is_read: bool) -> LocalRows:
-    """Return rows of this process, checked; what will be read for its hashes need not be read before."""
+def rows_here(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start) -> LocalRows:
+    """Return rows of this process, checked but for values that are not finite: `LocalRows.check` reads them."""
     if isinstance(X, Rows):
         rows = X.local()
         X.show(estimator, first=start.is_first)
         return rows
     # Those of tables have columns to be named.
-    is_read = is_read and (isinstance(X, np.ndarray) or issparse(X))
+    finite = not (isinstance(X, np.ndarray) or issparse(X))
     with stage("check") as it:
-        rows = LocalRows(check_rows(estimator, X, y, sample_weight, start, finite=not is_read), is_finite=not is_read)
-        it.nbytes = 0 if is_read else nbytes_of(rows.block[0])
-    return rows
+        block = check_rows(estimator, X, y, sample_weight, start, finite=finite)
+        it.nbytes = nbytes_of(block[0]) if finite else 0
+    return LocalRows(block, is_finite=finite or estimator.encoder_ is not None)
 
 
 def check_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start, *, finite: bool = True) -> Block:
@@ -54,14 +49,8 @@ def check_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start,
 
 
 def check_all(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start) -> Block:
-    """Validate arrays of this process that go to other ranks; return (X, y, sample_weight), hashed if they can be.
-
-    What is shuffled is dealt by its hashes, and the pass that makes them finds values that are not finite, too.
-    """
-    rows = rows_here(estimator, X, y, sample_weight, start, is_read=estimator.shuffle)
+    """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
+    rows = rows_here(estimator, X, y, sample_weight, start)
     check_any_weight(rows.block[2])
-    if not estimator.shuffle:
-        return rows.block
-    rows.read(count_cores(), type(estimator).__name__)
-    known = rows.known()
-    return rows.block if known is None else HashedBlock(rows.block, known.prints)
+    rows.check(count_cores(), type(estimator).__name__)
+    return rows.block

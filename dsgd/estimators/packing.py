@@ -1,4 +1,4 @@
-"""Packing the blocks of a rank into its shard, on the rank."""
+"""Making the shard of a rank of its blocks, on the rank."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ OUT_OF_CORE_ADVICE: Final = (
 _ORDER_BYTES: Final = 40
 # Compiled kernels and what loads with them, at the first fit of a worker.
 _LIBRARY_BYTES: Final = 32 << 20
+# Between the seeds of two ranks, so that those of neighbouring seeds of a user do not meet.
+_SEED_STEP: Final = 0x9E3779B97F4A7C15
 # The model, its gradient, copies for averaging and for the wire.
 _N_MODELS: Final = 8
 
@@ -76,20 +78,19 @@ class Packer:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
         rng = np.random.default_rng([self.seed, rank_number])
         folder = scratch_folder() if self.out_of_core else None
-        training, validation = self.builder(folder), self.builder(folder)
-        for block in visit(blocks):
-            X, y, weights = block
-            X, targets, prints = widen(X, self.n_features), self.targets(y), getattr(block, "prints", None)
+        training, validation = self.builder(folder, rank_number), self.builder(folder, rank_number)
+        for X, y, weights in visit(blocks):
+            X, targets = widen(X, self.n_features), self.targets(y)
             if not self.validation_fraction:
-                training.look(X, targets, weights, prints)
+                training.look(X, targets, weights)
                 continue
             # A row of weight zero is not visited: each of the two shards takes the rows that the other leaves out.
             held_out = self.held_out
             if held_out is None:
                 held_out = hold_out(targets, self.validation_fraction, rng, stratify=self.classes is not None)
             weights = np.ones(len(targets)) if weights is None else weights
-            training.look(X, targets, np.where(held_out, 0.0, weights), prints)
-            validation.look(X, targets, np.where(held_out, weights, 0.0), prints)
+            training.look(X, targets, np.where(held_out, 0.0, weights))
+            validation.look(X, targets, np.where(held_out, weights, 0.0))
         for X, _, _ in visit(blocks):
             training.place(widen(X, self.n_features))
             if self.validation_fraction:
@@ -142,16 +143,18 @@ class Packer:
                 return signs
             return np.searchsorted(self.classes, y).astype(self.dtype)
 
-    def builder(self, folder: str | None) -> ShardBuilder:
-        """Return what makes a shard, in a file of a folder if there is one."""
+    def builder(self, folder: str | None, rank_number: int, *, copies: bool = False) -> ShardBuilder:
+        """Return what makes the shard of a rank, in a file of a folder if there is one."""
         return ShardBuilder(
             n_features=self.n_features,
             dtype=self.dtype,
             sparse=self.sparse,
             shuffle=self.shuffle,
-            seed=self.seed,
+            # Neighbours in the listing are dealt to different ranks, which should not visit them at the same time.
+            seed=self.seed + _SEED_STEP * rank_number,
             folder=folder,
             weight_scale=self.weight_scale,
+            copies=copies,
         )
 
 

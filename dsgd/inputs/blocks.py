@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
-from dsgd.local.order import Words, count_visits
+from dsgd.local.order import count_visits
 from dsgd.types import AnyArray, IntVector
 
 __all__ = [
     "Block",
     "BlockSummary",
-    "HashedBlock",
     "check_summaries",
+    "has_finite_sum",
     "hold_out",
     "make_block",
     "nbytes_of",
@@ -34,34 +34,6 @@ __all__ = [
 ]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
-
-
-@final
-class HashedBlock(tuple[Any, Any, Any]):
-    """A block (X, y, sample_weight) whose rows were hashed where they come from, so that nobody has to read them again.
-
-    Hashes decide the order of these rows and nothing else: wrong ones, of a client that is broken or lies, harm the
-    fits of that client alone. Rows that workers keep are told apart by Dask's keys, and checkpoints hash the rows
-    themselves.
-
-    Parameters
-    ----------
-    block : tuple
-        (X, y, sample_weight).
-    prints : array of uint64, shape (n_rows,)
-        `dsgd.local.blocks.fingerprints` of the rows.
-    """
-
-    prints: Words
-
-    def __new__(cls, block: Block, prints: Words) -> Self:
-        """Make a tuple of the three, with an attribute."""
-        made = super().__new__(cls, block)
-        made.prints = prints
-        return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (tuple(self), self.prints)
 
 
 @dataclass(frozen=True)
@@ -112,7 +84,7 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     Parameters
     ----------
     X : array, sparse matrix, DataFrame, or a tuple (X, y) or (X, y, sample_weight)
-        The rows. A `HashedBlock` is returned as it is.
+        The rows.
     y, sample_weight : array, Series or None
         One entry per row.
 
@@ -126,8 +98,6 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     InvalidDataError
         A column of a table has missing values.
     """
-    if isinstance(X, HashedBlock):
-        return X
     if isinstance(X, (tuple, list)) and y is None:
         X, y, sample_weight = (*X, None)[:3]
     if hasattr(X, "tocsr"):
@@ -242,16 +212,15 @@ def _row_problem(X: Any, *, any_shape: bool) -> str:
     if X.dtype.kind not in "fiub":
         return f"X has dtype {X.dtype}, expected numbers"
     values = X.data if sp.issparse(X) else X
-    if values.dtype.kind == "f" and not _is_finite(values):
+    if values.dtype.kind == "f" and not (has_finite_sum(values) or np.isfinite(values).all()):
         return f"Input X contains {'NaN' if np.isnan(values).any() else 'infinity'}"
     return ""
 
 
-def _is_finite(values: AnyArray) -> bool:
-    """Return whether all values are finite, in one pass that allocates nothing unless their sum is not finite."""
+def has_finite_sum(values: AnyArray) -> bool:
+    """Return whether the sum of values is finite, as then each of them is: one pass that allocates nothing."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.sum(values)
-    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
+        return bool(np.isfinite(np.sum(values)))
 
 
 def _target_problem(X: Any, y: Any, *, classification: bool, any_shape: bool) -> str:

@@ -258,7 +258,7 @@ def _scattered(
     `held` gets all of them.
     """
     X, y, weights = rows
-    futures, partition = scatter_rows(cluster, X, y, weights, spread, getattr(rows, "prints", None))
+    futures, partition = scatter_rows(cluster, X, y, weights, spread)
     held += futures
 
     def send_again(k: int) -> Future:

@@ -1,14 +1,14 @@
-"""Rows that several fits train on: checked, read, sent and packed once.
+"""Rows that several fits train on: checked, dealt and sent once.
 
-Problem: before the first step of a fit its rows are checked, hashed and copied in the order of training; on a cluster
-they are sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it
-for every fit.
+Problem: before the first step of a fit its rows are checked, dealt to ranks and put in order; on a cluster they are
+sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it for every
+fit.
 
 Method: a handle owns the results of this work and passes them to the next fit. Results that depend on parameters (the
 seed, the number of ranks, the share held out) are kept for the parameters that were used last.
 
-The handle is explicit. A hidden cache in ``fit`` would have to read all rows to see that they are the same, which is a
-sixth of a short fit, and would hold memory without the user's knowledge.
+The handle is explicit. A hidden cache in ``fit`` would have to read all rows to see that they are the same, and would
+hold memory without the user's knowledge.
 
 Source: the idea is XGBoost's ``DMatrix``.
 """
@@ -19,6 +19,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Self, TypeVar
 
 import joblib
@@ -29,13 +30,15 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.validation import validate_data
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.blocks import Block, BlockSummary, nbytes_of, summarise
+from dsgd.inputs.blocks import Block, BlockSummary, has_finite_sum, nbytes_of, summarise
 from dsgd.inputs.frames import in_memory, is_table, validated
 from dsgd.inputs.named import take_tables
-from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
+from dsgd.inputs.partition import pack_for_threads, side_by_side
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.local import split
+from dsgd.local.blocks import Piece, readable
 from dsgd.runtime.pools import count_cores
 from dsgd.stages import stage
 from dsgd.types import AnyArray
@@ -95,7 +98,7 @@ class LocalRows:
     block : tuple
         (X, y, sample_weight), each of the right shape and of numbers.
     n_kept : int, default 0
-        For how many sets of parameters packed rows are kept.
+        For how many sets of parameters the rows of ranks are kept.
     is_finite : bool, default False
         Whether the values of X are known to be finite.
     """
@@ -103,9 +106,6 @@ class LocalRows:
     def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
         self.block = block
         self._is_finite = is_finite
-        # What was read of the rows; None if they must be converted first.
-        self._known: KnownRows | None = None
-        self._is_read = False
         self._summaries: dict[bool, BlockSummary] = {}
         self._packed = _Recent(n_kept)
         self._n_kept = n_kept
@@ -115,8 +115,13 @@ class LocalRows:
         """How many rows there are."""
         return int(self.block[0].shape[0])
 
-    def read(self, n_threads: int, name: str) -> None:
-        """Read the rows once, in threads: their fingerprints, and whether they are finite.
+    @cached_property
+    def piece(self) -> Piece | None:
+        """All rows as kernels read them; None if they must be converted first."""
+        return readable(self.block[0]) if self.block[0].ndim == 2 else None
+
+    def check(self, n_threads: int, name: str) -> None:
+        """Read the values once, a part of them in each thread, to see whether they are finite.
 
         Parameters
         ----------
@@ -130,17 +135,16 @@ class LocalRows:
         ValueError
             A value is not finite.
         """
-        if self._is_read:
+        if self._is_finite:
             return
         X = self.block[0]
-        known = read_rows(X, n_threads) if X.ndim == 2 else None
-        if not self._is_finite and (known is None or not known.are_finite):
-            assert_all_finite(X, estimator_name=name, input_name="X")
-        self._known, self._is_finite, self._is_read = known, True, True
-
-    def known(self) -> KnownRows | None:
-        """Return what `read` has found; None before it, and if rows must be converted first."""
-        return self._known
+        values = (X.data if issparse(X) else X).reshape(-1)
+        with stage("check", values.nbytes):
+            parts = [values[slice(*split(values.shape[0], n_threads, part))] for part in range(n_threads)]
+            if not all(side_by_side(lambda k: has_finite_sum(parts[k]), n_threads)):
+                with np.errstate(invalid="ignore"):
+                    assert_all_finite(X, estimator_name=name, input_name="X")
+        self._is_finite = True
 
     def summary(self, *, classification: bool) -> BlockSummary:
         """Return the summary of rows and targets."""
@@ -157,7 +161,7 @@ class LocalRows:
         pack: Callable[[Sequence[Block], int], Packed],
         *,
         seed: int | None,
-        reads_once: bool,
+        reads_directly: bool,
     ) -> list[Packed]:
         """Return the data of each rank; see `pack_for_threads`.
 
@@ -165,20 +169,20 @@ class LocalRows:
         ----------
         n_ranks, pack, seed
             As there.
-        reads_once : bool
+        reads_directly : bool
             Whether `pack` may take a selection in place of X.
         """
 
         def make() -> list[Packed]:
-            known = self.known() if reads_once else None
-            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=known)
+            piece = self.piece if reads_directly else None
+            return pack_for_threads(self.block, n_ranks, pack, seed=seed, readable=piece)
 
         if not self._n_kept:
             return make()
         return self._packed.get(joblib.hash((n_ranks, pack, seed)), make)
 
     def clear(self) -> None:
-        """Release packed rows."""
+        """Release the rows of ranks."""
         self._packed.clear()
 
 
@@ -219,11 +223,11 @@ class KeptPacks:
 
 
 class Rows:
-    """Rows and targets that several fits train on, checked, hashed and packed once.
+    """Rows and targets that several fits train on, checked, dealt and sent once.
 
     Pass it to ``fit``, ``partial_fit`` or ``score`` in place of X, without y and sample_weight. `SGDClassifier` and
     `SGDRegressor` reuse all preparation by earlier fits: a fit with the same ``random_state`` and ``n_jobs`` starts
-    training at once, and one with another ``random_state`` packs the rows again without checking them first. Other
+    training at once, and one with another ``random_state`` draws another order without checking the rows first. Other
     estimators train as on the arrays inside.
 
     Parameters
@@ -240,8 +244,8 @@ class Rows:
         Keeps the rows on the workers of a cluster; estimators without a client of their own then train there. None
         keeps arrays in this process, and dask collections on the current client or the local cluster.
     keep : int, default 1
-        For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
-        large as X. The least recently used set is dropped first.
+        For how many sets of parameters (seed, number of ranks, share held out) orders, and rows that had to be copied,
+        stay in memory. The least recently used set is dropped first.
 
     Attributes
     ----------
@@ -298,7 +302,7 @@ class Rows:
         if not is_distributed(X):
             X, y, sample_weight = self._checked(X, y, sample_weight)
             self._local = LocalRows((X, y, sample_weight), keep)
-            self._local.read(count_cores(), type(self).__name__)
+            self._local.check(count_cores(), type(self).__name__)
             self._digest = self._sample()
         #: The rows, targets and weights.
         self.X, self.y, self.sample_weight = X, y, sample_weight

@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
-from dsgd.inputs.blocks import Block, HashedBlock
+from dsgd.inputs.blocks import Block
 from dsgd.inputs.partition import Partition
 from dsgd.kernels.rows import take_entries
 from dsgd.local.order import word_type
@@ -88,8 +88,7 @@ class SharedBlock:
     segment : Segment
         Where its arrays lie.
     places : mapping of str to place
-        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, for CSR rows ``"indices"`` and ``"indptr"``, and
-        ``"prints"`` of a `HashedBlock`.
+        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, and for CSR rows ``"indices"`` and ``"indptr"``.
     sent : mapping of str to array
         Arrays of Python objects, which cannot lie there.
     form : (type, int) or None
@@ -138,7 +137,7 @@ def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None
     """
     X, y, weights = rows
     mine = partition.rows(k)
-    columns = {"y": y, "weights": weights, "prints": partition.prints}
+    columns = {"y": y, "weights": weights}
     parts: dict[str, _Part] = {}
     if sp.issparse(X):
         parts.update(_sparse_parts(X, mine))
@@ -245,8 +244,7 @@ def _mapped(
     if form is not None:
         kind, width = form
         X = kind((X, found["indices"], found["indptr"]), shape=(len(found["indptr"]) - 1, width), copy=False)
-    block = X, found.get("y"), found.get("weights")
-    return HashedBlock(block, found["prints"]) if "prints" in found else block
+    return X, found.get("y"), found.get("weights")
 
 
 def _asked(cluster: Cluster, workers: Sequence[str]) -> dict[str, bool]:

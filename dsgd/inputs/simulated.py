@@ -108,8 +108,7 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     """
     _check_spread(cluster, spread)
     X, _, weights = rows
-    prints = getattr(rows, "prints", None)
-    partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed, prints=prints)
+    partition = partition_rows(X.shape[0], weights, cluster.ranks, seed=spread.seed)
     blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
     return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks], partition.order)
 

@@ -23,7 +23,6 @@ from dsgd.inputs.partition import Partition, partition_rows, side_by_side
 from dsgd.inputs.shared import SharedBlock, neighbours, share_block
 from dsgd.inputs.spool import spool
 from dsgd.inputs.table_files import are_table_files
-from dsgd.local.order import Words
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
 
@@ -189,9 +188,7 @@ def check_room(cluster: Cluster, X: Any, advice: str) -> None:
             time.sleep(1.0)
 
 
-def scatter_rows(
-    cluster: Cluster, X: Any, y: Any, sample_weight: Any, spread: Spread, prints: Words | None = None
-) -> tuple[list[Any], Partition]:
+def scatter_rows(cluster: Cluster, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
@@ -207,8 +204,6 @@ def scatter_rows(
     spread : Spread
         The number of ranks, and how rows are assigned to them. Blocks for the disks of workers are small, and one at a
         time is in memory.
-    prints : array of uint64, shape (n,), or None, default None
-        `dsgd.local.blocks.fingerprints` of the rows, if known.
 
     Returns
     -------
@@ -222,7 +217,7 @@ def scatter_rows(
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
         pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
-    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed, prints=prints)
+    partition = partition_rows(X.shape[0], sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
     homes = [[places[k * len(places) // partition.n_blocks]] for k in range(partition.n_blocks)]
     futures: list[Any] = [None] * partition.n_blocks
     if not spread.on_disk:
@@ -293,7 +288,7 @@ def scatter_block(
     """
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
-        it.nbytes = nbytes_of(*block, getattr(block, "prints", None))
+        it.nbytes = nbytes_of(*block)
         for homes in (workers or [], []):
             [future] = cluster.scatter([block], [homes])
             if not isinstance(future, OSError):

@@ -41,7 +41,6 @@ from dsgd.kernels.penalties import truncate
 from dsgd.kernels.scaled import MIN_SCALE, MIN_SHRINK
 from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
 from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
-from dsgd.kernels.vector import row_bounds
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["CLOCK", "PANEL_CODES", "ROWS", "SCRATCH", "TABLE", "WIDTH", "run_panel"]
@@ -332,7 +331,9 @@ def run_panel(
                 i += _ONE
             if n == _ZERO:
                 break
-            first, last = row_bounds(indptr, rows[_ZERO], d)
+            first, last = _ZERO, d
+            if indptr is not None:
+                first, last = indptr[rows[_ZERO]], indptr[rows[_ZERO] + _ONE]
             if indices is None:
                 predict_dense(values, rows, n, d, weights, scratch, width)
                 multiply_rows(values, rows, n, d, scratch)

@@ -19,6 +19,7 @@ def evaluate_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -35,7 +36,7 @@ def evaluate_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params
+    values, indices, indptr, index, targets, row_weights, class_weights, params
         As in `dsgd.kernels.sgd.run_rows`.
     scores : array, shape (n_outputs,)
         Scratch.
@@ -57,7 +58,7 @@ def evaluate_rows(
     n_weights = n_outputs * width
     has_log_link = POISSON <= loss_code <= TWEEDIE
     for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, width)
+        first, last = row_bounds(index, indptr, i, width)
         target = float(targets[i])
         weight = float(row_weights[i])
         if indices is not None and n_outputs > _ONE:

@@ -41,6 +41,7 @@ def gradient_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -58,7 +59,8 @@ def gradient_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `dsgd.kernels.sgd.run_rows`; params are read only, of the counters the sums of losses and the rows seen
         are updated.
     out : array, shape (n_params,)
@@ -78,7 +80,7 @@ def gradient_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             if indices is not None and is_wide:
                 score_columns(values, indices, first, last, params, factors)
             for k in range(n_outputs):

@@ -88,6 +88,7 @@ def run_shared_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -105,7 +106,7 @@ def run_shared_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, counters, constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`.
     params : array, shape (n_params,)
         The model, shared, updated in place.
@@ -125,7 +126,7 @@ def run_shared_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
                 p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
@@ -147,6 +148,7 @@ def run_shared_softmax_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -165,7 +167,8 @@ def run_shared_softmax_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, params, frequencies, constants, codes, order, stride, start, stop
+    values, indices, indptr, index, targets, row_weights, params, frequencies, constants, codes, order, stride, start,
+    stop
         As in `run_shared_rows`.
     class_weights, counters
         As in `dsgd.kernels.softmax.run_softmax_rows`.
@@ -178,7 +181,7 @@ def run_shared_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
                 p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)

@@ -41,6 +41,7 @@ from dsgd.kernels.scaled import (
     fold,
     join_average,
     owe,
+    wipe,
 )
 from dsgd.kernels.state import (
     AVERAGE,
@@ -163,10 +164,11 @@ def choose_rows(
 
 
 @scalar
-def ask_ahead(
+def ask_for(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     n_features: np.uint64,
@@ -178,9 +180,9 @@ def ask_ahead(
         prefetch(targets, rows[j])
         prefetch(row_weights, rows[j])
         if indptr is not None:
-            prefetch(indptr, rows[j])
+            prefetch(indptr, np.uint64(index[rows[j]]))
     for j in range(n):
-        first, last = row_bounds(indptr, rows[j], n_features)
+        first, last = row_bounds(index, indptr, rows[j], n_features)
         for line in range(np.uint64(_LINES)):
             place = first + line * np.uint64(64 // values.itemsize)
             if place < last:
@@ -205,6 +207,7 @@ def run_drawn(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -231,7 +234,7 @@ def run_drawn(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters,
+    values, indices, indptr, index, targets, row_weights, class_weights, params, auxiliary, received, factors, counters,
     constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`. Losses are counted times ``1 / (n p)``.
     tree : array of float64
@@ -257,17 +260,17 @@ def run_drawn(
     if filled[0] == 0.0:
         filled[0] = counters[EPOCH]
     walks = filled[0] == counters[EPOCH]
-    was_wiped, row_before = False, (_ZERO, _ZERO)
+    was_wiped, before = False, (_ZERO, _ZERO)
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
         choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
-            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             averages = 0 < codes[AVERAGE] <= t
             score_scale = scale
@@ -279,12 +282,9 @@ def run_drawn(
                     score_columns(values, indices, first, last, params, factors)
                 else:
                     factors[0] = row_dot(values, indices, first, last, params, _ZERO)
-                if is_wiped and was_wiped:
-                    # Since the step before only that row's columns differ from zero.
-                    clear(params, auxiliary, a, indices, row_before[0], row_before[1], n_outputs)
-                elif is_wiped:
-                    clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
-                was_wiped, row_before = is_wiped, (first, last)
+                if is_wiped:
+                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
                 fold(params, auxiliary, scale, a, b, n_weights)
                 if indices is None:
@@ -340,6 +340,7 @@ def gradient_drawn(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -365,7 +366,8 @@ def gradient_drawn(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `dsgd.kernels.gradients.gradient_rows`.
     tree, levels, filled, which, rows, scales, key, uniform
         As in `run_drawn`.
@@ -389,11 +391,11 @@ def gradient_drawn(
         n_chosen = np.uint64(end - at)
         choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
-            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             if indices is not None and is_wide:
                 score_columns(values, indices, first, last, params, factors)
             weight = abs(scales[j])

@@ -293,8 +293,8 @@ def run_rounds(
         `ABORTED`, `BROKEN`.
     """
     # Taken apart once: for each round, it would count a reference to every array, which takes as long as a step does.
-    values, indices, indptr, targets, row_weights, class_weights, params = steps[:7]
-    auxiliary, received, factors, counters, constants, codes, order = steps[7:]
+    values, indices, indptr, index, targets, row_weights, class_weights, params = steps[:8]
+    auxiliary, received, factors, counters, constants, codes, order = steps[8:]
     begin = places[BEGIN]
     n_rows = targets.shape[0] - begin
     has_dual = vector.shape[0] > params.shape[0]
@@ -317,6 +317,7 @@ def run_rounds(
                     values,
                     indices,
                     indptr,
+                    index,
                     targets,
                     row_weights,
                     class_weights,

@@ -24,7 +24,6 @@ __all__ = [
     "fingerprint_dense",
     "fingerprint_sparse",
     "has_canonical_rows",
-    "hash_contents",
     "place_dense",
     "place_sparse",
     "place_wide",
@@ -185,29 +184,6 @@ def has_canonical_rows(indices: AnyArray, indptr: AnyArray, n_columns: int) -> b
             n_descents -= indices[start] <= indices[start - _ONE]
         before = start
     return bool(n_descents == 0)
-
-
-@kernel
-def hash_contents(prints: AnyArray, words: AnyArray, key: np.uint64, out: AnyArray) -> None:
-    """Write into `out` the hash of (key, content) of every row.
-
-    Parameters
-    ----------
-    prints : array of uint64, shape (n_rows,)
-        Fingerprints of the rows.
-    words : array of uint32 or uint64, shape (n_rows,) or (0,)
-        The bits of their targets, which belong to the content; none where they do not.
-    key : uint64
-        Another one gives other hashes.
-    out : array of uint64, shape (n_rows,)
-        Overwritten.
-    """
-    has_targets = words.shape[0] > 0
-    for i in range(np.uint64(prints.shape[0])):
-        content = prints[i]
-        if has_targets:
-            content += mix64(np.uint64(words[i]))
-        out[i] = mix64(content ^ key)
 
 
 @kernel

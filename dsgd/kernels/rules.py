@@ -151,6 +151,7 @@ def run_batches(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -175,7 +176,8 @@ def run_batches(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `dsgd.kernels.sgd.run_rows`.
     average, received, velocity, second, steps, step_constants, rule
         As in `step_rule`.
@@ -192,6 +194,7 @@ def run_batches(
             values,
             indices,
             indptr,
+            index,
             targets,
             row_weights,
             class_weights,

@@ -23,7 +23,7 @@ from dsgd.kernels.jit import scalar
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.state import L1_RATE
 from dsgd.kernels.vector import add_columns, add_row
-from dsgd.types import FloatVector, IndexVector, PointerVector
+from dsgd.types import FloatVector, IndexVector
 
 __all__ = [
     "MIN_SCALE",
@@ -97,19 +97,19 @@ def wipe(
     auxiliary: FloatVector | None,
     a: float,
     indices: IndexVector,
-    indptr: PointerVector,
-    row: np.uint64,
-    wiped_at: np.uint64,
+    was_wiped: bool,
+    first: np.uint64,
+    last: np.uint64,
     n_outputs: np.uint64,
     n_weights: np.uint64,
 ) -> None:
     """Set all weights to zero, before the step on a sparse row.
 
     The schedule of the frequency study shrinks by zero on *every* row of its first epoch. After a wipe on the row
-    before, only that row's columns differ from zero, so the cost stays that of a row and not that of the model.
+    before, which has the entries first..last, only that row's columns differ from zero: the cost stays that of a row.
     """
-    if wiped_at + _ONE == row:
-        clear(weights, auxiliary, a, indices, indptr[wiped_at], indptr[row], n_outputs)
+    if was_wiped:
+        clear(weights, auxiliary, a, indices, first, last, n_outputs)
     else:
         clear(weights, auxiliary, a, None, _ZERO, n_weights, n_outputs)
 

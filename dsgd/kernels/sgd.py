@@ -50,7 +50,7 @@ from dsgd.kernels.state import (
     plain_rate,
     rate_now,
 )
-from dsgd.kernels.vector import row_bounds, row_dot, score_columns
+from dsgd.kernels.vector import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_rows"]
@@ -60,7 +60,6 @@ SHORT_ROW = np.uint64(64)
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_NO_ROW = np.uint64(2**63)
 
 
 @leaf_kernel
@@ -68,6 +67,7 @@ def run_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -92,8 +92,10 @@ def run_rows(
         Their columns; None for dense rows.
     indptr : array of uint64, shape (n_rows + 1,), or None
         Row starts; None for dense rows.
-    targets, row_weights : array, shape (n_rows,)
-        Target and weight of each row. With several outputs the target is the class code.
+    index : array of uint32, shape (n_places,)
+        The row of each place.
+    targets, row_weights : array, shape (n_places,)
+        Target and weight of each. With several outputs the target is the class code.
     class_weights : array of float64, shape (2, n_outputs)
         Weight of the positive and of the negative class of each output.
     params : array, shape (n_params,)
@@ -129,16 +131,16 @@ def run_rows(
         n_places = order[BEGINS, order.shape[1] - 1]
         tail = tail_at(order, n_outputs, n_features)
         apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
+    was_wiped, before = False, (_ZERO, _ZERO)
     at, block = start, block_at(order, start)
     while at < stop:
         is_apart = at >= tail
         lead = order[SHIFTS, block]
         first_row, end_row, at, block = rows_ahead(order, block, at, stop if is_apart else min(stop, tail))
-        # Of the block before, no row is the row before.
-        wiped_at = _NO_ROW
         for i in range(first_row, end_row):
             row = i
-            first, last = row_bounds(indptr, i, n_features)
+            ask_ahead(values, indices, indptr, index, i, end_row, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             if factors is None:
                 eta = plain_rate(counters, constants, codes, t)
             else:
@@ -155,8 +157,8 @@ def run_rows(
                 else:
                     score = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped:
-                    wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
-                    wiped_at = np.uint64(i)
+                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
                 fold(params, auxiliary, scale, a, b, n_weights)
                 if indices is None:
@@ -172,7 +174,7 @@ def run_rows(
                 if indices is None:
                     if factors is not None and is_apart:
                         row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
-                        first, last = row_bounds(indptr, row, n_features)
+                        first, last = row_bounds(index, indptr, row, n_features)
                     p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)

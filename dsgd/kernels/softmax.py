@@ -55,7 +55,6 @@ __all__ = ["evaluate_softmax_rows", "gradient_softmax_rows", "loss_and_slopes", 
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_NO_ROW = np.uint64(2**63)
 
 
 @scalar
@@ -119,6 +118,7 @@ def run_softmax_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -137,7 +137,7 @@ def run_softmax_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, params, auxiliary, received, factors, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, params, auxiliary, received, factors, constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`; the loss among the codes is not read.
     class_weights : array of float64, shape (2, n_outputs)
         Weight of each class in its first row.
@@ -152,24 +152,25 @@ def run_softmax_rows(
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    was_wiped, before = False, (_ZERO, _ZERO)
     at, block = start, block_at(order, start)
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
-        wiped_at = _NO_ROW
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             guard += score_row(values, indices, first, last, params, n_features, scale, factors)
             shrink = 1.0 - constants[SHRINK_RATE] * eta
-            if shrink < MIN_SHRINK:
+            is_wiped = shrink < MIN_SHRINK
+            if is_wiped:
                 if indices is None:
                     clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
                 else:
-                    wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
-                    wiped_at = np.uint64(i)
+                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
                 scale = 1.0
             else:
                 scale *= shrink
+            was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
                 fold(params, auxiliary, scale, a, b, n_weights)
                 scale, a, b = 1.0, 0.0, 1.0
@@ -203,6 +204,7 @@ def gradient_softmax_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -220,7 +222,8 @@ def gradient_softmax_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `run_softmax_rows`; params are read only, of the counters the sums of losses and the rows seen are
         updated.
     out : array, shape (n_params,)
@@ -237,7 +240,7 @@ def gradient_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             guard += score_row(values, indices, first, last, params, n_features, 1.0, factors)
             target = np.uint64(targets[i])
             loss_sum += loss_and_slopes(factors, target)
@@ -260,6 +263,7 @@ def evaluate_softmax_rows(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -274,7 +278,7 @@ def evaluate_softmax_rows(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, scores, n_features, start, stop
+    values, indices, indptr, index, targets, row_weights, class_weights, params, scores, n_features, start, stop
         As in `dsgd.kernels.evaluate.evaluate_rows`.
     sums : array of float64, shape (7,)
         Loss (times row and class weight), row weight, rows, and weight of the rows classified correctly; the other
@@ -282,7 +286,7 @@ def evaluate_softmax_rows(
     """
     width = np.uint64(n_features)
     for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, width)
+        first, last = row_bounds(index, indptr, i, width)
         guard = score_row(values, indices, first, last, params, width, 1.0, scores)
         target, weight, winner = np.uint64(targets[i]), float(row_weights[i]), _ZERO
         for k in range(_ONE, np.uint64(scores.shape[0])):

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.importance import AHEAD, any_row, ask_ahead, walk_rows
+from dsgd.kernels.importance import AHEAD, any_row, ask_for, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.rng import draw, mix64
 from dsgd.kernels.scaled import MIN_SCALE
@@ -151,6 +151,7 @@ def run_reduced(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -173,7 +174,8 @@ def run_reduced(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `dsgd.kernels.sgd.run_rows`.
     slopes : array, shape (n_rows * n_outputs,)
         y of each row, updated in place by SAGA.
@@ -203,10 +205,10 @@ def run_reduced(
         n_chosen = np.uint64(end - at)
         next_rows(order, key, counters, refresh, rows, at, end)
         if refresh > 0.0:
-            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):
             i = rows[j]
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             score_scale = scale
             if indices is not None:
                 catch_up(indices, first, last, params, mean, reached, now, n_outputs)
@@ -252,6 +254,7 @@ def gradient_reduced(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -273,7 +276,8 @@ def gradient_reduced(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
+    order
         As in `dsgd.kernels.gradients.gradient_rows`.
     slopes, rows, key, refresh
         As in `run_reduced`.
@@ -294,10 +298,10 @@ def gradient_reduced(
         n_chosen = np.uint64(end - at)
         next_rows(order, key, counters, refresh, rows, at, end)
         if refresh > 0.0:
-            ask_ahead(values, indices, indptr, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         for j in range(n_chosen):
             i = rows[j]
-            first, last = row_bounds(indptr, i, n_features)
+            first, last = row_bounds(index, indptr, i, n_features)
             if indices is not None and is_wide:
                 score_columns(values, indices, first, last, params, factors)
             for k in range(n_outputs):
@@ -328,6 +332,7 @@ def remember_slopes(
     values: FloatVector,
     indices: IndexVector | None,
     indptr: PointerVector | None,
+    index: IndexVector,
     targets: FloatVector,
     row_weights: FloatVector,
     class_weights: FloatMatrix,
@@ -343,7 +348,7 @@ def remember_slopes(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, constants, codes, slopes
+    values, indices, indptr, index, targets, row_weights, class_weights, params, constants, codes, slopes
         As in `run_reduced`.
     sums : array of float64, shape (n_params,)
         Updated in place.
@@ -354,7 +359,7 @@ def remember_slopes(
     n_features = np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
     for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, n_features)
+        first, last = row_bounds(index, indptr, i, n_features)
         for k in range(n_outputs):
             p = float(params[n_weights + k])
             for j in range(first, last):
@@ -380,12 +385,17 @@ def remember_slopes(
 
 @kernel
 def largest_square(
-    values: FloatVector, indptr: PointerVector | None, row_weights: FloatVector, n_features: int, beside: float
+    values: FloatVector,
+    indptr: PointerVector | None,
+    index: IndexVector,
+    row_weights: FloatVector,
+    n_features: int,
+    beside: float,
 ) -> tuple[float, float]:
     """Return the largest of ``weight (|x|^2 + beside)`` over all rows, and the sum of the others; 0 without rows."""
     largest, others, width = 0.0, 0.0, np.uint64(n_features)
     for i in range(np.uint64(row_weights.shape[0])):
-        first, last = row_bounds(indptr, i, width)
+        first, last = row_bounds(index, indptr, i, width)
         square = row_weights[i] * (float(row_square(values, first, last)) + beside)
         others += min(square, largest)
         largest = max(largest, square)

@@ -19,21 +19,49 @@ from typing import Any
 import numpy as np
 
 from dsgd.kernels.jit import inlined, kernel, scalar
+from dsgd.kernels.prefetch import prefetch
 from dsgd.types import FloatVector, IndexVector, PointerVector
 
-__all__ = ["add_columns", "add_row", "all_finite", "row_bounds", "row_dot", "row_square", "score_columns"]
+__all__ = ["add_columns", "add_row", "all_finite", "ask_ahead", "row_bounds", "row_dot", "row_square", "score_columns"]
 
 _ONE = np.uint64(1)
+# Rows are asked for so many steps ahead, and so many lines of each; row starts twice as far ahead.
+_AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), 4, 64
 
 _any_order = inlined({"reassoc", "contract"})
 
 
 @scalar
-def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return where a row starts and ends in the entries of all rows."""
+def row_bounds(
+    index: IndexVector, indptr: PointerVector | None, place: np.uint64, n_features: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """Return where the row of a place starts and ends in the entries of all rows."""
+    row = np.uint64(index[place])
     if indptr is None:
         return row * n_features, (row + _ONE) * n_features
     return indptr[row], indptr[row + _ONE]
+
+
+@scalar
+def ask_ahead(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    index: IndexVector,
+    place: np.uint64,
+    end: np.uint64,
+    n_features: np.uint64,
+) -> None:
+    """Ask for the row of a place some steps ahead, of those before `end`: rows lie anywhere in memory."""
+    if indptr is not None:
+        prefetch(indptr, np.uint64(index[min(end - _ONE, place + _TWICE)]))
+    first, last = row_bounds(index, indptr, min(end - _ONE, place + _AHEAD), n_features)
+    # What comes behind these lines the processor fetches by itself.
+    step = np.uint64(_LINE_BYTES // values.itemsize)
+    for j in range(first, min(last, first + np.uint64(_LINES) * step), step):
+        prefetch(values, j)
+        if indices is not None:
+            prefetch(indices, j)
 
 
 @_any_order

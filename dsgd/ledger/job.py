@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dsgd.errors import MissingPackageError
 from dsgd.ledger.rank import PHASES, RECORD_DTYPE, SENT, RankRecords
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Ledger"]
+
+# Advice is given where another setting takes less than so much of the time; and for communication that is more than the
+# first of these shares of the rank-seconds, so that it becomes the second.
+_CLEARLY: Final = 0.8
+_MUCH, _LITTLE = 0.25, 0.1
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,8 @@ class Ledger:
         """Return a text table: a line per rank, the total, the shares of communication and control, and workers.
 
         Below it is a line for each stage of the fit: its seconds, and the bytes of rows and targets that it handled.
-        For stages on workers, these are the seconds of the slowest and the bytes of all.
+        For stages on workers, these are the seconds of the slowest and the bytes of all. The last line is `advice`, if
+        there is any.
         """
         header = " ".join([f"{'rank':>5}", *(f"{name:>11}" for name in (*PHASES, "sent")), f"{'rounds':>9}"])
         lines = [header, "-" * len(header)]
@@ -118,7 +125,29 @@ class Ledger:
             lines.append(
                 f"{len(self.workers)} ranks on {len(threads)} workers ({' + '.join(map(str, threads))} threads)"
             )
-        return "\n".join([*lines, *_stage_lines(self.stages)])
+        advice = self.advice()
+        return "\n".join([*lines, *_stage_lines(self.stages), *(["", advice] if advice else [])])
+
+    def advice(self) -> str:
+        """Return in a line which other setting would clearly be faster; empty if none is known to be."""
+        totals, spent = self.totals(), [sum(r.totals[f"{phase}_s"] for phase in PHASES) for r in self.ranks]
+        longest = max(spent, default=0.0)
+        if len(spent) < 2 or longest <= 0.0:
+            return ""
+        alone = totals["compute_s"]
+        if alone < _CLEARLY * longest:
+            return (
+                f"advice: one rank would take about {alone:.3g} s for the steps of all, and these took {longest:.3g} s."
+            )
+        share = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / sum(spent)
+        n_epochs = max(len(r.epochs) for r in self.ranks)
+        if share <= _MUCH or totals["rounds"] <= n_epochs:
+            return ""
+        times = 2 ** math.ceil(math.log2(share / (1.0 - share) * (1.0 - _LITTLE) / _LITTLE))
+        return (
+            f"advice: exchange after {times} times as many rows (sync=...): about {_LITTLE:.0%} of the rank-seconds "
+            f"would be communication, and {share:.0%} are."
+        )
 
     def __str__(self) -> str:
         return self.summary()

@@ -47,39 +47,31 @@ WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
 class DensePiece:
     """Dense rows of one block; `fits_directly` if kernels can read them as they are."""
 
-    X: AnyArray
+    values: AnyArray
     dtype: np.dtype[Any]
     fits_directly: bool
 
     @property
     def n_rows(self) -> int:
         """Rows of the piece."""
-        return int(self.X.shape[0])
+        return int(self.values.shape[0])
 
     @property
     def nbytes(self) -> int:
         """Bytes of its rows."""
-        return int(self.X.nbytes)
+        return int(self.values.nbytes)
 
-    def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
+    def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int, index: IndexVector) -> Shard:
         """Return the rows as a shard, not copied."""
-        return Shard(self.X, None, None, targets, weights, n_features)
-
-    def is_in(self, shard: Shard) -> bool:
-        """Whether the rows are those of `shard`, and not only like them."""
-        return self.X is shard.values
+        return Shard(self.values, None, None, targets, weights, n_features, index=index)
 
     def lengths(self) -> IntVector:
         """Return nothing: dense rows are all as long."""
         return np.empty(0, np.int64)
 
-    def part(self, start: int, stop: int) -> DensePiece:
-        """Return rows start..stop, as views."""
-        return DensePiece(self.X[start:stop], self.dtype, self.fits_directly)
-
     def rows(self) -> FloatMatrix:
         """Return the rows as kernels read them: contiguous, of the right type, writable."""
-        return self.X if self.fits_directly else np.array(self.X, self.dtype, order="C", copy=True)
+        return self.values if self.fits_directly else np.array(self.values, self.dtype, order="C", copy=True)
 
     def add_fingerprints(self, out: Words) -> bool:
         """Add the fingerprint of each row to `out`; return whether all values are finite."""
@@ -114,17 +106,9 @@ class SparsePiece:
         n_entries = int(self.indptr[-1] - self.indptr[0])
         return n_entries * (self.values.itemsize + self.indices.itemsize) + self.indptr.nbytes
 
-    def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
+    def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int, index: IndexVector) -> Shard:
         """Return the rows as a shard, not copied."""
-        return Shard(self.values, self.indices, self.indptr, targets, weights, n_features)
-
-    def is_in(self, shard: Shard) -> bool:
-        """Whether the rows are those of `shard`, and not only like them."""
-        return self.values is shard.values
-
-    def part(self, start: int, stop: int) -> SparsePiece:
-        """Return rows start..stop, as views."""
-        return SparsePiece(self.values, self.indices, self.indptr[start : stop + 1], self.fits_directly)
+        return Shard(self.values, self.indices, self.indptr, targets, weights, n_features, index=index)
 
     def lengths(self) -> IntVector:
         """Return the entries of each row, shape (n_rows,)."""
@@ -152,23 +136,20 @@ Piece: TypeAlias = DensePiece | SparsePiece
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a piece, whose fingerprints are known: read in place, and copied once.
+    """Some rows of a piece, all blocks of a rank: read where they are.
 
     Parameters
     ----------
     piece : DensePiece or SparsePiece
-        All rows, which kernels can read as they are.
+        Rows which kernels can read as they are.
     index : array of int64, shape (n_rows,), or None
         The numbers of these rows, ascending; None means all.
-    prints : array of uint64
-        Fingerprints of all rows of the piece.
     n_features : int
         Columns.
     """
 
     piece: Piece
     index: IntVector | None
-    prints: Words
     n_features: int
 
     @property
@@ -177,14 +158,19 @@ class Selection:
         return self.piece.n_rows if self.index is None else int(self.index.shape[0])
 
     @property
-    def nbytes(self) -> int:
-        """Bytes to read for the fingerprints of the rows: none, they are known."""
-        return 0
-
-    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns, as those of an array."""
         return self.n_rows, self.n_features
+
+    @property
+    def fits_directly(self) -> bool:
+        """Whether kernels can read the rows as they are."""
+        return True
+
+    def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int, index: IndexVector) -> Shard:
+        """Return rows of the selection as a shard, not copied."""
+        rows = index if self.index is None else self.index[index].astype(np.uint32)
+        return self.piece.as_shard(targets, weights, n_features, rows)
 
     def lengths(self) -> IntVector:
         """Return the entries of each row, shape (n_rows,); nothing for dense rows."""
@@ -192,10 +178,6 @@ class Selection:
             return self.piece.lengths()
         starts = self.piece.indptr
         return (starts[self.index + 1] - starts[self.index]).astype(np.int64)
-
-    def add_fingerprints(self, out: Words) -> None:
-        """Add the fingerprint of each row to `out`."""
-        out += self.prints if self.index is None else self.prints[self.index]
 
     def in_piece(self, rows: IntVector) -> IntVector:
         """Return the numbers that rows of the selection have in the piece."""
@@ -244,6 +226,7 @@ def fingerprints(X: Any) -> Words:
     prints = np.zeros(X.shape[0], np.uint64)
     first = 0
     for piece in cut(X, kernel_type(X), sparse=scipy.sparse.issparse(X)):
+        assert not isinstance(piece, Selection)
         piece.add_fingerprints(prints[first : first + piece.n_rows])
         first += piece.n_rows
     return prints
@@ -255,13 +238,9 @@ def kernel_type(X: Any) -> np.dtype[Any]:
 
 
 def _dense_pieces(X: AnyArray, dtype: np.dtype[Any]) -> Iterator[DensePiece]:
-    """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert.
-
-    A read-only array counts as one to convert: numba compiles every kernel once more for read-only arguments, which
-    costs more than copying a megabyte at a time.
-    """
-    if X.dtype == dtype and X.flags.c_contiguous and X.flags.writeable and X.flags.aligned:
-        yield DensePiece(X, dtype, True)
+    """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert."""
+    if X.dtype == dtype and X.flags.c_contiguous and X.flags.aligned:
+        yield DensePiece(_writable(X), dtype, True)
         return
     step = max(1, _PIECE_BYTES // max(1, X.shape[1] * dtype.itemsize))
     for start in range(0, X.shape[0], step):
@@ -310,6 +289,19 @@ def as_weights(sample_weight: ArrayLike, n_rows: int) -> FloatVector:
     return weights
 
 
-def _writable(vector: AnyArray) -> AnyArray:
-    """Return `vector`, or a copy if kernels would see it as read-only or as strided."""
-    return vector if vector.flags.writeable and vector.flags.c_contiguous else vector.copy()
+def _writable(array: AnyArray) -> AnyArray:
+    """Return an array as kernels take it: a copy if it has strides, a view as of writable memory if it is read-only.
+
+    Numba would compile every kernel once more for read-only arguments. None writes to rows.
+    """
+    array = np.ascontiguousarray(array)
+    return array if array.flags.writeable else np.asarray(_Opened(array))
+
+
+class _Opened:
+    """The memory of an array, which it keeps, as if it were writable."""
+
+    def __init__(self, array: AnyArray) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self._array = array

@@ -46,6 +46,7 @@ def evaluate(
             values,
             shard.indices,
             shard.indptr,
+            shard.index,
             shard.targets,
             shard.weights,
             objective.class_weights(),

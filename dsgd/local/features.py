@@ -193,7 +193,7 @@ class FeatureBlocks:
         return self._block(0)
 
     def _fill(self, shard: Shard, first: int, last: int, at: int) -> None:
-        part, end = shard.rows(first, last), at + last - first
+        part, end = shard.packed(first, last), at + last - first
         self._map.write(part.values, part.indices, part.indptr, self._values[at:end])
         self._targets[at:end] = part.targets
         self._weights[at:end] = part.weights

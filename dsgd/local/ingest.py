@@ -1,34 +1,24 @@
-"""Packing blocks of rows into a shard, one block at a time.
+"""Making a shard of blocks of rows: of one block that kernels can read where it is, else of copies, a block at a time.
 
 The place of a row is known only when all rows have been seen, so every block is visited twice: `ShardBuilder.look`
-reads what decides the order, `ShardBuilder.place` copies its rows to their places. Between the visits a block need not
-be in memory. Memory: the shard, one block, and the order (`dsgd.local.order`). If a folder is given, the shard is in a
-file there and `dsgd.local.windows` makes its order.
+takes what decides the order, `ShardBuilder.place` copies its rows to their places, in which they are walked. Between
+the visits a block need not be in memory. Memory: the shard, one block, and the order (`dsgd.local.order`). If a folder
+is given, the shard is in a file there and `dsgd.local.windows` makes its order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidDataError
-from dsgd.local.blocks import (
-    WIDE_BYTES,
-    DensePiece,
-    Piece,
-    Selection,
-    SparsePiece,
-    as_column,
-    as_weights,
-    cut,
-    kernel_type,
-)
+from dsgd.local.blocks import Piece, Selection, SparsePiece, as_column, as_weights, cut
 from dsgd.local.mapped import MappedFile, mapped_bytes
-from dsgd.local.order import Words, visits, walking_order
+from dsgd.local.order import visits, walking_order
 from dsgd.local.shard import Shard
 from dsgd.local.windows import WINDOW_BYTES, Windows
 from dsgd.stages import stage
@@ -56,6 +46,9 @@ class ShardBuilder:
         See `dsgd.local.windows`.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by, so that those of all ranks add up to their number.
+    copies : bool, default False
+        Whether rows are copied in walking order even if they can be read where they are: for many passes, or by what
+        reads several rows at once.
 
     Raises
     ------
@@ -74,41 +67,35 @@ class ShardBuilder:
         folder: str | None = None,
         window_bytes: int = WINDOW_BYTES,
         weight_scale: float = 1.0,
+        copies: bool = False,
     ) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidDataError(f"make_shard(dtype=...) must be float32 or float64. Got {self.dtype}.")
         self.n_features, self.sparse, self.shuffle, self.seed = n_features, sparse, shuffle, seed
         self.folder, self.window_bytes, self.weight_scale = folder, window_bytes, weight_scale
+        self._copies = copies or folder is not None
         self._n_blocks = 0
         self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
-        self._prints: list[Words] = [np.empty(0, np.uint64)]
         self._lengths: list[IntVector] = [np.empty(0, np.int64)]
         self._shard: Shard | None = None
-        # Visits are counted with rows ascending. Row of each visit, or None if they are the same; visits in walking
-        # order and, the other way round, the place of each visit, or None if they stay in that of the input.
-        self._source: IntVector | None = None
-        self._order: IntVector | None = None
+        # Of rows that are copied: the places of all visits with their rows ascending, and these rows; None where each
+        # row stays in the place of its own number.
         self._place: IntVector | None = None
+        self._rows: AnyArray | None = None
         self._windows: Windows | None = None
-        self._gathers = False  # whether one piece has all rows, narrow ones: they are copied in walking order
         self._first = 0  # row that is placed next
         #: The row of each visit of the shard, once rows have been placed; None if it is the visit's own number.
-        self.walk: IntVector | None = None
+        self.walk: AnyArray | None = None
 
-    def look(
-        self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None, prints: Words | None = None
-    ) -> None:
+    def look(self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
         """Take from the next block what decides where its rows go.
 
         Parameters
         ----------
         X, targets, sample_weight
             As in `make_shard`; not kept, but for targets that are a view.
-        prints : array of uint64, shape (n,), or None, default None
-            `dsgd.local.blocks.fingerprints` of the rows, if known; rows are then not read. They are not used if their
-            number or type is another, or if rows are converted to a type in which they could have others.
 
         Raises
         ------
@@ -123,28 +110,14 @@ class ShardBuilder:
         self._n_blocks += 1
         self._targets.append(as_column(targets, self.dtype, n_rows, "targets"))
         self._weights.append(n_rows if sample_weight is None else as_weights(sample_weight, n_rows))
-        hashes = self.shuffle
-        if hashes and prints is not None and self._are_of(prints, X):
-            self._prints.append(prints)
-            hashes = False
-        if not (hashes or self.sparse):
-            return
-        with stage("hash") as it:
-            for piece in cut(X, self.dtype, sparse=self.sparse):
-                self._lengths.append(piece.lengths())
-                if hashes:
-                    made = np.zeros(piece.n_rows, np.uint64)
-                    piece.add_fingerprints(made)
-                    self._prints.append(made)
-                    it.nbytes += piece.nbytes
-
-    def _are_of(self, prints: Words, X: Any) -> bool:
-        """Return whether `prints` can be the fingerprints of X, as far as that can be told without reading X."""
-        fits = prints.shape == (X.shape[0],) and prints.dtype == np.uint64
-        return fits and not isinstance(X, Selection) and kernel_type(X) == self.dtype
+        if self.sparse and (self._copies or not isinstance(X, Selection)):
+            self._lengths += [piece.lengths() for piece in cut(X, self.dtype, sparse=True)]
 
     def place(self, X: Any) -> None:
-        """Copy the rows of the next block to their places; blocks come as they did before."""
+        """Copy the rows of the next block to their places, if they cannot be read where they are.
+
+        Blocks come as they did before.
+        """
         with stage("pack"):
             for piece in cut(_matrix(X), self.dtype, sparse=self.sparse):
                 if self._shard is None:
@@ -157,50 +130,45 @@ class ShardBuilder:
         """Return the shard."""
         if self._shard is None:
             self._arrange(None)
-        if self._windows is not None and self._order is not None:
+        if self._windows is not None and self.walk is not None:
             with stage("pack"):
-                self._windows.settle(self._order)
-        self._order = self._place = self._source = self._windows = None
+                self._windows.settle(self.walk)
+        self._place = self._rows = self._windows = None
         shard, self._shard = self._shard, None
         if shard is None:
             raise InvalidDataError("ShardBuilder.finish() was called twice.")
         return shard
 
     def _arrange(self, piece: Piece | Selection | None) -> None:
-        """Decide on the order and make room; a single piece in a suitable layout becomes the shard itself."""
-        targets, lengths = np.concatenate(self._targets), np.concatenate(self._lengths)
-        n_rows, weighted = targets.shape[0], None
+        """Decide on the order; make room, unless a single piece in a suitable layout becomes the shard itself."""
+        targets, weighted = np.concatenate(self._targets), None
         if not all(isinstance(w, int) for w in self._weights):
             weighted = visits(np.concatenate([np.ones(w) if isinstance(w, int) else w for w in self._weights]))
+        order: Any = slice(None)
         if self.shuffle:
-            prints = np.concatenate(self._prints)
-            with stage("order", prints.nbytes + targets.nbytes):
-                self._order = walking_order(prints, targets, weighted, self.seed)
-        self._targets, self._weights, self._prints, self._lengths = [], [], [], []
-        if weighted is not None:
-            self._source = weighted[0]
-        walk = self._order if self._source is None or self._order is None else self._source[self._order]
-        walk = self._source if walk is None else walk
-        self.walk = walk
-        if walk is not None:
-            targets, lengths = targets[walk], lengths[walk] if self.sparse else lengths
+            visited = targets if weighted is None else targets[weighted[0]]
+            with stage("order", visited.nbytes):
+                order = walking_order(visited, self.seed)
+        walk: AnyArray | None = weighted[0][order] if weighted is not None else order if self.shuffle else None
+        targets = targets if walk is None else targets[walk]
         weights = np.full(targets.shape[0], self.weight_scale, self.dtype)
         if weighted is not None:
-            weights[:] = self.weight_scale * (weighted[1] if self._order is None else weighted[1][self._order])
-        if walk is None and self.folder is None and self._n_blocks == 1 and _fits_directly(piece):
-            self._shard = piece.as_shard(targets, weights, self.n_features)
+            weights[:] = self.weight_scale * weighted[1][order]
+        self.walk, self._targets, self._weights = walk, [], []
+        if not self._copies and self._n_blocks == 1 and piece is not None and piece.fits_directly:
+            index = np.arange(targets.shape[0]) if walk is None else walk
+            self._shard = piece.as_shard(targets, weights, self.n_features, index.astype(np.uint32, copy=False))
             return
+        lengths, self._lengths = np.concatenate(self._lengths), []
         with stage("pack") as it:
+            lengths = lengths if walk is None or not self.sparse else lengths[walk]
             self._shard = self._room(targets, weights, lengths)
             it.nbytes = self._shard.nbytes
         if self._shard.mapping is not None and self.shuffle and self._shard.nbytes > self.window_bytes:
             self._windows = Windows(self._shard, self.window_bytes)
-        is_whole = piece is not None and piece.n_rows == n_rows
-        is_narrow = not self.sparse and self.n_features * self.dtype.itemsize < WIDE_BYTES
-        self._gathers = is_whole and is_narrow and self._windows is None
-        if self._order is not None and not self._gathers:
-            self._place = np.empty_like(self._order)
-            self._place[self._order] = np.arange(self._order.shape[0])
+        if walk is not None:
+            self._place = np.argsort(walk, kind="stable") if weighted is not None else _inverse(walk)
+            self._rows = None if weighted is None else walk[self._place]
 
     def _room(self, targets: FloatVector, weights: FloatVector, lengths: IntVector) -> Shard:
         """Return the shard with everything in it but columns and values."""
@@ -225,34 +193,25 @@ class ShardBuilder:
         return Shard(values, indices, indptr, targets, weights, self.n_features, mapping)
 
     def _copy(self, piece: Piece | Selection) -> None:
-        """Copy the rows of a piece to their places."""
+        """Copy the rows of a piece to their places, unless they are the shard."""
         shard, first, last = self._shard, self._first, self._first + piece.n_rows
         self._first = last
-        if shard is None or (not isinstance(piece, Selection) and piece.is_in(shard)):
+        whole = piece.piece if isinstance(piece, Selection) else piece
+        if shard is None or whole.values is shard.values:
             return
-        rows, places = self._visits(first, last)
-        whole, rows = (piece.piece, piece.in_piece(rows)) if isinstance(piece, Selection) else (piece, rows)
+        # Rows are read from end to end and written where they belong: stores to anywhere wait less than loads do.
+        begin, end, rows = first, last, np.arange(last - first)
+        if self._rows is not None:
+            begin, end = np.searchsorted(self._rows, (first, last)).tolist()
+            rows = self._rows[begin:end] - first
+        places = np.arange(begin, end) if self._place is None else self._place[begin:end]
+        rows = piece.in_piece(rows) if isinstance(piece, Selection) else rows
         if self._windows is not None:
             self._windows.append(whole, rows, places)
         elif isinstance(whole, SparsePiece):
             whole.place(rows, places, shard.values, shard.indices, shard.indptr)
         else:
             whole.place(rows, places, shard.values)
-
-    def _visits(self, first: int, last: int) -> tuple[IntVector, IntVector]:
-        """Return the visits of rows first..last: their rows, from `first` on, and their places."""
-        if self._gathers:
-            # All rows: they are written from end to end, and asked for ahead; where they belong need not be known.
-            rows = np.arange(last) if self._source is None else self._source
-            rows = rows if self._order is None else rows[self._order]
-            return rows, np.arange(rows.shape[0])
-        if self._source is None:
-            begin, end, rows = first, last, np.arange(last - first)
-        else:
-            begin, end = np.searchsorted(self._source, (first, last)).tolist()
-            rows = self._source[begin:end] - first
-        # Rows are read from end to end and written where they belong: stores to anywhere wait less than loads do.
-        return rows, np.arange(begin, end) if self._place is None else self._place[begin:end]
 
 
 def make_shard(
@@ -277,8 +236,7 @@ def make_shard(
     dtype : dtype, optional
         float32 or float64; if not given, float32 data stay so and everything else becomes float64.
     shuffle : bool, default=True
-        Whether to walk rows in an order drawn from `seed`, or as given. In the order given, data that need no
-        conversion are not copied.
+        Whether to walk rows in an order drawn from `seed`, or as given. Data that need no conversion are not copied.
     seed : int, default=0
         Seed of the order.
 
@@ -308,7 +266,7 @@ def concat_blocks(
     folder: str | None = None,
     window_bytes: int = WINDOW_BYTES,
 ) -> Shard:
-    """Pack blocks of rows into one shard; every row is copied once.
+    """Make one shard of blocks of rows; those of several blocks are copied once.
 
     Parameters
     ----------
@@ -329,7 +287,7 @@ def concat_blocks(
     Returns
     -------
     Shard
-        The rows of all blocks; with ``shuffle=True`` the same for any order and cut of the blocks.
+        The rows of all blocks, walked in the same order however they are cut into blocks.
 
     Raises
     ------
@@ -373,9 +331,11 @@ def _form(X: Any) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     return matrix.shape, matrix.dtype, scipy.sparse.issparse(matrix)
 
 
-def _fits_directly(piece: Piece | Selection | None) -> TypeGuard[DensePiece | SparsePiece]:
-    """Return whether the rows of a piece can be a shard without a copy."""
-    return piece is not None and not isinstance(piece, Selection) and piece.fits_directly
+def _inverse(order: AnyArray) -> IntVector:
+    """Return where each number stands in an order."""
+    places = np.empty(order.shape[0], np.int64)
+    places[order] = np.arange(order.shape[0])
+    return places
 
 
 def _itself(array: AnyArray) -> AnyArray:

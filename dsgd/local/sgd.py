@@ -248,8 +248,8 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         if (kept := state.reduction) is not None:
             # Neither average nor penalty to be truncated.
             own = (
-                *arguments[:7],
-                *arguments[9:],
+                *arguments[:8],
+                *arguments[10:],
                 kept.slopes,
                 kept.mean,
                 kept.reached,
@@ -304,6 +304,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             shard.values.reshape(-1),
             shard.indices,
             shard.indptr,
+            shard.index,
             shard.targets,
             shard.weights,
             state.class_weights,
@@ -353,13 +354,13 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             out.fill(0.0)
             for block, order in blocks.over(shard, state.order, start, stop):
                 arguments = self.arguments(params, block, state)
-                own = (*arguments[:6], params, blocks.gradient, *arguments[9:13], order)
+                own = (*arguments[:7], params, blocks.gradient, *arguments[10:14], order)
                 self._gradient_rows(*own, 0, block.n_rows)
                 out += blocks.gradient
             return
         # The same, but for the model that is left out and the average, penalty and order behind it.
         before, own, after = (
-            self.arguments(params, shard, state)[:6],
+            self.arguments(params, shard, state)[:7],
             (params, out),
             (
                 state.factors,

@@ -1,10 +1,10 @@
-"""The rows of a rank, packed once in the order of training (`dsgd.local.order`)."""
+"""The rows of a rank, where they lie, and their places in the order of training (`dsgd.local.order`)."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,8 @@ __all__ = ["Residency", "Shard", "split"]
 
 # A digest reads this many entries of the rows, spread over all of them.
 _SAMPLE: Final = 65_536
+# Stands for the numbers of rows that lie in walking order.
+_IN_ORDER: Final = np.empty(0, np.uint32)
 # Memory of a pass over rows that are in a file.
 _ROWS_AT_A_TIME: Final = 65_536
 
@@ -31,12 +33,12 @@ class Shard(AbstractRows):
 
     Parameters
     ----------
-    values : array, shape (n_rows, n_features) or (nnz,)
-        Dense rows, C-contiguous, or the entries of sparse rows.
+    values : array, shape (n_stored, n_features) or (nnz,)
+        Dense rows, C-contiguous, or the entries of sparse rows; other ranks may have some of them.
     indices : array of uint32, shape (nnz,), or None
         Columns of the entries, ascending in a row, none twice; None for dense rows.
-    indptr : array of uint64, shape (n_rows + 1,), or None
-        Row starts in `values` and `indices`; a view made by `rows` starts above zero.
+    indptr : array of uint64, shape (n_stored + 1,), or None
+        Row starts in `values` and `indices`.
     targets : array, shape (n_rows,)
         +1 or -1 (one output), class code from 0 (one-vs-rest) or value (regression); dtype of the arithmetic.
     weights : array, shape (n_rows,)
@@ -46,7 +48,9 @@ class Shard(AbstractRows):
     mapping : MappedFile or None, default None
         The file that holds the arrays, if they are not in memory.
     seed : int or None, default None
-        Seed of the orders of epochs (`dsgd.local.order`); None visits rows in their stored order in every epoch.
+        Seed of the orders of epochs (`dsgd.local.order`); None visits rows in their walking order in every epoch.
+    index : array of uint32, shape (n_rows,)
+        Which of the stored rows is visited at each place; by default they lie in walking order. Those in a file do.
     """
 
     values: FloatMatrix | FloatVector
@@ -57,6 +61,11 @@ class Shard(AbstractRows):
     n_features: int
     mapping: MappedFile | None = None
     seed: int | None = None
+    index: IndexVector = field(default_factory=lambda: _IN_ORDER)
+
+    def __post_init__(self) -> None:
+        if self.index is _IN_ORDER:
+            object.__setattr__(self, "index", np.arange(self.n_rows, dtype=np.uint32))
 
     @property
     def n_rows(self) -> int:
@@ -75,49 +84,69 @@ class Shard(AbstractRows):
 
     @property
     def nnz(self) -> int:
-        """Entries stored."""
-        if self.indptr is None:
-            return self.n_rows * self.n_features
-        return int(self.indptr[-1] - self.indptr[0])
+        """Entries of all visits."""
+        return self.entries(0, self.n_rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that an epoch reads: entries, columns, row starts, targets and weights."""
+        """Bytes that an epoch reads: entries, columns, row starts, targets, weights and numbers of rows."""
         size = self.dtype.itemsize
-        if self.indptr is None:
-            return (self.nnz + 2 * self.n_rows) * size
-        return self.nnz * (size + 4) + self.n_rows * (8 + 2 * size)
+        of_rows = self.n_rows * (2 * size + 4)
+        return of_rows + (self.nnz * size if self.indptr is None else self.nnz * (size + 4) + self.n_rows * 8)
 
     def rows(self, start: int, stop: int) -> Shard:
         """Return rows start..stop as views: nothing is copied, so threads can share one shard."""
         if not 0 <= start <= stop <= self.n_rows:
             raise InvalidDataError(f"Shard.rows({start}, {stop}): the shard has rows 0 to {self.n_rows}.")
-        if self.indptr is None:
-            values, indptr = self.values[start:stop], None
+        mine = slice(start, stop)
+        return replace(self, targets=self.targets[mine], weights=self.weights[mine], index=self.index[mine])
+
+    def packed(self, start: int, stop: int) -> Shard:
+        """Return rows start..stop one behind the other: views where they lie so, else a copy."""
+        rows = self.rows(start, stop)
+        index = rows.index
+        if self.indptr is None or self.indices is None:
+            values = self.values[slice(index[0], index[-1] + 1) if _is_run(index) else index]
+            return replace(rows, values=values, index=_IN_ORDER)
+        if _is_run(index):
+            entries = slice(*self.indptr[[index[0], index[-1] + 1]].tolist())
+            indptr = self.indptr[index[0] : int(index[-1]) + 2] - np.uint64(entries.start)
+            values, indices = self.values[entries], self.indices[entries]
         else:
-            values, indptr = self.values, self.indptr[start : stop + 1]
-        targets, weights = self.targets[start:stop], self.weights[start:stop]
-        return Shard(values, self.indices, indptr, targets, weights, self.n_features, self.mapping, self.seed)
+            lengths = self.indptr[index + np.uint32(1)] - self.indptr[index]
+            indptr = np.zeros(rows.n_rows + 1, np.uint64)
+            np.cumsum(lengths, out=indptr[1:])
+            places = np.repeat(self.indptr[index] - indptr[:-1], lengths.astype(np.int64))
+            places += np.arange(places.shape[0], dtype=np.uint64)
+            values, indices = self.values[places], self.indices[places]
+        return replace(rows, values=values, indices=indices, indptr=indptr, index=_IN_ORDER)
+
+    def sample(self, n_most: int) -> Shard:
+        """Return rows from everywhere, as many at most."""
+        step = max(1, -(-self.n_rows // n_most))
+        targets, weights = np.ascontiguousarray(self.targets[::step]), np.ascontiguousarray(self.weights[::step])
+        return replace(self, targets=targets, weights=weights, index=np.ascontiguousarray(self.index[::step]))
 
     def entries(self, start: int, stop: int) -> int:
         """Return how many entries rows start..stop have."""
         if self.indptr is None:
             return (stop - start) * self.n_features
-        return int(self.indptr[stop] - self.indptr[start])
+        index = self.index[start:stop]
+        return int((self.indptr[index + np.uint32(1)] - self.indptr[index]).sum())
 
     def digest(self) -> int:
-        """Return a checksum over targets and a sample of weights and values."""
-        code = zlib.crc32(self.targets.tobytes())
-        for vector in (self.weights, self.values.reshape(-1)):
-            code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
-        return code
+        """Return a checksum over targets and weights, and a sample of values."""
+        code = zlib.crc32(self.weights.tobytes(), zlib.crc32(self.targets.tobytes()))
+        rows = self.sample(_SAMPLE)
+        values = rows.packed(0, rows.n_rows).values.reshape(-1)
+        return zlib.crc32(values[:: max(1, values.size // _SAMPLE)].tobytes(), code)
 
     def content(self) -> int:
         """Return the wrap-around sum of a hash of (row, target, weight) over all visits."""
         total, stride = 0, _ROWS_AT_A_TIME
         for start in range(0, self.n_rows, stride):
             stop = min(self.n_rows, start + stride)
-            rows = self.rows(start, stop)
+            rows = self.packed(start, stop)
             prints = np.zeros(stop - start, np.uint64)
             bits = rows.values.view(word_type(self.dtype))
             if rows.indptr is None:
@@ -133,9 +162,7 @@ class Shard(AbstractRows):
     def mean_square(self, n_most: int = 4096) -> float:
         """Return the mean squared length of the first rows, so many at most; zero if there are none."""
         n_rows = min(n_most, self.n_rows)
-        rows = self.rows(0, n_rows)
-        part = rows.values if rows.indptr is None else rows.values[int(rows.indptr[0]) : int(rows.indptr[-1])]
-        entries = part.reshape(-1).astype(np.float64)
+        entries = self.packed(0, n_rows).values.reshape(-1).astype(np.float64)
         return float(entries @ entries) / max(1, n_rows)
 
     def release(self, start: int, stop: int) -> None:
@@ -153,11 +180,15 @@ class Shard(AbstractRows):
     def _parts(self, start: int, stop: int) -> list[AnyArray]:
         """Return the arrays that rows start..stop, which may end beyond the last, consist of."""
         rows = slice(start, stop)
+        beside, index = [self.targets[rows], self.weights[rows]], self.index[rows]
+        if not index.size:
+            return beside
+        first, last = int(index[0]), int(index[-1]) + 1
         if self.indptr is None or self.indices is None:
-            return [self.values[rows], self.targets[rows], self.weights[rows]]
-        pointers = self.indptr[start : stop + 1]
+            return [self.values[first:last], *beside]
+        pointers = self.indptr[first : last + 1]
         entries = slice(int(pointers[0]), int(pointers[-1]))
-        return [self.values[entries], self.indices[entries], pointers, self.targets[rows], self.weights[rows]]
+        return [self.values[entries], self.indices[entries], pointers, *beside]
 
 
 class Residency:
@@ -205,6 +236,12 @@ class Residency:
             self.at(stop)
 
         return walk_and_release
+
+
+def _is_run(index: IndexVector) -> bool:
+    """Return whether rows lie one behind the other."""
+    n = index.shape[0]
+    return n > 0 and int(index[-1]) - int(index[0]) == n - 1 and bool((index[1:] > index[:-1]).all())
 
 
 def split(n_rows: int, parts: int, k: int) -> tuple[int, int]:

@@ -109,6 +109,7 @@ class ReductionState:
                 values,
                 shard.indices,
                 shard.indptr,
+                shard.index,
                 shard.targets,
                 shard.weights,
                 class_weights,
@@ -174,7 +175,9 @@ class AbstractReduction(ABC):
         """
         beside = float(objective.fit_intercept)
         values = shard.values.reshape(-1)
-        square, others = kernels.largest_square(values, shard.indptr, shard.weights, shard.n_features, beside)
+        square, others = kernels.largest_square(
+            values, shard.indptr, shard.index, shard.weights, shard.n_features, beside
+        )
         largest = objective.row.curvature * float(objective.class_weights().max())
         return float(largest * square + objective.strength), float(largest * others)
 

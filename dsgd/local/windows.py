@@ -1,6 +1,6 @@
 """Sorting rows into a file larger than memory, without scattered writes.
 
-Problem: where a row goes depends on a hash of it, so every block has rows for every part of the file. Written one by
+Problem: rows are walked in a random order, so every block has rows for every part of the file. Written one by
 one to where they belong, they would touch every page of the file once per block.
 
 Method: the file is cut into windows that fit into memory. First every row is appended to the window it belongs to, so
@@ -20,7 +20,7 @@ import numpy as np
 from dsgd.kernels.rows import place_dense, place_sparse
 from dsgd.local.blocks import Piece, SparsePiece
 from dsgd.local.shard import Shard
-from dsgd.types import IntVector
+from dsgd.types import AnyArray, IntVector
 
 __all__ = ["WINDOW_BYTES", "Windows"]
 
@@ -78,18 +78,18 @@ class Windows:
             if shard.mapping is not None:
                 shard.mapping.release()
 
-    def settle(self, order: IntVector) -> None:
+    def settle(self, order: AnyArray) -> None:
         """Bring the rows of every window into their walking order.
 
         Parameters
         ----------
-        order : array of int64, shape (n_visits,)
-            The visits in walking order, counted as they were appended.
+        order : array of int, shape (n_visits,)
+            The row of each place.
         """
         shard = self._shard
         for first, last in pairwise(self._edges.tolist()):
-            # Rows of a window came in the order of their visits.
-            places = first + np.argsort(order[first:last])
+            # Rows of a window came ascending, and the visits of each in the order of their places.
+            places = first + np.argsort(order[first:last], kind="stable")
             came = np.arange(last - first)
             if shard.indptr is None or shard.indices is None:
                 place_dense(shard.values[first:last].copy(), came, places, shard.values)

@@ -18,6 +18,7 @@ from dsgd.inputs import BlockSummary
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.spool import scratch_folder
 from dsgd.local import Shard, ShardBuilder
+from dsgd.local.blocks import Selection
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray
 
@@ -174,7 +175,6 @@ def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: S
         A split trains on a row twice, or on none.
     """
     X, y, weights = rows.block
-    known = rows.known() if packer.shuffle else None
     builder = ShardBuilder(
         n_features=packer.n_features,
         dtype=packer.dtype,
@@ -183,8 +183,10 @@ def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: S
         seed=packer.seed,
         folder=scratch_folder() if packer.out_of_core else None,
         weight_scale=packer.weight_scale,
+        copies=True,
     )
-    block = X if known is None else known.selected(None)
+    piece = None if packer.out_of_core else rows.piece
+    block = X if piece is None else Selection(piece, None, X.shape[1])
     builder.look(block, packer.targets(y), weights)
     builder.place(block)
     walk = builder.walk

@@ -130,7 +130,7 @@ class RankRows:
         """Return the rows of n ranks that are threads of one process: views, of consecutive rows."""
         parts = [split(self.n_rows, n, k) for k in range(n)]
         return [
-            RankRows(self.shard.rows(low, high), self.kept[:, low:high], self.tested[:, low:high])
+            RankRows(self.shard.packed(low, high), self.kept[:, low:high], self.tested[:, low:high])
             for low, high in parts
         ]
 
@@ -164,7 +164,7 @@ class RolePacker:
     def __call__(self, blocks: Sequence[Any], rank_number: int) -> RankRows:
         """Return the rows of a rank, made of its blocks in order."""
         packer = self.packer
-        builder = packer.builder(None)
+        builder = packer.builder(None, rank_number, copies=True)
         bits = [np.zeros((0, -(-2 * self.n_splits // 8)), np.uint8)]
         given: Iterator[Any] = visit(blocks)
         for X, y, weights, roles in given:

@@ -273,11 +273,9 @@ class SGDSearchCV(AbstractSearchCV):
         X, y, _ = given
         splits = self._splits(X.X, X.y, groups) if isinstance(X, Rows) else self._splits(X, y, groups)
         begin_at = probe._restart(None, None)
-        is_read = bool(probe.shuffle) and not probe.out_of_core
-        rows = rows_here(probe, *given, begin_at, is_read=is_read)
+        rows = rows_here(probe, *given, begin_at)
         n_threads = count_threads(self.n_jobs)
-        if is_read:
-            rows.read(n_threads, type(probe).__name__)
+        rows.check(n_threads, type(probe).__name__)
         summary = rows.summary(classification=probe._is_classification)
         packer, *_ = job_of(probe, [summary], begin_at, probe._draw_seed())
         packed = pack_rows(probe, rows, replace(packer, weight_scale=1.0), splits)

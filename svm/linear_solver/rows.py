@@ -25,7 +25,6 @@ from dsgd.kernels.rng import mix64_each
 from dsgd.kernels.rows import place_dense, place_sparse
 from dsgd.local import Shard, make_shard
 from dsgd.local.blocks import fingerprints
-from dsgd.local.order import content_keys
 from dsgd.svm.linear_solver.kernels import (
     RowArrays,
     add_rows,
@@ -265,7 +264,9 @@ def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
 def _content_keys(X: Any, targets: FloatVector, seed: int, team: Team) -> NDArray[np.uint64]:
     """Return a hash of the content and the target of every row."""
     prints = np.concatenate(team.map(lambda i, j: fingerprints(_between(X, i, j)), X.shape[0]))
-    return content_keys(prints + mix64_each(targets.view(np.uint64)), seed)
+    prints += mix64_each(targets.view(np.uint64))
+    keys: NDArray[np.uint64] = mix64_each(prints ^ mix64_each(np.full(1, (seed + 1) % 2**64, np.uint64)))
+    return keys
 
 
 def _between(X: Any, start: int, stop: int) -> Any:

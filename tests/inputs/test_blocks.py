@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations
 
 import dask.array as da
 import numpy as np
@@ -11,11 +11,14 @@ import scipy.sparse as sp
 
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
-from dsgd.inputs import make_block, partition, widen
+from dsgd.estimators.packing import Packer
+from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
-from dsgd.inputs.partition import pack_for_threads, partition_rows, read_rows
+from dsgd.inputs.partition import pack_for_threads, partition_rows
+from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local import concat_blocks
+from dsgd.local.blocks import readable
 from dsgd.sim import SimulatedCluster
 
 
@@ -59,81 +62,31 @@ def test_widening_shares_the_values():
 def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces, seed):
     """Ranks get every row once, as many as one another but for one, and the same ones in any number of blocks."""
     rows = np.arange(n_rows)
-    X = np.random.default_rng(0).standard_normal((n_rows, 2))
-    dealt, whole = (partition_rows(X, None, n_ranks, pieces=n, seed=seed) for n in (pieces, 1))
+    dealt, whole = (partition_rows(n_rows, None, n_ranks, pieces=n, seed=seed) for n in (pieces, 1))
     blocks = [rows[dealt.rows(k)] for k in range(dealt.n_blocks)]
     assert np.array_equal(np.sort(np.concatenate(blocks)), rows)
     assert sorted(dealt.reading_order()) == list(range(dealt.n_blocks))
     for rank in range(n_ranks):
         mine = np.concatenate(blocks[rank * pieces : (rank + 1) * pieces])
-        assert len(mine) == n_rows * (rank + 1) // n_ranks - n_rows * rank // n_ranks
+        assert len(mine) in (n_rows // n_ranks, n_rows // n_ranks + 1)
         assert np.all(np.diff(mine) > 0)
         assert np.array_equal(mine, rows[whole.rows(rank)])
     if seed is None:
         assert np.array_equal(np.concatenate(blocks), rows)
 
 
-@pytest.mark.parametrize("as_matrix", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
-def test_the_same_rows_are_dealt_whatever_their_order(as_matrix):
-    """What a rank gets depends on what is in the rows, and hardly any of it on how many copies there are."""
-    rng = np.random.default_rng(1)
-    X = rng.integers(0, 3, (400, 4)).astype(np.float64)
-    shuffled = rng.permutation(400)
-    X[:100] = 1.0  # more copies than can stay together
-    one, other = (partition_rows(as_matrix(rows), None, 3, seed=5) for rows in (X, X[shuffled]))
-
-    def held(deal, rows, k):
-        return np.unique(rows[deal.rows(k)], axis=0, return_counts=True)
-
-    for k in range(3):
-        for found, expected in zip(held(other, X[shuffled], k), held(one, X, k), strict=True):
-            assert np.array_equal(found, expected)
-    ranks_of = {}
-    for k in range(3):
-        for row in X[one.rows(k)].tolist():
-            ranks_of.setdefault(tuple(row), set()).add(k)
-    assert sum(len(ranks) > 1 for ranks in ranks_of.values()) <= 1
-
-
-@pytest.mark.parametrize("n_bits", [1, 4, 16])
-def test_rows_are_dealt_as_if_their_hashes_were_sorted(n_bits, monkeypatch):
-    """Where only the hashes near cuts are sorted, ranks get the rows that a sort of all gives them, copies or not."""
-    monkeypatch.setattr(partition, "_MOST_BITS", n_bits)
-    rng = np.random.default_rng(4)
-    n_divided = 0
-    for _ in range(200):
-        n_rows = int(rng.integers(1, 400))
-        n_ranks, n_kinds = int(rng.integers(2, 9)), int(rng.integers(1, 2 * n_rows + 1))
-        kinds = rng.integers(0, 2**64, n_kinds, dtype=np.uint64)
-        kinds = kinds >> np.uint64(48) if rng.random() < 0.2 else kinds  # all with the same first bits
-        hashes = kinds[rng.integers(0, n_kinds, n_rows)]
-        found = partition._dealt(hashes, n_ranks)
-        stops = partition._stops(None, np.sort(hashes), n_rows, n_ranks)
-        if found is None:
-            n_divided += 1
-            continue
-        assert found[0] == stops
-        order = np.argsort(hashes, kind="stable")
-        for rank, (start, stop) in enumerate(pairwise(stops)):
-            assert np.array_equal(found[1][start:stop], np.sort(order[start:stop])), rank
-    assert 0 < n_divided < 40
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_weights_are_dealt_as_copies(shuffle):
-    """Ranks get as many visits as one another, and a row of weight two is the same as that row twice."""
+@pytest.mark.parametrize("form", ["dense", "sparse", "columns first"])
+def test_a_weight_is_copies_of_the_row_behind_all_others(form):
+    """A row of weight two is the same as that row once more at the end; one of weight zero is not there."""
     rng = np.random.default_rng(2)
     X = rng.standard_normal((300, 3))
     y = (X[:, 0] > 0).astype(int)
     weights = rng.integers(0, 4, 300)
-    copies = np.repeat(np.arange(300), weights)
-    deal = partition_rows(X, weights, 4, seed=7 if shuffle else None)
-    visits = [int(weights[deal.rows(k)].sum()) for k in range(4)]
-    assert max(visits) - min(visits) <= 4
-    if shuffle:
-        options = {"loss": "log_loss", "max_iter": 3, "tol": None, "random_state": 0, "sync": 16, "n_jobs": 4}
-        weighted = SGDClassifier(**options).fit(X, y, sample_weight=weights)
-        assert np.array_equal(weighted.coef_, SGDClassifier(**options).fit(X[copies], y[copies]).coef_)
+    copies = np.concatenate([np.flatnonzero(weights > copy) for copy in range(3)])
+    convert = {"dense": np.asarray, "sparse": sp.csr_array, "columns first": np.asfortranarray}[form]
+    options = {"loss": "log_loss", "max_iter": 3, "tol": None, "random_state": 0}
+    weighted = SGDClassifier(**options).fit(convert(X), y, sample_weight=weights)
+    assert np.array_equal(weighted.coef_, SGDClassifier(**options).fit(convert(X[copies]), y[copies]).coef_)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -155,6 +108,15 @@ def test_threads_and_simulated_ranks_get_the_same_rows(shuffle, form, early_stop
     assert np.array_equal(threads.intercept_, simulated.intercept_)
 
 
+def test_ranks_do_not_visit_neighbours_at_the_same_time():
+    """Neighbours are dealt to different ranks: in one order of places all would have the same part of a series."""
+    X, y = np.random.default_rng(0).standard_normal((400, 2)), np.arange(400) % 2
+    pack = Packer(np.unique(y), 2, "float64", sparse=False, shuffle=True, seed=5, validation_fraction=0.0)
+    orders = [pack([(X, y, None)], rank).shard.index for rank in range(3)]
+    for one, other in combinations(orders, 2):
+        assert np.mean(one == other) < 0.05
+
+
 def test_sorted_rows_are_dealt_before_they_are_sent():
     """Of rows that come one class after the other every rank gets both, unless their order is to be kept."""
     rng = np.random.default_rng(0)
@@ -167,7 +129,7 @@ def test_sorted_rows_are_dealt_before_they_are_sent():
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse", "of another type", "read-only", "every other column"])
-def test_threads_that_copy_rows_by_their_numbers_pack_what_they_are_given(form):
+def test_threads_that_read_rows_by_their_numbers_read_what_they_are_given(form):
     """The shards of threads are those of blocks that were cut out before, of arrays that kernels can read or cannot."""
     rng = np.random.default_rng(5)
     X = rng.standard_normal((203, 6)) * (rng.random((203, 6)) < 0.7)
@@ -180,11 +142,15 @@ def test_threads_that_copy_rows_by_their_numbers_pack_what_they_are_given(form):
     def pack(blocks, rank):
         return concat_blocks(blocks, n_features=X.shape[1], dtype=np.float64, sparse=form == "sparse", seed=rank)
 
-    known = read_rows(X, 2)
-    assert (known is None) == (form in ("of another type", "read-only", "every other column"))
+    piece = readable(X)
+    assert (piece is None) == (form in ("of another type", "every other column"))
     for n_ranks in (1, 3):
-        by_index, cut = (pack_for_threads((X, y, weights), n_ranks, pack, seed=9, known=k) for k in (known, None))
-        for ours, theirs in zip(by_index, cut, strict=True):
+        by_index, cut = (pack_for_threads((X, y, weights), n_ranks, pack, seed=9, readable=k) for k in (piece, None))
+        assert piece is None or all(
+            np.shares_memory(shard.values, X if form != "sparse" else X.data) for shard in by_index
+        )
+        for shard, other in zip(by_index, cut, strict=True):
+            ours, theirs = (each.packed(0, each.n_rows) for each in (shard, other))
             for name in ("values", "indices", "indptr", "targets", "weights"):
                 assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
 
@@ -203,14 +169,16 @@ def test_rows_are_finite_or_not_whatever_their_sum_is(value, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_the_pass_that_hashes_rows_sees_what_is_not_finite(form, dtype):
+def test_threads_see_what_is_not_finite(form, dtype):
     """One value that is no finite number is found wherever it is; the largest, smallest and zero are finite."""
     limits = np.finfo(dtype)
     X = np.random.default_rng(0).standard_normal((37, 19)).astype(dtype)
     X[3, :5] = limits.max, limits.min, limits.tiny, limits.smallest_subnormal, -0.0
-    assert read_rows(form(X), 3).are_finite
+    X[30, :5] = limits.max  # the sum of which overflows
+    LocalRows((form(X), None, None)).check(3, "It")
     for value in (np.nan, np.inf, -np.inf):
         for place in ((0, 0), (36, 18), (20, 7)):
             broken = X.copy()
             broken[place] = value
-            assert not read_rows(form(broken), 3).are_finite
+            with pytest.raises(ValueError, match=r"Input X contains|infinity"):
+                LocalRows((form(broken), None, None)).check(3, "It")

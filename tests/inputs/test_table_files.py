@@ -275,7 +275,7 @@ def test_no_rows_are_predicted_as_none(tmp_path: Path) -> None:
     rows[:0].to_parquet(tmp_path / "empty.parquet")
     rows[:0].to_csv(tmp_path / "empty.csv", index=False)
     (tmp_path / "header.csv").write_text("a,c,y", encoding="utf-8")
-    model = SGDClassifier(loss="log_loss", encoder="auto").fit(
+    model = SGDClassifier(loss="log_loss", encoder="auto", alpha=0.1, random_state=0).fit(
         [tmp_path / "empty.parquet", tmp_path / "x.parquet"], "y"
     )
     for name in ("empty.parquet", "empty.csv", "header.csv"):

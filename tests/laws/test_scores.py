@@ -21,7 +21,7 @@ STRATEGIES = [m.strategy for m in [*FAMILY, *POSTED] if m.strategy.momentum == "
 
 def r2(params: np.ndarray, data: list[TrainData]) -> float:
     """Return R2 on the rows that all ranks hold out."""
-    X = np.concatenate([part.validation.values for part in data])  # type: ignore[union-attr]
+    X = np.concatenate([part.validation.packed(0, part.validation.n_rows).values for part in data])  # type: ignore
     y = np.concatenate([part.validation.targets for part in data])  # type: ignore[union-attr]
     return float(1.0 - np.sum((y - X @ params[:-1] - params[-1]) ** 2) / np.sum((y - y.mean()) ** 2))
 

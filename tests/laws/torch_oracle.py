@@ -55,7 +55,7 @@ class Torch:
         )
         rows = []
         for shard in shards_of(n_rows):
-            X, y = np.asarray(shard.values), np.asarray(shard.targets)
+            X, y = np.asarray(shard.packed(0, shard.n_rows).values), np.asarray(shard.targets)
             rows.append(TensorRows(torch.from_numpy(X), torch.from_numpy((y > 0).astype(float)), False, 0))
         return run_job(
             kind, rows, TrainJob(optimizer, strategy, FlatModule(module).params.copy(), 2, tol=None, n_iter_no_change=5)

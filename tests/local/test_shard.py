@@ -16,7 +16,7 @@ from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
 from dsgd.kernels import place_wide
 from dsgd.local import Residency, blocks, concat_blocks, make_shard, split
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
-from dsgd.local.order import MAX_COPIES, sort_keys
+from dsgd.local.order import MAX_COPIES
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAWS = settings(max_examples=40, deadline=None)
@@ -36,6 +36,7 @@ X_SCALE = 0.25
 
 def dense(shard):
     """Return the rows of a shard as a dense array."""
+    shard = shard.packed(0, shard.n_rows)
     if not shard.is_sparse:
         return shard.values
     parts = (shard.values, shard.indices.astype(np.int64), shard.indptr.astype(np.int64))
@@ -52,25 +53,13 @@ def assert_same(one, other):
 
 @LAWS
 @given(SEEDS)
-def test_order_does_not_depend_on_the_order_of_the_input(seed):
-    """Permuted rows make the same shard, equal rows with unequal weights included."""
-    X, y = rows(seed)
-    rng = np.random.default_rng(seed + 1)
-    weights = rng.choice([0.0, 0.5, 1.0, 2.25, 40.0], len(y))
-    order = rng.permutation(len(y))
-    assert_same(make_shard(X, y, weights, seed=3), make_shard(X[order], y[order], weights[order], seed=3))
-
-
-@LAWS
-@given(SEEDS)
 def test_order_does_not_depend_on_blocks(seed):
-    """However rows are cut into blocks, and whatever order the blocks have, the shard is the same."""
+    """However rows are cut into blocks, and copied or read where they are, they are walked in the same order."""
     X, y = rows(seed)
     rng = np.random.default_rng(seed + 1)
     weights = rng.choice([0.0, 1.0, 3.5], len(y))
     cuts = np.sort(rng.integers(0, len(y) + 1, 3))
     pieces = list(zip(np.split(X, cuts), np.split(y, cuts), np.split(weights, cuts), strict=True))
-    rng.shuffle(pieces)
     whole = make_shard(X, y, weights)
     assert_same(concat_blocks(pieces), whole)
     assert_same(concat_blocks([(sp.csr_array(a), b, c) for a, b, c in pieces]), whole)
@@ -92,11 +81,11 @@ def test_dense_and_sparse_rows_have_one_order(seed):
 @LAWS
 @given(SEEDS, st.booleans(), st.booleans())
 def test_integer_weights_are_repeated_rows(seed, shuffle, sparse):
-    """Weights 0, 1, 2, 3 make bitwise the shard of the rows left out, once, twice, three times."""
+    """Weights 0, 1, 2, 3 make bitwise the shard of rows left out, once, and with their copies behind all others."""
     X, y = rows(seed)
     weights = np.random.default_rng(seed + 1).integers(0, 4, len(y))
     data = sp.csr_array(X) if sparse else X
-    repeated = np.repeat(np.arange(len(y)), weights)
+    repeated = np.concatenate([np.flatnonzero(weights > copy) for copy in range(3)])
     weighted = make_shard(data, y, weights, shuffle=shuffle)
     assert_same(weighted, make_shard(data[repeated], y[repeated], shuffle=shuffle))
     assert (weighted.weights == 1.0).all()
@@ -111,7 +100,7 @@ def test_weights_that_rounding_has_moved_make_the_same_visits(seed):
     whole = rng.integers(1, 18, len(y)).astype(float)
     moved = make_shard(X, y, whole * (1 + rng.choice([-1e-9, 1e-9], len(y))), shuffle=False)
     expected = make_shard(X, y, whole, shuffle=False)
-    np.testing.assert_array_equal(moved.values, expected.values)
+    np.testing.assert_array_equal(dense(moved), dense(expected))
     np.testing.assert_allclose(moved.weights, expected.weights, rtol=1e-8)
 
 
@@ -130,19 +119,19 @@ def test_content_and_weight_are_preserved(seed, shuffle):
             sums[key] = sums.get(key, 0.0) + weight
         return {key: value for key, value in sums.items() if value}
 
-    assert tally(shard.values, shard.targets, shard.weights.astype(float)) == tally(X, y, weights)
+    assert tally(dense(shard), shard.targets, shard.weights.astype(float)) == tally(X, y, weights)
     assert shard.n_rows <= MAX_COPIES * len(y)
 
 
 def test_seeds_give_orders_and_no_shuffle_gives_none():
     """Another seed walks another way; without shuffling rows stay where they were, zero weights left out."""
     X, y = np.arange(40.0).reshape(20, 2), np.ones(20)
-    orders = {tuple(make_shard(X, y, seed=seed).values[:, 0]) for seed in range(10)}
+    orders = {tuple(dense(make_shard(X, y, seed=seed))[:, 0]) for seed in range(10)}
     assert len(orders) == 10
     weights = np.r_[0.0, 2.5, np.ones(18)]
     shard = make_shard(X, y, weights, shuffle=False)
-    np.testing.assert_array_equal(shard.values[:, 0], np.r_[2.0, 2.0, np.arange(4.0, 40.0, 2.0)])
-    np.testing.assert_array_equal(shard.weights[:3], [1.25, 1.25, 1.0])
+    np.testing.assert_array_equal(dense(shard)[:, 0], np.r_[np.arange(2.0, 40.0, 2.0), 2.0])
+    np.testing.assert_array_equal(shard.weights, np.r_[1.25, np.ones(18), 1.25])
 
 
 @LAWS
@@ -160,13 +149,13 @@ def test_classes_are_spread_evenly_over_an_epoch(seed, n_classes, weighs):
     expected = np.arange(1, found.n_rows + 1)[:, None] * shares
     assert np.all(np.abs(so_far - expected) < 1.0 + len(names) * shares)
     commonest = names[counts.argmax()]
-    drawn = [shard.values[shard.targets == commonest, 0] for shard in (found, other)]
+    drawn = [dense(shard)[shard.targets == commonest, 0] for shard in (found, other)]
     assert not np.array_equal(*drawn)
     np.testing.assert_array_equal(*map(np.sort, drawn))
 
 
 def test_values_are_no_classes():
-    """Targets that are not whole numbers, or far apart, leave the order to the hashes of rows."""
+    """Targets that are not whole numbers, or far apart, are not spread."""
     X = np.arange(300.0)[:, None]
     whole = np.arange(300) % 2
     runs = []
@@ -180,7 +169,7 @@ def test_values_are_no_classes():
 def test_copies_are_spread_over_the_epoch():
     """The visits of a heavy row do not follow each other."""
     X = np.arange(200.0)[:, None]
-    places = np.flatnonzero(make_shard(X, np.ones(200), np.r_[16.0, np.ones(199)]).values[:, 0] == 0.0)
+    places = np.flatnonzero(dense(make_shard(X, np.ones(200), np.r_[16.0, np.ones(199)]))[:, 0] == 0.0)
     assert len(places) == 16
     assert np.ptp(places) > 100
 
@@ -223,20 +212,25 @@ def test_types_of_the_parts():
     assert make_shard(np.ones((2, 2)), np.ones(2), dtype=np.float32).dtype == np.float32
 
 
-def test_unshuffled_data_are_not_copied():
-    """In the order given, data that need no conversion are shared; rows of a shard always are views."""
-    X = np.ones((6, 3), np.float32)
-    assert np.shares_memory(make_shard(X, np.ones(6), shuffle=False).values, X)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_data_that_need_no_conversion_are_not_copied(shuffle, is_frozen):
+    """Rows are walked where they lie, read-only ones too; those of threads are views."""
+    X = np.arange(18, dtype=np.float32).reshape(6, 3) + 1.0
     sparse = sp.csr_array(X)
-    assert np.shares_memory(make_shard(sparse, np.ones(6), shuffle=False).values, sparse.data)
-    for data in (X, sparse):
-        shard = make_shard(data, np.arange(6.0))
+    for array in (X, sparse.data, sparse.indices):
+        array.flags.writeable = not is_frozen
+    for data, memory in ((X, X), (sparse, sparse.data)):
+        shard = make_shard(data, np.arange(6.0), shuffle=shuffle)
+        assert np.shares_memory(shard.values, memory)
         part = shard.rows(2, 5)
         assert part.n_rows == 3
-        assert np.shares_memory(part.values, shard.values)
+        assert np.shares_memory(part.values, memory)
         assert part.nnz == 9
         assert 0 < part.nbytes < shard.nbytes
         np.testing.assert_array_equal(part.targets, shard.targets[2:5])
+        np.testing.assert_array_equal(dense(part), X[part.targets.astype(int)])
+    assert np.shares_memory(make_shard(sparse, np.ones(6)).indices, sparse.indices)
 
 
 @LAWS
@@ -255,8 +249,9 @@ def test_a_shard_in_a_file_is_the_shard_in_memory(tmp_path_factory, seed, sparse
     )
     assert mapped.mapping is not None
     mapped.release(0, mapped.n_rows)
+    whole = expected.packed(0, expected.n_rows)
     for name in ("values", "indices", "indptr", "targets", "weights"):
-        one, other = getattr(mapped, name), getattr(expected, name)
+        one, other = getattr(mapped, name), getattr(whole, name)
         assert (one is None) == (other is None)
         assert one is None or (one.dtype == other.dtype and one.tobytes() == other.tobytes())
     assert not list(folder.glob("dsgd-*"))
@@ -378,36 +373,18 @@ def test_split_covers_every_row_once(n_rows, parts):
     assert max(sizes) - min(sizes) <= 1
 
 
-@LAWS
-@given(SEEDS, st.integers(0, 700), st.sampled_from(["even", "copies", "few", "neighbours", "ends"]))
-def test_hashes_are_sorted_whatever_they_are(seed, n, kind):
-    """The order is that of a stable sort, where hashes are spread evenly and where they are anything but that."""
-    rng = np.random.default_rng(seed)
-    keys = rng.integers(0, 2**64, n, np.uint64)
-    if kind == "copies" and n:
-        keys = keys[rng.integers(0, n, n)]
-    elif kind == "few":
-        keys = rng.integers(0, 3, n, np.uint64) << np.uint64(20)
-    elif kind == "neighbours":
-        keys = np.uint64(2**63) - np.arange(n, dtype=np.uint64)
-    elif kind == "ends":
-        keys = np.where(rng.random(n) < 0.5, np.uint64(0), np.uint64(2**64 - 1))
-    order, in_order = sort_keys(keys)
-    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
-    np.testing.assert_array_equal(in_order, np.sort(keys))
-
-
 @pytest.mark.parametrize(("dtype", "width", "is_past"), [("f4", 128, True), ("f4", 129, False), ("f8", 65, True)])
 def test_wide_rows_are_written_past_the_caches_with_the_same_bits(dtype, width, is_past, monkeypatch):
     """Rows of whole words that are wide and many take the way past the caches, and lie where they would else."""
     rng = np.random.default_rng(2)
     X, y = rng.standard_normal((50, width)).astype(dtype), rng.choice([-1.0, 1.0], 50)
     weights = rng.integers(0, 3, 50)
-    plain = make_shard(X, y, weights, seed=4)
+    halves = [(X[:20], y[:20], weights[:20]), (X[20:], y[20:], weights[20:])]
+    plain = concat_blocks(halves, seed=4)
     taken = []
     monkeypatch.setattr(blocks, "_MANY_BYTES", 0)
     monkeypatch.setattr(blocks, "place_wide", lambda *arrays: (taken.append(len(arrays)), place_wide(*arrays)))
-    past = make_shard(X, y, weights, seed=4)
+    past = concat_blocks(halves, seed=4)
     assert bool(taken) == is_past
     assert np.array_equal(past.values.view(np.uint8), plain.values.view(np.uint8))
 

@@ -237,7 +237,7 @@ def test_other_rows_are_refused_by_another_number_of_ranks(
     one_target[17] *= -1
     one_weight[17] += 1e-3
     # Another number of ranks holds out other rows, and need not have as many left to train on.
-    said = r"was trained on (other|672) rows" if early_stopping else "other rows"
+    said = r"was trained on (other|67\d) rows" if early_stopping else "other rows"
     for other in ((one_value, y, weights), (X, one_target, weights), (X, y, one_weight)):
         with pytest.raises(CheckpointError, match=said):
             resume(*other)

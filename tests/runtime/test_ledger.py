@@ -316,3 +316,31 @@ def test_a_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         ledger.to_frame()
     assert isinstance(raised.value, ImportError)
     assert ledger.ranks[0].records.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("compute", "communication", "rounds", "epochs", "said"),
+    [
+        (1.0, 4.0, 64, 2, "one rank would take about 2 s for the steps of all, and these took 5 s"),
+        (3.0, 2.0, 64, 2, "exchange after 8 times as many rows (sync=...): about 10% of the rank-seconds"),
+        (3.0, 2.0, 2, 2, ""),  # a round an epoch cannot be longer
+        (9.0, 1.0, 64, 2, ""),
+    ],
+)
+def test_a_summary_ends_with_advice(compute: float, communication: float, rounds: int, epochs: int, said: str) -> None:
+    """Fewer ranks where they take longer than one would, longer periods where ranks communicate much; else none."""
+    ranks = []
+    for number in range(2):
+        ledger = RankLedger(number)
+        for k in range(rounds):
+            ledger.begin_round("sync")
+            ledger.charge(COMPUTE, compute / rounds)
+            ledger.charge(WIRE, communication / rounds)
+            ledger.end_round()
+            if (k + 1) % (rounds // epochs) == 0:
+                ledger.end_epoch()
+        ranks.append(ledger.records())
+    advice = Ledger(ranks, 5.0).advice()
+    assert advice.startswith("advice: " + said) if said else not advice
+    assert Ledger(ranks, 5.0).summary().endswith(advice)
+    assert not Ledger(ranks[:1], 5.0).advice()

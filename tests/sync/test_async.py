@@ -58,7 +58,7 @@ def test_without_slack_a_round_steps_with_the_sum(n_ranks: int) -> None:
     """With ``slack=0`` a round is one synchronous step with the sum of all gradients, each at the same model."""
     n_rows, batch, rate = 96, 8, 0.05
     params = fit(StaleSynchronous(batch, slack=0), n_ranks, epochs=2, n_rows=n_rows, alpha=0.0).value.params
-    shards = [data.shard for data in make_data(n_ranks, n_rows)]
+    shards = [data.shard.packed(0, data.n_rows) for data in make_data(n_ranks, n_rows)]
     x = np.zeros(6)
     rounds = -(-max(s.n_rows for s in shards) // batch)
     for number in list(range(rounds)) * 2:

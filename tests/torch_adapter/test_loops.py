@@ -69,6 +69,11 @@ def on_threads(programs: Programs, timeout_s: float = 20.0) -> list[Any]:
         close(transports)
 
 
+def rows_of(shard: Any) -> Any:
+    """Return the rows of a shard in the order of their visits."""
+    return torch.from_numpy(np.asarray(shard.packed(0, shard.n_rows).values))
+
+
 def loop(
     rank: Rank,
     shard: Any,
@@ -81,7 +86,7 @@ def loop(
     batch_size: int | None = BATCH,
 ) -> Synchronizer:
     """Train by a plain loop of torch."""
-    X, y = torch.from_numpy(np.asarray(shard.values)), torch.from_numpy((np.asarray(shard.targets) > 0).astype(float))
+    X, y = rows_of(shard), torch.from_numpy((np.asarray(shard.targets) > 0).astype(float))
     module = build_module(network, {})
     made = optimizer(module.parameters())
     sync = Synchronizer(module, made, sync=strategy, batch_size=batch_size, steps_per_epoch=steps_per_epoch, rank=rank)
@@ -207,7 +212,7 @@ class Skipping:
 
     def __call__(self, rank: Rank, shard: Any, n_steps: int = 12) -> Any:
         """Return the parameters at the end."""
-        X = torch.from_numpy(np.asarray(shard.values))
+        X = rows_of(shard)
         y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(float))
         module = build_module(network, {})
         made = self.optimizer(module.parameters())
@@ -280,7 +285,7 @@ def test_scalers_of_gradients_skip_as_torch_does(sync: Any, kind: str) -> None:
     scales, n_taken = {}, {}
 
     def program(rank: Rank, shard: Any) -> np.ndarray:
-        X = torch.from_numpy(np.asarray(shard.values)).float() * (1.0 if rank.number else 1e3)
+        X = rows_of(shard).float() * (1.0 if rank.number else 1e3)
         y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(np.float32))
         module = build_module(partial(nn.Linear, 5, 1), {})
         made = SCALED[kind](module.parameters(), lr=1e-6)
@@ -315,7 +320,7 @@ def test_rates_are_those_of_the_steps() -> None:
     """The rate that a scheduler changes between a step and its exchange is not the rate of that step."""
 
     def program(rank: Rank, shard: Any, early: bool) -> np.ndarray:
-        X, y = torch.from_numpy(np.asarray(shard.values)), torch.from_numpy(np.asarray(shard.targets))
+        X, y = rows_of(shard), torch.from_numpy(np.asarray(shard.targets))
         module = build_module(network, {})
         made = plain(module.parameters())
         scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)

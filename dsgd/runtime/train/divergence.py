@@ -5,13 +5,13 @@ stopping rule only sees epochs that no longer improve.
 
 Method: the mean loss of the last epoch, which is known, is compared with that of the first and with that of a model of
 zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the first and
-of the last model on its own rows.
+of the last model on rows from everywhere in its own.
 
 A classifier may be right although its scores are far too large, and where the features say nothing of the classes its
 objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither has
 converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not fall.
 
-Cost: a pass over the targets of a rank. Of a fit that seems to diverge two more over its rows, and no message.
+Cost: a look at some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ __all__ = ["divergence_of"]
 # A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
 _CLEARLY = 1.1
 _N_EPOCHS = 5
+# By how many rows a model is judged.
+_MOST_ROWS = 65_536
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
@@ -53,10 +55,10 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     # The perceptron's loss of a model of zeros is zero, its least.
     if job.leaves is not None or not shard.n_rows or optimizer.objective.row.code == PERCEPTRON:
         return None
-    last = history[-1].train_loss
-    if last <= min(history[0].train_loss, _loss_of_zeros(optimizer.objective, shard.targets)):
+    some, last = shard.sample(_MOST_ROWS), history[-1].train_loss
+    if last <= min(history[0].train_loss, _loss_of_zeros(optimizer.objective, some.targets)):
         return None
-    first, found = (optimizer.evaluate(model, shard, state) for model in (job.initial, params))
+    first, found = (optimizer.evaluate(model, some, state) for model in (job.initial, params))
     begin = first.mean_loss + _penalty(optimizer.objective, job.initial)
     end = found.mean_loss + _penalty(optimizer.objective, params)
     if end <= begin:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from dsgd.local import SGD, SGDState, Shard
 from dsgd.types import FloatVector
 
 __all__ = ["shared_walk"]
+
+_ROWS_AT_A_TIME: Final = 65_536
 
 
 def shared_walk(
@@ -34,24 +37,21 @@ def shared_walk(
         Its counters; the step counter takes every P-th number from that of the rank on.
     """
     # A dense row has an entry in every column.
-    counts = np.full(shard.n_features, float(shard.n_rows))
-    if shard.indices is not None and shard.indptr is not None:
-        # Rows of a thread are a view: the indices are those of all rows.
-        columns = shard.indices[int(shard.indptr[0]) : int(shard.indptr[-1])]
-        counts = np.bincount(columns, minlength=shard.n_features).astype(np.float64)
+    counts = np.full(shard.n_features, float(shard.n_rows)) if not shard.is_sparse else _column_counts(shard)
     message = np.append(counts, float(shard.n_rows))
     group.allreduce(message)
     frequencies = message[:-1] / max(message[-1], 1.0)
     # Nobody asks for a column that no row has.
     frequencies[frequencies == 0.0] = 1.0
     state.t += group.rank
-    values, indices, indptr, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
+    values, indices, indptr, index, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
     is_coupled = optimizer.objective.is_coupled
     return partial(
         run_shared_softmax_rows if is_coupled else run_shared_rows,
         values,
         indices,
         indptr,
+        index,
         targets,
         weights,
         classes,
@@ -64,3 +64,13 @@ def shared_walk(
         state.order,
         float(group.size),
     )
+
+
+def _column_counts(shard: Shard) -> FloatVector:
+    """Return how many of the sparse rows have an entry in each column."""
+    counts = np.zeros(shard.n_features)
+    for start in range(0, shard.n_rows, _ROWS_AT_A_TIME):
+        part = shard.packed(start, min(shard.n_rows, start + _ROWS_AT_A_TIME))
+        assert part.indices is not None
+        counts += np.bincount(part.indices, minlength=shard.n_features)
+    return counts

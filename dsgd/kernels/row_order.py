@@ -1,0 +1,187 @@
+"""Orders of rows by their place in the listing: random ones that read memory in large pieces, and dealing to ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.rng import draw, mix64
+from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
+
+__all__ = ["CHUNK", "GROUP", "classes_of", "deal_rows", "draw_order"]
+
+#: Neighbours that stay together, and how many rows are then shuffled among themselves: those lie in the L2 cache.
+CHUNK, GROUP = 32, 1024
+
+_HALF = np.uint64(32)
+
+
+@scalar
+def _below(word: np.uint64, n: int) -> np.int64:
+    """Return the number below n that a random word stands for, each as likely as the others."""
+    return np.int64(((word >> _HALF) * np.uint64(n)) >> _HALF)
+
+
+@kernel
+def classes_of(targets: FloatVector, low: float, classes: AnyArray) -> bool:
+    """Write the class of every target, counted from `low`; return whether targets are whole numbers.
+
+    Parameters
+    ----------
+    targets : array, shape (n,)
+        From `low` on.
+    low : float
+        The smallest.
+    classes : array of int32, shape (n,)
+        Overwritten.
+    """
+    are_whole = True
+    for i in range(np.uint64(targets.shape[0])):
+        code = np.int32(targets[i] - low)
+        classes[i] = code
+        are_whole &= low + code == targets[i]
+    return are_whole
+
+
+@kernel
+def draw_order(
+    classes: AnyArray,
+    counts: IntVector,
+    offsets: FloatVector,
+    turns: IntVector,
+    key: np.uint64,
+    order: IndexVector,
+    scratch: IndexVector,
+    chunks: IndexVector,
+    ends: IndexVector,
+) -> None:
+    """Draw an order in which the members of every class are spread evenly.
+
+    Parameters
+    ----------
+    classes : array of int32, shape (n,) or (0,)
+        The class of each row; none where there is one class.
+    counts : array of int64, shape (n_classes,)
+        Members of each.
+    offsets : array of float64, shape (n_classes,)
+        Where the first member of each lies, in distances between its members; in [0, 1), multiples of 2^-24.
+    turns : array of int64, shape (n_classes,)
+        The classes by their offsets: of members that belong to one place, those of the first come first.
+    key : uint64
+        Names the order.
+    order : array of uint32, shape (n,)
+        The rows in their order; overwritten.
+    scratch : array of uint32, shape (n,)
+        Overwritten.
+    chunks : array of uint32, shape (n // CHUNK + 1,)
+        Overwritten.
+    ends : array of uint32, shape (n + 1,) or (0,)
+        Zeros; overwritten. None where there is one class.
+    """
+    n, n_classes = order.shape[0], counts.shape[0]
+    begins = np.zeros(n_classes + 1, np.int64)
+    for k in range(n_classes):
+        begins[k + 1] = begins[k] + counts[k]
+    # Members by class, each class in the order of the listing.
+    if n_classes == 1:
+        for i in range(n):
+            order[i] = i
+    else:
+        heads = begins[:-1].copy()
+        for i in range(n):
+            k = classes[i]
+            order[heads[k]] = i
+            heads[k] += 1
+    for k in range(n_classes):
+        first, last = begins[k], begins[k + 1]
+        n_chunks, stream = (last - first + CHUNK - 1) // CHUNK, draw(mix64(key), np.uint64(2 * k))
+        for c in range(n_chunks):
+            chunks[c] = c
+        for c in range(n_chunks - 1, 0, -1):
+            other = _below(draw(stream, np.uint64(c)), c + 1)
+            chunks[c], chunks[other] = chunks[other], chunks[c]
+        at = first
+        for c in range(n_chunks):
+            begin = first + np.int64(chunks[c]) * CHUNK
+            for j in range(begin, min(last, begin + CHUNK)):
+                scratch[at] = order[j]
+                at += 1
+        # As many members as a class has among so many rows, in whole chunks.
+        size = max(1, (GROUP * counts[k] + CHUNK * n // 2) // max(1, CHUNK * n)) * CHUNK
+        stream = draw(mix64(key), np.uint64(2 * k + 1))
+        for begin in range(first, last, size):
+            for j in range(min(last, begin + size) - 1, begin, -1):
+                other = begin + _below(draw(stream, np.uint64(j)), j - begin + 1)
+                scratch[j], scratch[other] = scratch[other], scratch[j]
+    if n_classes == 1:
+        order[:] = scratch
+        return
+    # Each member belongs at a share of all places.
+    for k in range(n_classes):
+        distance = n / max(1, counts[k])
+        for j in range(counts[k]):
+            ends[min(n - 1, np.int64((j + offsets[k]) * distance)) + 1] += 1
+    for b in range(1, n + 1):
+        ends[b] += ends[b - 1]
+    for k in turns:
+        distance = n / max(1, counts[k])
+        for j in range(counts[k]):
+            b = min(n - 1, np.int64((j + offsets[k]) * distance))
+            order[ends[b]] = scratch[begins[k] + j]
+            ends[b] += 1
+
+
+@kernel
+def deal_rows(
+    visits: AnyArray, n_rows: int, key: np.uint64, pools: AnyArray, sizes: IntVector, ranks: AnyArray, rows: IntVector
+) -> IntVector:
+    """Deal rows to ranks: each row, in the order of the listing, to one of the ranks that have fewest visits so far.
+
+    Where all rows have one visit, every `n_ranks` neighbours go to different ranks, in a random order.
+
+    Parameters
+    ----------
+    visits : array of int64, shape (n_rows,) or (0,)
+        Visits of each row, fewer than ``len(sizes)``; none where each has one.
+    n_rows : int
+        Rows.
+    key : uint64
+        Names the deal.
+    pools : array of uint32, shape (n_levels, n_ranks)
+        Scratch: the ranks by how many visits they have; the first row holds all of them.
+    sizes : array of int64, shape (n_levels,)
+        How many ranks are in each row of `pools`; all are in the first.
+    ranks : array of uint32, shape (n_rows,)
+        The rank of each row; overwritten.
+    rows : array of int64, shape (n_rows,)
+        The rows rank by rank, those of each ascending; overwritten.
+
+    Returns
+    -------
+    array of int64, shape (n_ranks,)
+        How many rows each rank has.
+    """
+    n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
+    counts, heads = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
+    stream = mix64(key)
+    for i in range(n_rows):
+        while sizes[level] == 0:
+            level = level + 1 if level + 1 < n_levels else 0
+        j = _below(draw(stream, np.uint64(i)), sizes[level])
+        rank = pools[level, j]
+        ranks[i] = rank
+        counts[rank] += 1
+        n = visits[i] if visits.shape[0] > 0 else 1
+        if n > 0:
+            sizes[level] -= 1
+            pools[level, j] = pools[level, sizes[level]]
+            to = level + n if level + n < n_levels else level + n - n_levels
+            pools[to, sizes[to]] = rank
+            sizes[to] += 1
+    for rank in range(1, n_ranks):
+        heads[rank] = heads[rank - 1] + counts[rank - 1]
+    for i in range(n_rows):
+        place = heads[ranks[i]]
+        heads[ranks[i]] = place + 1
+        rows[place] = i
+    return counts
