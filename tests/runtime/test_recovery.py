@@ -102,7 +102,8 @@ def test_a_killed_worker(
     model = SGDClassifier(**OPTIONS, client=client, on_failure=policy)
     with pytest.warns(RuntimeWarning, match=f"rank {rank} on worker .* was lost; training goes on"):
         model.fit(*data)
-    assert abs(model.score(X, y) - undisturbed) < 0.005
+    # Whose rows were lost has another optimum.
+    assert abs(model.score(X, y) - undisturbed) < (0.01 if policy == "shrink" else 0.005)
     report = model.fit_report_
     [event] = report["recoveries"]
     assert (event["kind"], event["rank"], event["policy"], event["ranks"]) == ("lost", rank, policy, report["ranks"])
@@ -289,6 +290,7 @@ def test_workers_that_join_take_part(rows: Any, undisturbed: float, at_epoch: An
         assert model.fit_report_["ranks"] == 2
         assert [event["kind"] for event in model.fit_report_["recoveries"]] == ["joined"]
         assert [stats["rows"] for stats in model.fit_report_["stats"]] == [1200, 1200]
-        assert abs(model.score(X, y) - undisturbed) < 0.005
+        # Whose rows were lost has another optimum.
+    assert abs(model.score(X, y) - undisturbed) < (0.01 if policy == "shrink" else 0.005)
         assert model.n_iter_ == 120
         assert_clean(client)
