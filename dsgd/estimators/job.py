@@ -56,6 +56,7 @@ def job_of(
         out_of_core=estimator.out_of_core,
         storage=storage,
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
+        spread_classes=not estimator.average,
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
     by_column, width = sparse and not drawn, drawn.n_components if drawn else d  # features of sparse rows are dense

@@ -61,6 +61,8 @@ class Packer:
         A format of 16 bits in which dense rows are kept, see `dsgd.local.halves`; `dtype` is then ``"float32"``.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by; see `weight_scale_of`.
+    spread_classes : bool, default True
+        Whether the rows of every class are spread evenly over an epoch.
     """
 
     classes: AnyArray | None
@@ -74,6 +76,7 @@ class Packer:
     held_out: AnyArray | None = None
     storage: str | None = None
     weight_scale: float = field(default=1.0, metadata={"of_rows": True})
+    spread_classes: bool = True
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
@@ -156,6 +159,7 @@ class Packer:
             folder=folder,
             storage=self.storage,
             weight_scale=self.weight_scale,
+            spread_classes=self.spread_classes,
         )
 
 

@@ -226,8 +226,8 @@ class Rows:
 
     Pass it to ``fit``, ``partial_fit`` or ``score`` in place of X, without y and sample_weight. `SGDClassifier` and
     `SGDRegressor` reuse all preparation by earlier fits: a fit with the same ``random_state`` and ``n_jobs`` starts
-    training at once, and one with another ``random_state`` packs the rows again without checking them first. Other
-    estimators train as on the arrays inside.
+    training at once, and one with another ``random_state``, or with ``average`` where the others had none, packs the
+    rows again without checking them first. Other estimators train as on the arrays inside.
 
     Parameters
     ----------
@@ -243,8 +243,8 @@ class Rows:
         Keeps the rows on the workers of a cluster; estimators without a client of their own then train there. None
         keeps arrays in this process, and dask collections on the current client or the local cluster.
     keep : int, default 1
-        For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
-        large as X. The least recently used set is dropped first.
+        For how many sets of parameters (seed, number of ranks, share held out, whether steps are averaged) packed rows
+        stay in memory, each as large as X. The least recently used set is dropped first.
     storage : {"float16", "bfloat16"} or None, default None
         The format in which `SGDClassifier` and `SGDRegressor` keep packed rows, see there; their own `storage` must be
         None or the same.

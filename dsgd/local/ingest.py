@@ -59,6 +59,8 @@ class ShardBuilder:
         A format of 16 bits in which rows are kept, see `dsgd.local.halves`; dense rows of float32 only.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by, so that those of all ranks add up to their number.
+    spread_classes : bool, default True
+        Whether the rows of every class are spread evenly, see `dsgd.local.order`; not for the mean of all models.
 
     Raises
     ------
@@ -78,13 +80,14 @@ class ShardBuilder:
         window_bytes: int = WINDOW_BYTES,
         storage: str | None = None,
         weight_scale: float = 1.0,
+        spread_classes: bool = True,
     ) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidDataError(f"make_shard(dtype=...) must be float32 or float64. Got {self.dtype}.")
         self.n_features, self.sparse, self.shuffle, self.seed = n_features, sparse, shuffle, seed
         self.folder, self.window_bytes, self.storage = folder, window_bytes, storage
-        self.weight_scale = weight_scale
+        self.weight_scale, self.spread_classes = weight_scale, spread_classes
         self._n_blocks = 0
         self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
@@ -181,7 +184,7 @@ class ShardBuilder:
         if self.shuffle:
             prints = np.concatenate(self._prints)
             with stage("order", prints.nbytes + targets.nbytes):
-                self._order = walking_order(prints, targets, weighted, self.seed)
+                self._order = walking_order(prints, targets, weighted, self.seed, spread_classes=self.spread_classes)
         self._targets, self._weights, self._prints, self._lengths = [], [], [], []
         if weighted is not None:
             self._source = weighted[0]

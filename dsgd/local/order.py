@@ -13,6 +13,12 @@ Several consecutive rows of one class would move the intercept and everything th
 runs the model after the last step is less noisy, for one more pass over the targets when rows are packed. Targets that
 are not whole numbers in a small range are treated as values, not as classes.
 
+The mean of the models of all steps has no such noise to lose, and evenly spread classes bias it: a row of a class comes
+when the steps on that class are longest ago, so every class is stepped on from models that fit it less than their mean
+does, by half a step on it. Least squares show it, of which the mean of constant steps is the solution if rows are
+independent (Bach and Moulines 2013): with nine tenths in one of two classes the mean ends 7.0e-5 above the least
+objective, and 2.7e-6 with the order of the hashes. So rows that are trained on with ``average`` stay in the latter.
+
 An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
 end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
 order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90.5 %, and stop earlier. Blocks are as
@@ -106,7 +112,12 @@ def content_keys(prints: Words, seed: int, targets: FloatVector | None = None) -
 
 
 def walking_order(
-    prints: Words, targets: FloatVector, weighted: tuple[IntVector, FloatVector] | None, seed: int
+    prints: Words,
+    targets: FloatVector,
+    weighted: tuple[IntVector, FloatVector] | None,
+    seed: int,
+    *,
+    spread_classes: bool = True,
 ) -> IntVector:
     """Return the visits in walking order: by the hash of (seed, content of the row, copy number), classes spread.
 
@@ -120,6 +131,8 @@ def walking_order(
         As `visits` returns it.
     seed : int
         Seed of the order.
+    spread_classes : bool, default True
+        Whether the rows of a class lie at equal distances, if targets are classes.
 
     Returns
     -------
@@ -128,7 +141,7 @@ def walking_order(
     """
     order = _hash_order(prints, targets, weighted, seed)
     # Of the visits: a row of weight zero is not there.
-    strata = _strata(targets if weighted is None else targets[weighted[0]])
+    strata = _strata(targets if weighted is None else targets[weighted[0]]) if spread_classes else None
     if strata is None:
         return order
     counts = np.bincount(strata)
