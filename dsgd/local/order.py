@@ -16,8 +16,8 @@ are not whole numbers in a small range are treated as values, not as classes.
 The mean of the models of all steps has no such noise to lose, and evenly spread classes bias it: a row of a class comes
 when the steps on that class are longest ago, so every class is stepped on from models that fit it less than their mean
 does, by half a step on it. Least squares show it, of which the mean of constant steps is the solution if rows are
-independent (Bach and Moulines 2013): with nine tenths in one of two classes the mean ends 7.0e-5 above the least
-objective, and 2.7e-6 with the order of the hashes. So rows that are trained on with ``average`` stay in the latter.
+independent (Bach and Moulines 2013): with nine tenths in one of two classes the mean ends 7.3e-5 above the least
+objective, and 9.4e-7 with the order of the hashes. So rows that are trained on with ``average`` stay in the latter.
 
 An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
 end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one

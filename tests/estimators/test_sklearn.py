@@ -97,7 +97,7 @@ def test_an_average_is_the_mean_of_the_models_from_its_step_on(kind, begins, cut
 def test_the_average_of_constant_steps_is_the_solution_of_least_squares(shares):
     """The average comes as near to it as steps on independent rows would (Bach and Moulines 2013).
 
-    Finds rows of each class at equal distances, with which the average was 27 and 5 times as far above the least loss.
+    Finds rows of each class at equal distances, with which the average was 78 and 4 times as far above the least loss.
     """
     rng = np.random.default_rng(0)
     codes = rng.choice(len(shares), 4000, p=shares)
@@ -113,7 +113,7 @@ def test_the_average_of_constant_steps_is_the_solution_of_least_squares(shares):
             errors = columns @ np.c_[model.coef_, model.intercept_].T - signs
             excess[average, seed] = 0.5 * (errors**2).sum(axis=1).mean() - least
     last, averaged = excess.mean(axis=1)
-    assert averaged < last / 400
+    assert averaged < last / 320
 
 
 @pytest.mark.parametrize(("kind", "theirs"), [(SGDClassifier, PlainClassifier), (SGDRegressor, PlainRegressor)])
