@@ -51,6 +51,7 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=estimator.out_of_core,
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
+        spread_classes=not estimator.average,
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
     by_column, width = sparse and not drawn, drawn.n_components if drawn else d  # features of sparse rows are dense

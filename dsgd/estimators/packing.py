@@ -61,6 +61,8 @@ class Packer:
         Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
     weight_scale : float, default 1.0
         What the weights of visits are multiplied by; see `weight_scale_of`.
+    spread_classes : bool, default True
+        Whether the rows of every class are spread evenly over an epoch.
     """
 
     classes: AnyArray | None
@@ -73,6 +75,7 @@ class Packer:
     out_of_core: bool = False
     held_out: AnyArray | None = None
     weight_scale: float = field(default=1.0, metadata={"of_rows": True})
+    spread_classes: bool = True
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
@@ -155,6 +158,7 @@ class Packer:
             folder=folder,
             weight_scale=self.weight_scale,
             copies=copies,
+            spread_classes=self.spread_classes,
         )
 
 

@@ -227,8 +227,8 @@ class Rows:
 
     Pass it to ``fit``, ``partial_fit`` or ``score`` in place of X, without y and sample_weight. `SGDClassifier` and
     `SGDRegressor` reuse all preparation by earlier fits: a fit with the same ``random_state`` and ``n_jobs`` starts
-    training at once, and one with another ``random_state`` draws another order without checking the rows first. Other
-    estimators train as on the arrays inside.
+    training at once, and one with another ``random_state``, or with ``average`` where others had none, draws another
+    order without checking the rows first. Other estimators train as on the arrays inside.
 
     Parameters
     ----------
@@ -244,8 +244,8 @@ class Rows:
         Keeps the rows on the workers of a cluster; estimators without a client of their own then train there. None
         keeps arrays in this process, and dask collections on the current client or the local cluster.
     keep : int, default 1
-        For how many sets of parameters (seed, number of ranks, share held out) orders, and rows that had to be copied,
-        stay in memory. The least recently used set is dropped first.
+        For how many sets of parameters (seed, number of ranks, share held out, whether steps are averaged) orders, and
+        rows that had to be copied, stay in memory. The least recently used set is dropped first.
 
     Attributes
     ----------

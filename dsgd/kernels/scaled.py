@@ -5,7 +5,8 @@ cost a pass over the model where a row has few entries.
 
 Method: the model is ``scale * stored``, so that shrinking is one multiplication; the scale is folded back into the
 weights before it underflows, and at the end of every call: between calls the parameters are the true model. The average
-of the iterates is ``(auxiliary + a stored) / b``, of which a step changes the entries of its row, a and b only. The L1
+of the iterates is ``(auxiliary + a stored) / b``, of which a step changes the entries of its row, a and b only. It is
+kept in float64: after some millions of steps a further one changes it by less than float32 can hold. The L1
 penalty that every weight owes is one number; a weight pays when a row comes that has its column.
 
 scikit-learn truncates after it has averaged and loses the correction; here the average is that of the iterates.
@@ -58,7 +59,7 @@ def fold(
     dtype = weights.dtype.type
     if auxiliary is not None and (b != 1.0 or a != 0.0):
         for j in range(n_weights):
-            auxiliary[j] = dtype((auxiliary[j] + a * weights[j]) / b)
+            auxiliary[j] = (auxiliary[j] + a * weights[j]) / b
     if scale != 1.0:
         factor = dtype(scale)
         for j in range(n_weights):
@@ -80,14 +81,14 @@ def clear(
     if indices is None:
         for j in range(first, last):
             if auxiliary is not None and a != 0.0:
-                auxiliary[j] += dtype(a * weights[j])
+                auxiliary[j] += a * weights[j]
             weights[j] = dtype(0)
     else:
         for j in range(first, last):
             base = np.uint64(indices[j]) * n_outputs
             for k in range(n_outputs):
                 if auxiliary is not None and a != 0.0:
-                    auxiliary[base + k] += dtype(a * weights[base + k])
+                    auxiliary[base + k] += a * weights[base + k]
                 weights[base + k] = dtype(0)
 
 
@@ -143,7 +144,7 @@ def truncate_row(
                 received[place] += dtype(after - before)
                 weights[place] = dtype(after / scale)
                 if a != 0.0:
-                    auxiliary[place] -= dtype(a * (weights[place] - stored))
+                    auxiliary[place] -= a * (weights[place] - stored)
 
 
 @scalar
@@ -219,5 +220,5 @@ def join_average(
         b *= n_averaged / (n_averaged - 1.0)
     a += b * scale / n_averaged
     for k in range(n_weights, np.uint64(params.shape[0])):
-        auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
+        auxiliary[k] += (params[k] - auxiliary[k]) / n_averaged
     return n_averaged, a, b

@@ -100,7 +100,7 @@ def run_rows(
         Weight of the positive and of the negative class of each output.
     params : array, shape (n_params,)
         The model, updated in place.
-    auxiliary : array, shape (n_params,) or (0,), or None
+    auxiliary : array of float64, shape (n_params,) or (0,), or None
         The averaged model, updated in place; unused unless averaging is on.
     received : array, shape (n_weights,) or (0,), or None
         L1 penalty each weight has received; unused without L1.

@@ -49,6 +49,8 @@ class ShardBuilder:
     copies : bool, default False
         Whether rows are copied in walking order even if they can be read where they are: for many passes, or by what
         reads several rows at once.
+    spread_classes : bool, default True
+        Whether the rows of every class are spread evenly, see `dsgd.local.order`; not for the mean of all models.
 
     Raises
     ------
@@ -68,13 +70,14 @@ class ShardBuilder:
         window_bytes: int = WINDOW_BYTES,
         weight_scale: float = 1.0,
         copies: bool = False,
+        spread_classes: bool = True,
     ) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidDataError(f"make_shard(dtype=...) must be float32 or float64. Got {self.dtype}.")
         self.n_features, self.sparse, self.shuffle, self.seed = n_features, sparse, shuffle, seed
         self.folder, self.window_bytes, self.weight_scale = folder, window_bytes, weight_scale
-        self._copies = copies or folder is not None
+        self._copies, self._spread_classes = copies or folder is not None, spread_classes
         self._n_blocks = 0
         self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
@@ -148,7 +151,7 @@ class ShardBuilder:
         if self.shuffle:
             visited = targets if weighted is None else targets[weighted[0]]
             with stage("order", visited.nbytes):
-                order = walking_order(visited, self.seed)
+                order = walking_order(visited, self.seed, spread_classes=self._spread_classes)
         walk: AnyArray | None = weighted[0][order] if weighted is not None else order if self.shuffle else None
         targets = targets if walk is None else targets[walk]
         weights = np.full(targets.shape[0], self.weight_scale, self.dtype)

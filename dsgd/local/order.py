@@ -16,6 +16,12 @@ Several consecutive rows of one class would move the intercept and everything th
 runs the model after the last step is less noisy. Targets that are not whole numbers in a small range are treated as
 values, not as classes.
 
+The mean of the models of all steps has no such noise to lose, and evenly spread classes bias it: a row of a class comes
+when the steps on that class are longest ago, so every class is stepped on from models that fit it less than their mean
+does, by half a step on it. Least squares show it, of which the mean of constant steps is the solution if rows are
+independent (Bach and Moulines 2013): with nine tenths in one of two classes the mean ends 7.3e-5 above the least
+objective, and 9.4e-7 with an order without classes. So rows that are trained on with ``average`` stay in the latter.
+
 An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
 end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
 order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90.5 %, and stop earlier. Blocks are as
@@ -94,8 +100,8 @@ def count_visits(weights: FloatVector) -> IntVector:
     return counts
 
 
-def walking_order(targets: FloatVector, seed: int) -> IndexVector:
-    """Return the visits in walking order, classes spread.
+def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = True) -> IndexVector:
+    """Return the visits in walking order.
 
     Parameters
     ----------
@@ -103,13 +109,15 @@ def walking_order(targets: FloatVector, seed: int) -> IndexVector:
         The target of each visit.
     seed : int
         Seed of the order.
+    spread_classes : bool, default True
+        Whether the members of a class lie at equal distances, if targets are classes.
 
     Returns
     -------
     array of uint32, shape (n_visits,)
         Numbers of visits.
     """
-    n, classes = targets.shape[0], _classes(targets)
+    n, classes = targets.shape[0], _classes(targets if spread_classes else targets[:0])
     counts = np.bincount(classes) if classes.size else np.array([n])
     key = mix64_each(np.full(1, seed % 2**64, np.uint64))
     offsets = (draw_each(key, np.arange(counts.size, dtype=np.uint64)) >> np.uint64(40)) / 2.0**24

@@ -174,7 +174,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             constants=constants,
             codes=codes,
             class_weights=objective.class_weights(),
-            auxiliary=np.zeros(n_params(d, k) if self.average else 0, shard.dtype),
+            auxiliary=np.zeros(n_params(d, k) if self.average else 0),
             received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
             order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),

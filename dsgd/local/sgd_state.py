@@ -31,7 +31,7 @@ class SGDState(AbstractState):
         Integer codes and sizes as kernels read them.
     class_weights : array of float64, shape (2, n_outputs)
         Class weights, positive first.
-    auxiliary : array, shape (n_params,) or (0,)
+    auxiliary : array of float64, shape (n_params,) or (0,)
         The averaged model, if averaging is on.
     received : array, shape (n_weights,) or (0,)
         L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.

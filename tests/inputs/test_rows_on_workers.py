@@ -70,7 +70,7 @@ def test_a_second_fit_finds_rows_packed(client: Client, kind: str, options: dict
         assert packed_bytes(fits[0]) >= X.nbytes
         assert packed_bytes(fits[1]) == packed_bytes(fits[2]) == 0
         # Other parameters that packing does not know of need nothing either; a regression has other targets.
-        assert packed_bytes(SGDClassifier(**PARAMETERS, **options, alpha=0.01, average=True).fit(rows)) == 0
+        assert packed_bytes(SGDClassifier(**PARAMETERS, **options, alpha=0.01, loss="log_loss").fit(rows)) == 0
         assert set(client.run(n_kept).values()) <= {0, 1}
         other = SGDClassifier(**{**PARAMETERS, **options, "random_state": 1}).fit(rows)
         assert packed_bytes(other) > 0

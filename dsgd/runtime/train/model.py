@@ -66,12 +66,12 @@ def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> t
     if own is None:
         return None, 0
     n_averaged = at.optimizer.n_averaged
-    averaged = own.copy() if n_averaged else params.copy()
+    averaged = own.copy() if n_averaged else params.astype(np.float64)
     with ledger.round("look" if to_look else "collect"):
         with ledger.aside():
             counts = group.roll_call(np.array([n_averaged])).ravel()
         weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
-    return averaged, int(counts.max())
+    return averaged.astype(params.dtype), int(counts.max())
 
 
 def put_back(run: Run, best: BestModel) -> tuple[FloatVector | None, int]:
