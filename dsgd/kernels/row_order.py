@@ -23,7 +23,7 @@ def _below(word: np.uint64, n: int) -> np.int64:
 
 
 @kernel
-def classes_of(targets: FloatVector, low: float, classes: AnyArray) -> bool:
+def classes_of(targets: FloatVector, low: float, classes: AnyArray, counts: IntVector) -> bool:
     """Write the class of every target, counted from `low`; return whether targets are whole numbers.
 
     Parameters
@@ -34,23 +34,28 @@ def classes_of(targets: FloatVector, low: float, classes: AnyArray) -> bool:
         The smallest.
     classes : array of int32, shape (n,)
         Overwritten.
+    counts : array of int64, shape (n_classes,)
+        Zeros; members of each class, overwritten.
     """
     are_whole = True
     for i in range(np.uint64(targets.shape[0])):
         code = np.int32(targets[i] - low)
         classes[i] = code
+        counts[code] += 1
         are_whole &= low + code == targets[i]
     return are_whole
 
 
 @kernel
 def draw_order(
+    targets: FloatVector,
     classes: AnyArray,
     counts: IntVector,
     offsets: FloatVector,
     turns: IntVector,
     key: np.uint64,
     order: IndexVector,
+    ordered: FloatVector,
     scratch: IndexVector,
     chunks: IndexVector,
     ends: IndexVector,
@@ -59,6 +64,8 @@ def draw_order(
 
     Parameters
     ----------
+    targets : array, shape (n,)
+        The target of each row.
     classes : array of int32, shape (n,) or (0,)
         The class of each row; none where there is one class.
     counts : array of int64, shape (n_classes,)
@@ -71,6 +78,8 @@ def draw_order(
         Names the order.
     order : array of uint32, shape (n,)
         The rows in their order; overwritten.
+    ordered : array, shape (n,)
+        The targets in that order; overwritten.
     scratch : array of uint32, shape (n,)
         Overwritten.
     chunks : array of uint32, shape (n // CHUNK + 1,)
@@ -114,7 +123,9 @@ def draw_order(
                 other = begin + _below(draw(stream, np.uint64(j)), j - begin + 1)
                 scratch[j], scratch[other] = scratch[other], scratch[j]
     if n_classes == 1:
-        order[:] = scratch
+        for i in range(n):
+            order[i] = scratch[i]
+            ordered[i] = targets[order[i]]
         return
     # Each member belongs at a share of all places.
     for k in range(n_classes):
@@ -128,6 +139,7 @@ def draw_order(
         for j in range(counts[k]):
             b = min(n - 1, np.int64((j + offsets[k]) * distance))
             order[ends[b]] = scratch[begins[k] + j]
+            ordered[ends[b]] = targets[scratch[begins[k] + j]]
             ends[b] += 1
 
 

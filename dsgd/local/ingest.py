@@ -148,12 +148,11 @@ class ShardBuilder:
         if not all(isinstance(w, int) for w in self._weights):
             weighted = visits(np.concatenate([np.ones(w) if isinstance(w, int) else w for w in self._weights]))
         order: Any = slice(None)
+        targets = targets if weighted is None else targets[weighted[0]]
         if self.shuffle:
-            visited = targets if weighted is None else targets[weighted[0]]
-            with stage("order", visited.nbytes):
-                order = walking_order(visited, self.seed, spread_classes=self._spread_classes)
+            with stage("order", targets.nbytes):
+                order, targets = walking_order(targets, self.seed, spread_classes=self._spread_classes)
         walk: AnyArray | None = weighted[0][order] if weighted is not None else order if self.shuffle else None
-        targets = targets if walk is None else targets[walk]
         weights = np.full(targets.shape[0], self.weight_scale, self.dtype)
         if weighted is not None:
             weights[:] = self.weight_scale * weighted[1][order]

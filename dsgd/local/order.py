@@ -100,8 +100,8 @@ def count_visits(weights: FloatVector) -> IntVector:
     return counts
 
 
-def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = True) -> IndexVector:
-    """Return the visits in walking order.
+def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = True) -> tuple[IndexVector, FloatVector]:
+    """Return the visits in walking order, and their targets.
 
     Parameters
     ----------
@@ -114,27 +114,26 @@ def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = Tru
 
     Returns
     -------
-    array of uint32, shape (n_visits,)
+    order : array of uint32, shape (n_visits,)
         Numbers of visits.
+    targets : array, shape (n_visits,)
+        Targets in that order.
     """
-    n, classes = targets.shape[0], _classes(targets if spread_classes else targets[:0])
-    counts = np.bincount(classes) if classes.size else np.array([n])
+    n = targets.shape[0]
+    low, high = (float(targets.min()), float(targets.max())) if n and spread_classes else (0.0, 0.0)
+    # One class needs no list of its members.
+    classes, counts = np.empty(0, np.int32), np.array([n])
+    if 0.0 < high - low < MOST_STRATA and low.is_integer():
+        members, n_members = np.empty(n, np.int32), np.zeros(int(high - low) + 1, np.int64)
+        if classes_of(targets, low, members, n_members):
+            classes, counts = members, n_members
     key = mix64_each(np.full(1, seed % 2**64, np.uint64))
     offsets = (draw_each(key, np.arange(counts.size, dtype=np.uint64)) >> np.uint64(40)) / 2.0**24
     order, scratch = np.empty((2, n), np.uint32)
     chunks, ends = np.empty(n // CHUNK + 1, np.uint32), np.zeros(n + 1 if classes.size else 0, np.uint32)
-    draw_order(classes, counts, offsets, np.argsort(offsets), key[0], order, scratch, chunks, ends)
-    return order
-
-
-def _classes(targets: FloatVector) -> NDArray[np.int32]:
-    """Return the class of every visit, from 0; none where there are no classes, or one."""
-    low, high = (float(targets.min()), float(targets.max())) if targets.size else (0.0, 0.0)
-    are_near = 0.0 < high - low < MOST_STRATA and low.is_integer()
-    classes = np.empty(targets.shape[0] if are_near else 0, np.int32)
-    if classes.size and not classes_of(targets, low, classes):
-        classes = classes[:0]
-    return classes
+    ordered = np.empty_like(targets)
+    draw_order(targets, classes, counts, offsets, np.argsort(offsets), key[0], order, ordered, scratch, chunks, ends)
+    return order, ordered
 
 
 def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
