@@ -31,12 +31,11 @@ Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from dsgd.collectives import Team
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
@@ -199,14 +198,17 @@ class _Preconditioner:
             saved += _ENTRIES_PER_NUMBER * width
         if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
             n_here = -int(-n_sample * active.n_rows // n_active)
-            chosen = spread(active.n_rows, n_here)
-            matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)), team)
+            if n_here < active.n_rows:
+                chosen = spread(active.n_rows, n_here)
+                active, factors = active.take(chosen), factors[chosen] * (active.n_rows / max(n_here, 1))
+            matrix = active.gram(factors, team)
             _add_up_triangle(matrix, team)
-            matrix[np.diag_indices(width)] += 1.0
-            # So badly scaled that rounding makes it indefinite, the matrix has no factor; the diagonal always works.
-            with contextlib.suppress(LinAlgError):
-                if team.leads:
-                    self._factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+            matrix.ravel()[:: width + 1] += 1.0
+            if team.leads:
+                # LAPACK itself: what scipy does around it takes longer than a small factor.
+                factor, failed = dpotrf(matrix, lower=True, clean=False, overwrite_a=True)
+                # So badly scaled that rounding makes it indefinite, it has no factor; the diagonal always works.
+                self._factor = self._factor if failed else factor
             self._has_factor = bool(team.agree(np.array([float(self._factor is not None)]))[0])
         if self._has_factor:
             self._expected = 0.0
@@ -224,7 +226,7 @@ class _Preconditioner:
             return scaled, float(team.agree(np.array([vector @ scaled]))[0])
         message = np.empty(vector.shape[0] + 1)
         if team.leads:
-            message[:-1] = cho_solve(self._factor, vector, check_finite=False)
+            message[:-1] = dpotrs(self._factor, vector, lower=True)[0]
             message[-1] = vector @ message[:-1]
         team.agree(message)
         return message[:-1], float(message[-1])
