@@ -133,7 +133,7 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         As there.
     """
     if _is_checked(estimator, X, y, **options):
-        return (X, *y) if y else X
+        return X if not y or y[0] is None else (X, *y)
     refuse_queries(X)
     for values in y:
         _refuse_nulls(values, "y")
@@ -178,6 +178,12 @@ def _is_checked(
     names = getattr(estimator, "feature_names_in_", None)
     if not reset and (names is not None or getattr(estimator, "n_features_in_", None) != X.shape[1]):
         return False
+    if y and y[0] is None:
+        from sklearn.utils import get_tags  # as in `validated`
+
+        if get_tags(estimator).target_tags.required:
+            return False
+        y = ()
     for values in y:
         if type(values) is not np.ndarray or values.shape != X.shape[:1] or values.dtype.kind not in "biufU":
             return False
