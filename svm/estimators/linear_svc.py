@@ -222,7 +222,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
                 return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
             if begin is not None:
                 return job.solve(problem, team, begin(k, problem))
-            return self._solve_l2(job, data, factors, k, team)
+            return self._solve_l2(job, problem, team)
 
         return self._solve(job.n_outputs, solve)
 

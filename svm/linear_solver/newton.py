@@ -178,6 +178,7 @@ class _Preconditioner:
         self._has_factor = False
         self._diagonal: FloatVector = np.empty(0)
         self._expected = float(_FIRST_GUESS)
+        self._chosen: tuple[int, int, IntVector] = (0, 0, np.empty(0, np.int64))
 
     @property
     def is_weak(self) -> bool:
@@ -199,7 +200,7 @@ class _Preconditioner:
         if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
             n_here = -int(-n_sample * active.n_rows // n_active)
             if n_here < active.n_rows:
-                chosen = spread(active.n_rows, n_here)
+                chosen = self._spread(active.n_rows, n_here)
                 active, factors = active.take(chosen), factors[chosen] * (active.n_rows / max(n_here, 1))
             matrix = active.gram(factors, team)
             _add_up_triangle(matrix, team)
@@ -215,9 +216,15 @@ class _Preconditioner:
         else:
             # Every dense row says something about every column: some of them are enough.
             n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
-            chosen = spread(active.n_rows, n_here)
+            chosen = self._spread(active.n_rows, n_here)
             share = active.n_rows / max(n_here, 1)
             self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share, team))
+
+    def _spread(self, n: int, n_chosen: int) -> IntVector:
+        """Return what `spread` does, once for steps in a row that have as many rows."""
+        if self._chosen[:2] != (n, n_chosen):
+            self._chosen = (n, n_chosen, spread(n, n_chosen))
+        return self._chosen[2]
 
     def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
         """Return the product with the inverse, and the inner product of that with the vector."""

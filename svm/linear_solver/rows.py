@@ -90,7 +90,7 @@ class LinearRows:
     @cached_property
     def n_entries(self) -> int:
         """Entries that a pass over the rows reads."""
-        return int((self.last - self.first).sum())
+        return self.n_rows * self.n_features if self.indices is None else int((self.last - self.first).sum())
 
     @property
     def n_bytes(self) -> int:
