@@ -26,7 +26,7 @@ from dsgd.kernels.rng import mix64_each
 from dsgd.kernels.rows import place_dense, place_sparse
 from dsgd.local import Shard, make_shard
 from dsgd.local.blocks import fingerprints
-from dsgd.local.order import content_keys
+from dsgd.local.order import content_keys, sort_keys
 from dsgd.svm.linear_solver.kernels import (
     RowArrays,
     add_rows,
@@ -226,9 +226,10 @@ def gather_rows(
     rows = LinearRows(shard.values.ravel(), shard.indices, *_bounds(shard), shard.n_features, bias)
     keys = _content_keys(X, targets, seed, team)
     present = np.flatnonzero(weights > 0.0)
-    order = present[np.argsort(keys[present], kind="stable")]
+    places, in_order = sort_keys(keys[present])
+    order = present[places]
     is_new = np.ones(order.shape[0], bool)
-    twin = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
+    twin = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1
     if twin.size:
         left, right = order[twin - 1], order[twin]
         same = np.empty(twin.shape[0], bool)
@@ -319,7 +320,7 @@ def spread(n: int, n_chosen: int) -> IntVector:
     words = mix64_each(np.arange(n_chosen, dtype=np.uint64))
     within = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
-    chosen: IntVector = bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)
+    chosen: IntVector = bounds[:-1] + (within * (bounds[1:] - bounds[:-1])).astype(np.int64)
     return chosen
 
 
