@@ -58,6 +58,7 @@ def merge_prints(
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     first, owner = order[is_new], np.empty(len(order), dtype=np.int64)
     owner[order] = np.cumsum(is_new) - 1
+    del order, ordered, is_new  # of many rows the peak is here
     of_all = np.full(len(weights), -1, dtype=np.int64)
     if not are_equal(used, used[first][owner]):  # two contents with one 64-bit fingerprint
         of_all[used] = np.arange(len(used))
