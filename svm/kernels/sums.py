@@ -77,7 +77,7 @@ class Sums:
         one = left(0, 1)
         width, slab = max(1, left_bytes(one)), _right_rows(one)
         chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
-        # Dense rows that are few bytes are made ready together, and parts are views of them.
+        # Dense rows that are few bytes are made ready together, and each part is given all of them.
         is_joined = one.dense is not None and len(coefs) * one.nbytes <= _JOINED_BYTES
         joined = left_form(self.kernel, left(0, len(coefs)))[0][2] if is_joined else None
         parts: list[tuple[int, int, Left, Any]] = []
@@ -86,13 +86,13 @@ class Sums:
             while first < end:
                 last = min(end, first + chunk)
                 if joined is not None:
-                    parts.append((first, last, Left(span(joined.rows, first, last)), columns))
+                    parts.append((first, last, joined, columns))
                 else:
                     forms = left_form(self.kernel, left(first, last))
                     parts += [(first + a, first + b, part, columns) for a, b, part in forms]
                 first = last
                 if (first - begin) * width >= _HELD_BYTES:
-                    self._add_parts(parts, coefs, right, out, slab)
+                    self._add_parts(parts, coefs, right, out, slab, joined)
                     parts, begin = [], first
         self._add_parts(parts, coefs, right, out, slab, joined)
 
@@ -156,7 +156,8 @@ class Sums:
         for k, (begin, end, part, _) in enumerate(parts):
             if self.pool.is_over:  # a slab may take seconds
                 return
-            yield k, self._of_part(part, right, tile, coefs[begin:end])
+            left = part if whole is None else Left(span(whole.rows, begin, end))
+            yield k, self._of_part(left, right, tile, coefs[begin:end])
 
     def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
