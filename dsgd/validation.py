@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from numpy.random import RandomState
 
 from dsgd.errors import InvalidParameterError
@@ -18,9 +19,11 @@ __all__ = [
     "as_random_state",
     "check_bool",
     "check_choice",
+    "check_labels",
     "check_n_jobs",
     "check_number",
     "check_numbers",
+    "classes_and_codes",
     "warn_user",
     "weights_of_classes",
 ]
@@ -110,6 +113,39 @@ def check_number(
         )
 
 
+def check_labels(labels: AnyArray) -> None:
+    """Raise `ValueError` unless these are labels, as scikit-learn does; what it warns of is in `classes_and_codes`."""
+    if not _are_discrete(labels):
+        from sklearn.utils.multiclass import check_classification_targets  # as in `weights_of_classes`
+
+        check_classification_targets(labels)
+
+
+def _are_discrete(labels: AnyArray) -> bool:
+    return labels.ndim == 1 and labels.dtype.kind in "biuU"
+
+
+def classes_and_codes(labels: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return the classes of checked labels, sorted, and the number of the class of each, intp, shape (n,).
+
+    Warns where there are so many classes that they may be targets of a regression, as scikit-learn does.
+    """
+    low, high = (int(labels.min()), int(labels.max())) if labels.dtype.kind == "i" and labels.size else (0, -1)
+    if 0 <= high - low <= len(labels):
+        places = labels.astype(np.intp) - low
+        counts = np.bincount(places)
+        present = np.flatnonzero(counts)
+        classes: AnyArray = (present + low).astype(labels.dtype)
+        codes = places if len(present) == len(counts) else np.searchsorted(present, places)
+    else:
+        classes, codes = np.unique(labels, return_inverse=True)
+    if 2 * len(classes) > len(labels) and _are_discrete(labels):
+        from sklearn.utils.multiclass import check_classification_targets  # as in `weights_of_classes`
+
+        check_classification_targets(labels)
+    return classes, codes
+
+
 def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any = None) -> AnyArray:
     """Return the weight of each class, as scikit-learn finds it.
 
@@ -149,6 +185,8 @@ def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any
             )
     elif given is not None and (labels is None or not isinstance(given, str) or given != "balanced"):
         raise InvalidParameterError(f"{where} must be a dict of weights by class, 'balanced' or None. Got {given!r}.")
+    if given is None:
+        return np.ones(len(classes))
     # Not with this module: workers load it, and neither need scikit-learn nor what it loads.
     from sklearn.utils import compute_class_weight
 

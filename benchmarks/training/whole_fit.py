@@ -1,7 +1,8 @@
 """Where a whole fit goes: the stages of fits on threads and workers, for rows of four shapes, beside scikit-learn's.
 
-A fit is what a user waits for: checks, the order of rows, copies and hand-over, and then training. The ways are one thread and
-two, two worker processes that are sent arrays, two that have the rows already, and one thread with its rows in a file.
+A fit is what a user waits for: checks, the order of rows, copies and hand-over, and then training. The ways are one
+thread and two, two worker processes that are sent arrays, two that have the rows already, and one thread with its rows
+in a file.
 Methods take turns, and the stages are those of the fit of median length.
 
 - bound: the seconds in which the bytes that the stages of a process count could be read at the speed of a plain sum on

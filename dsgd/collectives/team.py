@@ -45,6 +45,10 @@ class Team:
         listener: Callable[[float, float], None] | None = None,
     ) -> None:
         self.n_threads = n_threads
+        #: Among how many ranks the rows are divided, the number of this one, and whether it is rank 0, which adds to
+        #: sums what all ranks know.
+        self.n_ranks, self.number = (1, 0) if group is None else (group.size, group.rank)
+        self.leads = self.number == 0
         self._group, self._check, self._listener = group, check, listener
         self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
         if group is not None:
@@ -52,21 +56,6 @@ class Team:
             group.barrier()
             group.ledger.end_round()
             self._since = group.ledger.clock()
-
-    @property
-    def n_ranks(self) -> int:
-        """Among how many ranks the rows are divided."""
-        return 1 if self._group is None else self._group.size
-
-    @property
-    def number(self) -> int:
-        """Number of this rank, from 0."""
-        return 0 if self._group is None else self._group.rank
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which adds to sums what all ranks know."""
-        return self.number == 0
 
     @contextlib.contextmanager
     def _exchange(self, group: Group) -> Iterator[None]:

@@ -132,6 +132,8 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     ValueError
         As there.
     """
+    if _is_checked(estimator, X, y, **options):
+        return X if not y or y[0] is None else (X, *y)
     refuse_queries(X)
     for values in y:
         _refuse_nulls(values, "y")
@@ -150,6 +152,51 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         if text:
             raise InvalidDataError(text) from error
         raise
+
+
+def _is_checked(
+    estimator: Any,
+    X: Any,
+    y: tuple[Any, ...],
+    *,
+    dtype: Any = None,
+    order: str | None = None,
+    reset: bool = True,
+    accept_sparse: Any = None,
+    y_numeric: bool = False,
+    **others: Any,
+) -> bool:
+    """Return whether arrays are what `validate_data` would return, and set the features of the estimator if so.
+
+    Its checks of all other kinds of input take as long as a small fit. What they would refuse or convert is left to
+    them, and so are options that are not named here.
+    """
+    if type(X) is not np.ndarray or X.ndim != 2 or not X.size or others or not isinstance(dtype, list):
+        return False
+    if X.dtype not in dtype or not (order is None or (order == "C" and X.flags.c_contiguous)):
+        return False
+    names = getattr(estimator, "feature_names_in_", None)
+    if not reset and (names is not None or getattr(estimator, "n_features_in_", None) != X.shape[1]):
+        return False
+    if y and y[0] is None:
+        from sklearn.utils import get_tags  # as in `validated`
+
+        if get_tags(estimator).target_tags.required:
+            return False
+        y = ()
+    for values in y:
+        if type(values) is not np.ndarray or values.shape != X.shape[:1] or values.dtype.kind not in "biufU":
+            return False
+        if not values.flags.c_contiguous or (values.dtype.kind == "U" and y_numeric):
+            return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not all(np.isfinite(values.sum()) for values in (X, *y) if values.dtype.kind == "f"):
+            return False
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+        if names is not None:
+            del estimator.feature_names_in_
+    return True
 
 
 def in_memory(values: Any) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from dsgd.errors import InvalidDataError
 from dsgd.linear_model.columns import check_products
@@ -43,11 +43,15 @@ def inverse_of(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
         It is not finite.
     """
     check_products(matrix)
-    try:
-        factor = cho_factor(matrix, check_finite=False)
-    except LinAlgError:
-        return _inverse_nearby(matrix)
-    return lambda vector: np.asarray(cho_solve(factor, vector))
+    # LAPACK itself: what scipy does around it takes longer than a small matrix.
+    factor, failed = dpotrf(matrix, clean=False)
+    return _inverse_nearby(matrix) if failed else lambda vector: _solve(factor, vector)
+
+
+def _solve(factor: FloatMatrix, vector: AnyArray) -> AnyArray:
+    """Return the product with the inverse of a matrix that has this factor; raise `ValueError` if it is not finite."""
+    found: AnyArray = dpotrs(factor, np.asarray_chkfinite(vector))[0]
+    return found
 
 
 def _inverse_nearby(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
@@ -55,9 +59,7 @@ def _inverse_nearby(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
     scaled, p = scales[:, None] * matrix * scales, len(scales)
     for k in range(_TRIES):
         scaled[np.diag_indices(p)] = 1.0 + 10.0**k * p * np.finfo(np.float64).eps
-        try:
-            factor = cho_factor(scaled, check_finite=False)
-        except LinAlgError:
-            continue
-        return lambda vector: scales * np.asarray(cho_solve(factor, scales * vector))
+        factor, failed = dpotrf(scaled, clean=False)
+        if not failed:
+            return lambda vector: scales * _solve(factor, scales * vector)
     raise InvalidDataError("The Hessian of the objective is not positive definite: scale the features.")

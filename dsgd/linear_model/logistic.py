@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
@@ -21,7 +20,7 @@ from dsgd.inputs.scoring import AbstractClusterClassifier, classes_of
 from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_number, weights_of_classes
+from dsgd.validation import check_labels, check_number, classes_and_codes, weights_of_classes
 
 __all__ = ["LogisticRegression"]
 
@@ -132,7 +131,7 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         else:
             self._forget_cluster()
             X, y, weights = self._check_rows(X, y, sample_weight)
-            check_classification_targets(y)
+            check_labels(y)
             codes = self._learn_classes(y).astype(np.float64)
             n_classes = len(self.classes_)
             self._fit_here(X, codes, weights, n_classes if n_classes > 2 else 1)
@@ -142,7 +141,13 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
 
     def _learn_classes(self, y: AnyArray) -> IntVector:
         """Set the classes; return the number of the class of every label."""
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        classes, codes = classes_and_codes(y)
+        self._take_classes(classes)
+        return codes
+
+    def _take_classes(self, classes: AnyArray) -> None:
+        """Set the classes, if the model can tell them apart."""
+        self.classes_ = classes
         if len(self.classes_) < 2:
             raise InvalidDataError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
@@ -154,10 +159,9 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
                 f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
                 "(sklearn.multiclass.OneVsRestClassifier)."
             )
-        return codes
 
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._learn_classes(classes_of(summaries))
+        self._take_classes(classes_of(summaries))
         return self.classes_
 
     def _objective(self) -> LogisticObjective:

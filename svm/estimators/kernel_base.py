@@ -433,7 +433,7 @@ def fill(bounds: FloatVector, amount: float) -> FloatVector:
     k = min(int(np.searchsorted(ends, amount)), len(bounds) - 1)
     out = np.zeros(len(bounds))
     out[:k] = bounds[:k]
-    out[k] = np.clip(amount - (ends[k - 1] if k else 0.0), 0.0, bounds[k])
+    out[k] = min(max(amount - (ends[k - 1] if k else 0.0), 0.0), bounds[k])
     return out
 
 

@@ -28,6 +28,8 @@ __all__ = ["AbstractKernelMachine", "canonical"]
 
 #: Rows of a given kernel matrix at a time in prediction.
 _SLAB = 256
+#: Below so many products of features, rows are predicted on one thread.
+_FEW_PRODUCTS = 2**16
 
 
 @inherit_method_docs
@@ -155,7 +157,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
     def _sums(self, X: Any) -> FloatMatrix:
         """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
-        check_is_fitted(self)
+        self._check_fitted()
         self._check_support()
         X = self._as_rows(X) if callable(self.kernel) else known_columns(self, X)
         if self._objects is not None:
@@ -179,9 +181,16 @@ class AbstractKernelMachine(AbstractClusterEstimator):
                     out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
                     begin = end
             return out
-        with self._open_pool() as pool:
+        # Starting threads takes as long as so few products.
+        is_small = X.shape[0] * len(coefs) * X.shape[1] < _FEW_PRODUCTS
+        with open_pool(1) if is_small else self._open_pool() as pool:
             n_out = len(self.intercept_)
             return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, canonical(X), n_out, pool)
+
+    def _check_fitted(self) -> None:
+        """Raise `NotFittedError` before a fit; scikit-learn's check of a fitted machine takes as long as a row."""
+        if "support_" not in vars(self):
+            check_is_fitted(self)
 
     @abstractmethod
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
@@ -230,7 +239,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         return coef
 
     def _dense_coefs(self) -> FloatMatrix:
-        check_is_fitted(self)
+        self._check_fitted()
         coefs: Any = self.dual_coef_
         return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
 

@@ -29,7 +29,7 @@ from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, L
 from dsgd.svm.estimators.failures import check_restart
 from dsgd.svm.estimators.from_sklearn import linear_machine_from_sklearn
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
-from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
+from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
@@ -301,11 +301,8 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         with closing(Team(effective_n_jobs(self.n_jobs))) as team:
             return LinearShare(*gather_rows(X, targets, weights, bias=self._bias(), seed=seed, team=team))
 
-    def _solve_l2(
-        self, job: LinearJob, data: LinearShare, factors: FloatVector, output: int, team: Team
-    ) -> LinearSolution:
+    def _solve_l2(self, job: LinearJob, problem: LinearProblem, team: Team) -> LinearSolution:
         """Solve one output with the squared norm."""
-        problem = job.pose(data, factors, output)
         solution = job.solve(problem, team)
         return replace(solution, n_proven=count_proven(problem, solution, team))
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
@@ -36,7 +35,7 @@ from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, weights_of_classes
+from dsgd.validation import check_choice, check_labels, classes_and_codes, weights_of_classes
 
 __all__ = ["LinearSVC"]
 
@@ -223,7 +222,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
                 return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
             if begin is not None:
                 return job.solve(problem, team, begin(k, problem))
-            return self._solve_l2(job, data, factors, k, team)
+            return self._solve_l2(job, problem, team)
 
         return self._solve(job.n_outputs, solve)
 
@@ -334,21 +333,26 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_classification_targets(y)
+        check_labels(y)
         return X, y, self._check_weights(sample_weight, X)
 
     def _learn_classes(self, y: AnyArray) -> IntVector:
         """Set the classes; return the number of the class of every label."""
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        classes, codes = classes_and_codes(y)
+        self._take_classes(classes)
+        return codes
+
+    def _take_classes(self, classes: AnyArray) -> None:
+        """Set the classes, if the model can tell them apart."""
+        self.classes_ = classes
         if len(self.classes_) < 2:
             raise InvalidDataError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{self.classes_[0]!r}"
             )
-        return codes
 
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._learn_classes(classes_of(summaries))
+        self._take_classes(classes_of(summaries))
         return self.classes_
 
     def _make_job(self, seed: int) -> LinearJob:

@@ -118,7 +118,8 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
             X, y, weights = self._check_rows(X, y, sample_weight)
             job = self._make_job(self._seed())
             data = self._gather(X, y, weights, job.seed)
-            solutions = self._solve(1, lambda _, team: self._solve_l2(job, data, np.ones(1), 0, team))
+            problem = job.pose(data, np.ones(1), 0)
+            solutions = self._solve(1, lambda _, team: self._solve_l2(job, problem, team))
         self._take_in(solutions)
         self.coef_ = self.coef_.ravel()
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual

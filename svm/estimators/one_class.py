@@ -90,7 +90,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         X = self._as_rows(X)
 
         def check() -> tuple[Any, Any, FloatVector]:
-            rows, _, weights = self._check_training(X, "no_validation", sample_weight)
+            rows, _, weights = self._check_training(X, None, sample_weight)
             return rows, np.zeros(rows.shape[0]), weights
 
         if self._uses_cluster(X):

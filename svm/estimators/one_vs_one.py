@@ -20,8 +20,7 @@ from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils import column_or_1d, compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import compute_class_weight
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import notifies_callbacks
@@ -40,7 +39,15 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import as_random_state, check_bool, check_choice, warn_user, weights_of_classes
+from dsgd.validation import (
+    as_random_state,
+    check_bool,
+    check_choice,
+    check_labels,
+    classes_and_codes,
+    warn_user,
+    weights_of_classes,
+)
 
 __all__ = ["AbstractKernelClassifier"]
 
@@ -173,8 +180,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
         def check() -> tuple[Any, Any, FloatVector]:
             rows, labels, weights = self._check_training(X, y, sample_weight)
-            labels = column_or_1d(labels, warn=True)
-            check_classification_targets(labels)
+            check_labels(labels)
             return rows, labels, weights
 
         if self._uses_cluster(X):
@@ -182,7 +188,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             return self
         self._refuse_saving()
         rows, labels, weights = check()
-        classes, codes = np.unique(labels, return_inverse=True)
+        classes, codes = classes_and_codes(labels)
         self.classes_ = self._check_classes(classes)
         self._fit_rows(rows, codes, weights)
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -22,6 +24,19 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import warn_user
 
 __all__ = ["AbstractPairVotes"]
+
+
+#: Numbers of pairs, each under both of its classes, that are held at once.
+_HELD = 2**17
+
+
+@lru_cache(maxsize=16)
+def _columns_of(k: int) -> AnyArray:
+    """Return which pairs each of k classes is in, by the number of the other class, shape (k, k - 1)."""
+    columns = np.empty((k, k), dtype=np.int64)
+    for number, (a, b) in enumerate(combinations(range(k), 2)):
+        columns[a, b] = columns[b, a] = number
+    return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
 
 
 def _has_probabilities(model: AbstractPairVotes) -> bool:
@@ -82,10 +97,8 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
 
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
-        k = len(self.classes_)
-        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
-        mine = [np.array([column[min(a, b), max(a, b)] for b in range(k) if b != a]) for a in range(k)]
-        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), mine, strict=True))
+        columns = _columns_of(len(self.classes_))
+        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), columns, strict=True))
 
     def _pair_scores(self, X: Any) -> FloatMatrix:
         return np.asarray(self._sums(X) + self.intercept_)
@@ -109,19 +122,26 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
             return scores
-        votes, sums = self._votes(scores, scores >= 0)
+        votes, sums = self._votes(scores >= 0), self._score_sums(scores)
         return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
 
-    def _votes(self, scores: FloatMatrix, is_first: AnyArray) -> tuple[FloatMatrix, FloatMatrix]:
-        """Return votes, by which class of each pair a row is given to, and sums of decision values: (n, n_classes)."""
+    def _votes(self, is_first: AnyArray) -> FloatMatrix:
+        """Return how many votes each class has, by which class of each pair a row is given to, (n, n_classes)."""
+        return self._by_class(is_first, lambda mine, leads: (mine == leads).sum(axis=2))
+
+    def _score_sums(self, scores: FloatMatrix) -> FloatMatrix:
+        """Return the sums of the decision values of each class, (n, n_classes)."""
+        # One after the other: sums of the same numbers in another order have other last digits.
+        return self._by_class(scores, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
+
+    def _by_class(self, of_pairs: AnyArray, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
+        """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
         k = len(self.classes_)
-        votes, sums = np.zeros((len(scores), k)), np.zeros((len(scores), k))
-        for column, (a, b) in enumerate(combinations(range(k), 2)):
-            sums[:, a] += scores[:, column]
-            sums[:, b] -= scores[:, column]
-            votes[:, a] += is_first[:, column]
-            votes[:, b] += ~is_first[:, column]
-        return votes, sums
+        columns, leads = _columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
+        out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
+        for start in range(0, len(of_pairs), step):
+            out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
+        return out
 
     def predict(self, X: Any) -> Any:
         """Return the labels.
@@ -136,7 +156,7 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
         InvalidParameterError
             ``break_ties`` with ``decision_function_shape="ovo"``.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         if self.break_ties and self.decision_function_shape == "ovo":
             raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
         if self._is_lazy(X):
@@ -145,8 +165,9 @@ class AbstractPairVotes(AbstractCalibrated, AbstractClusterClassifier, AbstractK
         # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
-        votes, sums = self._votes(scores, scores >= 0 if self.break_ties else scores > 0)
+        votes = self._votes(scores >= 0 if self.break_ties else scores > 0)
         if self.break_ties:
+            sums = self._score_sums(scores)
             votes = votes + sums / (3 * (np.abs(sums) + 1))
         return np.asarray(self.classes_[np.argmax(votes, axis=1)])
 

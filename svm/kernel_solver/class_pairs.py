@@ -169,7 +169,7 @@ class ClassPairs:
         limit = most if max_iter < 0 else min(max_iter, most)
         parts, u = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha]), np.empty(n)
         alpha = parts[3:]
-        told, records = self._run(np.array([pair]), parts, u, dual.n_groups, float(tol), limit, pool)
+        told, records = self._run(np.array([pair]), parts, u, dual.n_groups, float(tol), np.array([limit]), pool)
         if told[0, 0] == BROKEN:
             return go_on(dual, max_iter)
         solution = next(_solutions(told, records, np.array([n]), time.perf_counter() - begin))
@@ -210,7 +210,9 @@ class ClassPairs:
         samples, n = self._order[rows], len(rows)
         y = np.repeat(np.tile([sign, -sign], len(pairs)), lengths)
         parts = np.stack([y, np.full(n, -1.0), upper[samples], np.zeros(n)])
-        told, records = self._run(pairs, parts, np.empty(n), 1, tol, _STEPS if max_iter < 0 else max_iter, pool)
+        most = FIRST_STEPS * sizes if self._kernel.name == "linear" else np.full(len(pairs), _STEPS)
+        limits = most if max_iter < 0 else np.minimum(most, max_iter)
+        told, records = self._run(pairs, parts, np.empty(n), 1, tol, limits, pool)
         used = np.flatnonzero(parts[3])
         ends = np.searchsorted(used, np.concatenate([[0], np.cumsum(sizes)])).tolist()
         of, beta = samples[used], (y * parts[3])[used]
@@ -223,7 +225,7 @@ class ClassPairs:
 
     def batches(self, pairs: Sequence[tuple[int, int]]) -> list[IntVector]:
         """Return pairs that `solve_many` takes, by their numbers, a few hundred samples together."""
-        if not self._is_on or self._kernel.name == "linear":
+        if not self._is_on:  # of a linear kernel these are fewer than the linear solver begins with
             return []
         sizes = np.diff(self._ends)[np.array(pairs)].sum(axis=1)
         tiny = np.flatnonzero(sizes <= _TINY)
@@ -236,7 +238,7 @@ class ClassPairs:
         u: FloatVector,
         n_groups: int,
         tol: float,
-        limit: int,
+        limits: IntVector,
         pool: Pool,
     ) -> tuple[FloatMatrix, FloatMatrix]:
         """Run the compiled solver on pairs, whose duals are one after another; return what is told, and the events."""
@@ -253,7 +255,7 @@ class ClassPairs:
             starts,
             parts,
             tol,
-            np.full(len(pairs), limit),
+            limits,
             np.where(sizes * sizes * (1.0 + self._width / 32.0) <= _AT_ONCE, sizes, _FEWEST),
             pool.lend(8 * most * (2 * most + self._width)).view(np.float64),
             u,

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.local.blocks import fingerprints as row_fingerprints
+from dsgd.svm.kernels.sorting import sort_hashes
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal", "sums_by"]
@@ -52,7 +53,12 @@ def merge_prints(
     Returns what `merge_rows` does; no rows are merged if any two with one fingerprint differ.
     """
     used = np.flatnonzero(weights > 0)
-    _, first, owner = np.unique(prints[used], return_index=True, return_inverse=True)
+    order, ordered = sort_hashes(prints[used])
+    is_new = np.ones(len(order), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    first, owner = order[is_new], np.empty(len(order), dtype=np.int64)
+    owner[order] = np.cumsum(is_new) - 1
+    del order, ordered, is_new  # of many rows the peak is here
     of_all = np.full(len(weights), -1, dtype=np.int64)
     if not are_equal(used, used[first][owner]):  # two contents with one 64-bit fingerprint
         of_all[used] = np.arange(len(used))

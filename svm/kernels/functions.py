@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernels.rows import Rows, gather_csr, sum_squares
+from dsgd.svm.kernels.rows import Rows, centre_rows, gather_csr, is_plain, sum_columns, sum_squares
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = [
@@ -146,7 +146,11 @@ def centre(kernel: Kernel, X: Any, index: IntVector | None = None) -> FloatVecto
 def _mean(X: Any, index: IntVector | None) -> FloatVector:
     total = np.zeros(X.shape[1])
     for _, part in _chunks(X, index):
-        total += as_dense(part).sum(axis=0, dtype=np.float64)
+        rows = as_dense(part)
+        if is_plain(rows):
+            sum_columns(rows, total)
+        else:
+            total += rows.sum(axis=0, dtype=np.float64)
     return total / max(1, X.shape[0] if index is None else len(index))
 
 
@@ -250,13 +254,18 @@ def prepare(
     for begin, part in _chunks(X, index):
         rows = as_dense(part)
         target = out[begin : begin + len(rows)]
-        if shift is not None:
-            rows = rows - shift  # float64
-        if kernel.name != "rbf":
-            target[:] = rows
-            continue
-        rows = np.asarray(rows, dtype=np.float64)
-        np.multiply(rows, scale, out=target[:, :d], casting="same_kind")
+        if kernel.name == "rbf" and shift is not None and is_plain(rows):
+            away = np.empty(rows.shape)
+            centre_rows(rows, shift, scale, away, target)
+            rows = away
+        else:
+            if shift is not None:
+                rows = rows - shift  # float64
+            if kernel.name != "rbf":
+                target[:] = rows
+                continue
+            rows = np.asarray(rows, dtype=np.float64)
+            np.multiply(rows, scale, out=target[:, :d], casting="same_kind")
         target[:, d] = -kernel.gamma * np.einsum("ij,ij->i", rows, rows)
         target[:, d + 1] = 1.0
     return Rows(n, dense=out)

@@ -11,7 +11,18 @@ import scipy.sparse as sp
 from dsgd.kernels.jit import kernel as compiled
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Rows", "cast_rows", "concatenate_rows", "gather_csr", "span", "sum_squares", "take_rows"]
+__all__ = [
+    "Rows",
+    "cast_rows",
+    "centre_rows",
+    "concatenate_rows",
+    "gather_csr",
+    "is_plain",
+    "span",
+    "sum_columns",
+    "sum_squares",
+    "take_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -134,3 +145,29 @@ def sum_squares(values, indptr, out):  # type: ignore[no-untyped-def]
         for p in range(indptr[i], indptr[i + 1]):
             total += np.float64(values[p]) * np.float64(values[p])
         out[i] = total
+
+
+@compiled
+def sum_columns(rows, out):  # type: ignore[no-untyped-def]
+    """Add dense rows to out, one after the other, as numpy does, which takes a call for each of short ones."""
+    sums = np.zeros(len(out))
+    for i in range(np.uint64(rows.shape[0])):
+        for j in range(np.uint64(rows.shape[1])):
+            sums[j] += np.float64(rows[i, j])
+    for j in range(np.uint64(len(out))):
+        out[j] += sums[j]
+
+
+def is_plain(rows: AnyArray) -> bool:
+    """Return whether compiled code takes dense rows as they are; for each other kind numba would compile it again."""
+    return rows.dtype in (np.float32, np.float64) and rows.flags.c_contiguous and rows.flags.writeable
+
+
+@compiled
+def centre_rows(rows, shift, scale, away, out):  # type: ignore[no-untyped-def]
+    """Set away to rows less shift, and the first columns of out to these times scale: numpy takes a call for a row."""
+    for i in range(np.uint64(rows.shape[0])):
+        for j in range(np.uint64(rows.shape[1])):
+            value = np.float64(rows[i, j]) - shift[j]
+            away[i, j] = value
+            out[i, j] = value * scale

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.rows import Rows
+from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.tiles import fits, is_single, part_sums, tile_sums
+from dsgd.svm.kernels.tiles import fits, is_single, part_sums, part_values, tile_sums
 from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -26,8 +26,9 @@ _SLAB = 512  # right rows at a time
 _CHUNK = 256
 _STRIP = 2048  # left rows between two passes over the right ones
 _HELD_BYTES = 64 * 2**20  # of left rows in a sum
-_JOINED_BYTES = 8 * 2**20  # of left rows that are copied so that one compiled call takes all of them
+_JOINED_BYTES = 8 * 2**20  # of left rows that are held together, so that one compiled call takes all of them
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
+_FEW_VALUES = 2**14  # that one compiled call computes for all parts, so that they are in the second-level cache
 #: Shares for each thread, and the values of one at least: as many take a few times as long as waking a thread.
 _SHARES_EACH, _FEWEST_VALUES = 8, 2**17
 #: Parts, times sums of a row, that are added up apart: of so few slabs these are megabytes at most.
@@ -73,24 +74,36 @@ class Sums:
         """
         if not (len(coefs) and len(out)):  # a rank may hold no rows
             return
-        width = max(1, left_bytes(left(0, 1)))
+        one = left(0, 1)
+        width, slab = max(1, left_bytes(one)), _right_rows(one)
         chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
-        slab = _right_rows(left(0, 1))
+        # Dense rows that are few bytes are made ready together, and each part is given all of them.
+        is_joined = one.dense is not None and len(coefs) * one.nbytes <= _JOINED_BYTES
+        joined = left_form(self.kernel, left(0, len(coefs)))[0][2] if is_joined else None
         parts: list[tuple[int, int, Left, Any]] = []
-        first = 0
+        first = begin = 0
         for end, columns in groups or [(len(coefs), slice(None))]:
             while first < end:
                 last = min(end, first + chunk)
-                forms = left_form(self.kernel, left(first, last))
-                parts += [(first + a, first + b, part, columns) for a, b, part in forms]
+                if joined is not None:
+                    parts.append((first, last, joined, columns))
+                else:
+                    forms = left_form(self.kernel, left(first, last))
+                    parts += [(first + a, first + b, part, columns) for a, b, part in forms]
                 first = last
-                if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
-                    self._add_parts(parts, coefs, right, out, slab)
-                    parts = []
-        self._add_parts(parts, coefs, right, out, slab)
+                if (first - begin) * width >= _HELD_BYTES:
+                    self._add_parts(parts, coefs, right, out, slab, joined)
+                    parts, begin = [], first
+        self._add_parts(parts, coefs, right, out, slab, joined)
 
     def _add_parts(
-        self, parts: Sequence[tuple[int, int, Left, Any]], coefs: FloatMatrix, right: Any, out: FloatMatrix, slab: int
+        self,
+        parts: Sequence[tuple[int, int, Left, Any]],
+        coefs: FloatMatrix,
+        right: Any,
+        out: FloatMatrix,
+        slab: int,
+        joined: Left | None = None,
     ) -> None:
         if not parts:
             return
@@ -99,14 +112,13 @@ class Sums:
         n_shares = self._shares(n_slabs, len(parts), n * (parts[-1][1] - parts[0][0]), coefs.shape[1])
         # What each part adds, where slabs are so few that threads share them: it is added up in the order of the parts.
         apart = np.zeros((len(parts) if n_shares > 1 else 0, n, coefs.shape[1]))
-        whole = _joined(parts) if coefs.shape[1] == 1 else None
 
         def work(number: int, _: int) -> None:
             start, share = number // n_shares * slab, number % n_shares
             stop = min(n, start + slab)
             rows, tile = right(start, stop), scratch((height, stop - start), self.dtype)
             first, last = share * len(parts) // n_shares, (share + 1) * len(parts) // n_shares
-            for k, found in self._of_parts(parts[first:last], whole, rows, tile, coefs):
+            for k, found in self._of_parts(parts[first:last], joined, rows, tile, coefs):
                 if n_shares > 1:
                     apart[first + k, start:stop] = found
                 else:
@@ -119,28 +131,33 @@ class Sums:
     def _of_parts(
         self,
         parts: Sequence[tuple[int, int, Left, Any]],
-        whole: tuple[int, Left] | None,
+        whole: Left | None,
         right: Rows,
         tile: AnyArray,
         coefs: FloatMatrix,
     ) -> Iterator[tuple[int, FloatMatrix]]:
         """Yield the number of each part of left rows and the sums over it, until others want none any more.
 
-        Parts that lie together in `whole`, which begins with the left row of the number given there, take one compiled
-        call.
+        Parts of `whole`, which has all left rows, take one compiled call.
         """
-        origin, left = whole or (0, None)
-        tiled = None if left is None else tile_rows(self.kernel, left, right, tile)
-        if tiled is not None and fits(tile, coefs):
-            bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
+        tiled = None if whole is None else tile_rows(self.kernel, whole, right, tile)
+        bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
+        if tiled is not None and coefs.shape[1] == 1 and fits(tile, coefs):
             found, is_rbf = np.empty((len(parts), right.n)), self.kernel.name == "rbf"
-            part_sums(*tiled, coefs[origin:, 0], bounds - origin, tile, found, is_rbf, is_single(tile.dtype))
+            part_sums(*tiled, coefs[:, 0], bounds, tile, found, is_rbf, is_single(tile.dtype))
             yield from enumerate(found[:, :, None])
+            return
+        if tiled is not None and len(tiled[0]) * right.n <= _FEW_VALUES:
+            values = np.empty((bounds[-1], right.n), self.dtype)
+            part_values(*tiled, bounds, values, self.kernel.name == "rbf", is_single(self.dtype))
+            for k, (begin, end, _, _) in enumerate(parts):
+                yield k, np.dot(values[begin:end].T, coefs[begin:end])
             return
         for k, (begin, end, part, _) in enumerate(parts):
             if self.pool.is_over:  # a slab may take seconds
                 return
-            yield k, self._of_part(part, right, tile, coefs[begin:end])
+            left = part if whole is None else Left(span(whole.rows, begin, end))
+            yield k, self._of_part(left, right, tile, coefs[begin:end])
 
     def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
@@ -264,14 +281,6 @@ class Sums:
                 for a, b, part in left_form(self.kernel, rows(sources[begin : min(last, begin + chunk)]))
             ]
             yield first, last, max(end - begin for begin, end, _ in parts), parts
-
-
-def _joined(parts: Sequence[tuple[int, int, Left, Any]]) -> tuple[int, Left] | None:
-    """Return the number of the first left row and all of them in one, if they are dense and few bytes."""
-    dense = [part.rows.dense for _, _, part, _ in parts if part.rows.dense is not None]
-    if len(dense) < len(parts) or sum(rows.nbytes for rows in dense) > _JOINED_BYTES:
-        return None
-    return parts[0][0], Left(Rows(parts[-1][1] - parts[0][0], dense=np.concatenate(dense)))
 
 
 def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:

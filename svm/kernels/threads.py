@@ -13,14 +13,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
 from typing import Any
 
 import numpy as np
 from joblib import cpu_count
-from threadpoolctl import ThreadpoolController
 
-from dsgd.runtime.pools import limit_blas
+from dsgd.runtime.pools import blas_threads, limit_blas
 from dsgd.svm.kernels.buffers import borrow
 from dsgd.types import AnyArray
 
@@ -31,15 +29,10 @@ _LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
 _own = threading.local()
 
 
-@cache
-def _controller() -> Any:
-    return ThreadpoolController().select(user_api="blas")
-
-
 def count_threads(n_jobs: int | None) -> int:
     """Return the threads to use: None takes what BLAS may use in this process, −1 all cores."""
     if n_jobs is None:
-        return max([1, *(int(library["num_threads"]) for library in _controller().info())])
+        return max(1, *blas_threads())
     return int(n_jobs) if n_jobs > 0 else max(1, cpu_count() + 1 + int(n_jobs))
 
 

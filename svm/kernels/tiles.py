@@ -20,7 +20,17 @@ from dsgd.kernels.jit import kernel
 from dsgd.svm.kernels.exponential import exp_double, exp_single
 from dsgd.types import AnyArray
 
-__all__ = ["add_tile", "fits", "is_single", "part_sums", "sum_tile", "sum_tiles", "tile_sums", "tile_values"]
+__all__ = [
+    "add_tile",
+    "fits",
+    "is_single",
+    "part_sums",
+    "part_values",
+    "sum_tile",
+    "sum_tiles",
+    "tile_sums",
+    "tile_values",
+]
 
 
 def fits(*arrays: AnyArray) -> bool:
@@ -88,6 +98,14 @@ def part_sums(left, right, coefs, bounds, tile, out, is_rbf, single):  # type: i
     for t in range(len(bounds) - 1):
         first, last = bounds[t], bounds[t + 1]
         tile_sums(left[first:last], right, coefs[first:last], tile, out[t], is_rbf, single)
+
+
+@kernel
+def part_values(left, right, bounds, out, is_rbf, single):  # type: ignore[no-untyped-def]
+    """Do as `tile_values` for parts of left rows, as `part_sums` has them."""
+    for t in range(len(bounds) - 1):
+        first, last = bounds[t], bounds[t + 1]
+        tile_values(left[first:last], right, out[first:last], is_rbf, single)
 
 
 @kernel

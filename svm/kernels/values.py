@@ -74,7 +74,7 @@ def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
         return parts
     if rows.dense is not None and kernel.name == "rbf":
         swapped = rows.dense.copy()
-        swapped[:, [-2, -1]] = swapped[:, [-1, -2]]
+        swapped[:, -2], swapped[:, -1] = rows.dense[:, -1], rows.dense[:, -2]
         return [(0, rows.n, Left(Rows(rows.n, dense=swapped)))]
     return [(0, rows.n, Left(rows))]
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from dsgd.collectives import Team
 from dsgd.kernels.rng import GOLDEN
-from dsgd.svm.linear_solver.kernels import cd_pass
+from dsgd.svm.linear_solver.kernels import cd_pass, cd_passes
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.types import AnyArray, FloatVector
 
@@ -34,6 +34,8 @@ __all__ = ["Trend", "make_lines", "solve_dual_cd", "visit_rows"]
 _VISITS_PER_SWEEP = 3.0
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
 _REACH = 0.1
+#: Below so many entries all passes between two sweeps are one call.
+_SHORT = 2**20
 #: Default number of passes before the rate of convergence is judged.
 EARLIEST_JUDGEMENT = 10.0
 
@@ -103,6 +105,9 @@ def solve_dual_cd(
     weights = rows.combine(lines[5::8].copy(), team)
     active = np.arange(n_rows, dtype=np.uint32)
     n_active, threshold = n_rows, np.inf
+    # Few rows are visited in all passes up to a sweep in one call; many in a call for each, which an interrupt ends.
+    parts = (rows.values, rows.indices, rows.bias, problem.epsilon)
+    is_short = rows.n_entries < _SHORT
     best, best_primal = weights.copy(), np.inf
     n_passes, work, visits, reach = 0, 0.0, 0, np.inf
     trend = Trend(tol, earliest)
@@ -124,13 +129,12 @@ def solve_dual_cd(
             if n_active == 0:
                 n_active, threshold = n_rows, np.inf
                 active[:] = np.arange(n_rows)
-        n_passes += 1
-        visits += n_active
-        work += n_active
-        limit = threshold if eliminate else np.inf
-        n_active, threshold = visit_rows(problem, lines, weights, active, n_active, limit, seed, n_passes)
-        if reach < 0.0:
-            reach = _REACH * threshold
+        state = np.array([n_active, threshold, reach, 0.0, 0.0])
+        most = _VISITS_PER_SWEEP * n_rows - visits if is_short else 1.0
+        key = np.uint64((seed + n_passes * int(GOLDEN)) % 2**64)
+        cd_passes(*parts, lines, weights, active, state, eliminate, _REACH, most, key)
+        n_active, threshold, reach = int(state[0]), float(state[1]), float(state[2])
+        n_passes, visits, work = n_passes + int(state[3]), visits + int(state[4]), work + float(state[4])
     return conclude(problem, best, beta, team, tol, int(np.ceil(work / n_rows)), "dual_cd")
 
 

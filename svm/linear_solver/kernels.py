@@ -16,7 +16,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.prefetch import prefetch
-from dsgd.kernels.rng import draw
+from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "add_rows",
     "best_dual",
     "cd_pass",
+    "cd_passes",
     "column_of",
     "compress",
     "copy_rows",
@@ -192,6 +193,41 @@ def cd_pass(
                 line[5] = new
                 _add(values, indices, first, last, bias, weights, new - old)
     return n_active, worst
+
+
+@kernel
+def cd_passes(
+    values: FloatVector,
+    indices: IndexVector | None,
+    bias: float,
+    epsilon: float,
+    lines: FloatVector,
+    weights: FloatVector,
+    active: AnyArray,
+    state: FloatVector,
+    eliminates: bool,
+    share: float,
+    most_visits: float,
+    key: np.uint64,
+) -> None:
+    """Make passes as `cd_pass` does, until `most_visits` were made or the largest violation is at most a reach.
+
+    `state` has the active rows, the threshold, the reach and, from zero on, passes and visits. A reach below zero is
+    set to `share` of the largest violation of the first pass.
+    """
+    n_active, threshold, reach, passes = np.uint64(state[0]), state[1], state[2], np.uint64(0)
+    while True:
+        state[4] += n_active
+        passes += _ONE
+        limit = threshold if eliminates else np.inf
+        n_active, threshold = cd_pass(
+            values, indices, bias, epsilon, lines, weights, active, n_active, limit, key + passes * GOLDEN
+        )
+        if reach < 0.0:
+            reach = share * threshold
+        if state[4] >= most_visits or n_active == 0 or threshold <= reach:
+            break
+    state[0], state[1], state[2], state[3] = n_active, threshold, reach, passes
 
 
 @kernel

@@ -31,12 +31,11 @@ Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from dsgd.collectives import Team
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
@@ -179,6 +178,7 @@ class _Preconditioner:
         self._has_factor = False
         self._diagonal: FloatVector = np.empty(0)
         self._expected = float(_FIRST_GUESS)
+        self._chosen: tuple[int, int, IntVector] = (0, 0, np.empty(0, np.int64))
 
     @property
     def is_weak(self) -> bool:
@@ -199,23 +199,32 @@ class _Preconditioner:
             saved += _ENTRIES_PER_NUMBER * width
         if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
             n_here = -int(-n_sample * active.n_rows // n_active)
-            chosen = spread(active.n_rows, n_here)
-            matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)), team)
+            if n_here < active.n_rows:
+                chosen = self._spread(active.n_rows, n_here)
+                active, factors = active.take(chosen), factors[chosen] * (active.n_rows / max(n_here, 1))
+            matrix = active.gram(factors, team)
             _add_up_triangle(matrix, team)
-            matrix[np.diag_indices(width)] += 1.0
-            # So badly scaled that rounding makes it indefinite, the matrix has no factor; the diagonal always works.
-            with contextlib.suppress(LinAlgError):
-                if team.leads:
-                    self._factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+            matrix.ravel()[:: width + 1] += 1.0
+            if team.leads:
+                # LAPACK itself: what scipy does around it takes longer than a small factor.
+                factor, failed = dpotrf(matrix, lower=True, clean=False, overwrite_a=True)
+                # So badly scaled that rounding makes it indefinite, it has no factor; the diagonal always works.
+                self._factor = self._factor if failed else factor
             self._has_factor = bool(team.agree(np.array([float(self._factor is not None)]))[0])
         if self._has_factor:
             self._expected = 0.0
         else:
             # Every dense row says something about every column: some of them are enough.
             n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
-            chosen = spread(active.n_rows, n_here)
+            chosen = self._spread(active.n_rows, n_here)
             share = active.n_rows / max(n_here, 1)
             self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share, team))
+
+    def _spread(self, n: int, n_chosen: int) -> IntVector:
+        """Return what `spread` does, once for steps in a row that have as many rows."""
+        if self._chosen[:2] != (n, n_chosen):
+            self._chosen = (n, n_chosen, spread(n, n_chosen))
+        return self._chosen[2]
 
     def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
         """Return the product with the inverse, and the inner product of that with the vector."""
@@ -224,7 +233,7 @@ class _Preconditioner:
             return scaled, float(team.agree(np.array([vector @ scaled]))[0])
         message = np.empty(vector.shape[0] + 1)
         if team.leads:
-            message[:-1] = cho_solve(self._factor, vector, check_finite=False)
+            message[:-1] = dpotrs(self._factor, vector, lower=True)[0]
             message[-1] = vector @ message[:-1]
         team.agree(message)
         return message[:-1], float(message[-1])

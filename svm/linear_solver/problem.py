@@ -35,6 +35,7 @@ Source: Hsieh, Chang, Lin, Keerthi and Sundararajan, ICML 2008; Ho and Lin, JMLR
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -96,7 +97,7 @@ class LinearProblem:
         """Whether the loss has a continuous derivative."""
         return bool(self.ridge.shape[0]) and float(self.ridge[0]) > 0.0
 
-    @property
+    @cached_property
     def terms(self) -> DualTerms:
         """The dual terms as kernels take them."""
         return self.targets, self.low, self.high, self.ridge, self.epsilon

@@ -14,6 +14,7 @@ Merged rows are only merged after their entries were compared: a collision of ha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dsgd.kernels.rng import mix64_each
 from dsgd.kernels.rows import place_dense, place_sparse
 from dsgd.local import Shard, make_shard
 from dsgd.local.blocks import fingerprints
+from dsgd.svm.kernels.sorting import sort_hashes
 from dsgd.svm.linear_solver.kernels import (
     RowArrays,
     add_rows,
@@ -75,7 +77,7 @@ class LinearRows:
     n_features: int
     bias: float
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Rows."""
         return int(self.first.shape[0])
@@ -85,17 +87,17 @@ class LinearRows:
         """Columns with the constant: the length of a vector of weights."""
         return self.n_features + 1
 
-    @property
+    @cached_property
     def n_entries(self) -> int:
         """Entries that a pass over the rows reads."""
-        return int((self.last - self.first).sum())
+        return self.n_rows * self.n_features if self.indices is None else int((self.last - self.first).sum())
 
     @property
     def n_bytes(self) -> int:
         """Bytes of those entries and their columns."""
         return self.n_entries * (self.values.itemsize + (0 if self.indices is None else self.indices.itemsize))
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
         """The rows as kernels take them."""
         return self.values, self.indices, self.first, self.last, self.bias
@@ -106,6 +108,10 @@ class LinearRows:
             self.values, self.indices, self.first[selection], self.last[selection], self.n_features, self.bias
         )
 
+    def part(self, start: int, stop: int) -> LinearRows:
+        """Return rows start..stop, as views."""
+        return self if stop - start == self.n_rows else self.take(slice(start, stop))
+
     def packed(self, team: Team) -> LinearRows:
         """Return a copy of these rows whose entries are next to each other, for products that read them many times."""
         starts = np.zeros(self.n_rows + 1, np.uint64)
@@ -115,7 +121,7 @@ class LinearRows:
         indices = None if self.indices is None else np.empty(n_entries, self.indices.dtype)
 
         def copy(i: int, j: int) -> None:
-            copy_rows(self.take(slice(i, j)).arrays, starts[i : j + 1], values, indices)
+            copy_rows(self.part(i, j).arrays, starts[i : j + 1], values, indices)
 
         team.map(copy, self.n_rows)
         return replace(self, values=values, indices=indices, first=starts[:-1], last=starts[1:])
@@ -123,7 +129,7 @@ class LinearRows:
     def scores(self, weights: FloatVector, team: Team) -> FloatVector:
         """Return the inner products with the weights, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
-        team.map(lambda i, j: score_rows(self.take(slice(i, j)).arrays, weights, out[i:j]), self.n_rows)
+        team.map(lambda i, j: score_rows(self.part(i, j).arrays, weights, out[i:j]), self.n_rows)
         return out
 
     def combine(self, factors: FloatVector, team: Team) -> FloatVector:
@@ -131,7 +137,7 @@ class LinearRows:
 
         def part(i: int, j: int) -> FloatVector:
             out = np.zeros(self.width)
-            add_rows(self.take(slice(i, j)).arrays, factors[i:j], out)
+            add_rows(self.part(i, j).arrays, factors[i:j], out)
             return out
 
         return _total(team.map(part, self.n_rows))
@@ -141,7 +147,7 @@ class LinearRows:
 
         def part(i: int, j: int) -> FloatVector:
             out = np.zeros(self.width)
-            hessian_rows(self.take(slice(i, j)).arrays, factors[i:j], weights, out)
+            hessian_rows(self.part(i, j).arrays, factors[i:j], weights, out)
             return out
 
         return _total(team.map(part, self.n_rows))
@@ -151,7 +157,7 @@ class LinearRows:
 
         def part(i: int, j: int) -> FloatVector:
             out = np.zeros(self.width)
-            square_columns(self.take(slice(i, j)).arrays, factors[i:j], out)
+            square_columns(self.part(i, j).arrays, factors[i:j], out)
             return out
 
         return _total(team.map(part, self.n_rows))
@@ -159,7 +165,7 @@ class LinearRows:
     def norms(self, team: Team) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
-        team.map(lambda i, j: square_norms(self.take(slice(i, j)).arrays, out[i:j]), self.n_rows)
+        team.map(lambda i, j: square_norms(self.part(i, j).arrays, out[i:j]), self.n_rows)
         return out
 
     def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
@@ -169,7 +175,7 @@ class LinearRows:
             total = np.zeros((self.width, self.width))
             for start in range(i, j, block_rows):
                 chosen = slice(start, min(j, start + block_rows))
-                rows = self.take(chosen)
+                rows = self.part(chosen.start, chosen.stop)
                 block = np.zeros((rows.n_rows, self.width))
                 densify(rows.arrays, np.sqrt(factors[chosen]), block)
                 total += block.T @ block
@@ -220,9 +226,10 @@ def gather_rows(
     rows = LinearRows(shard.values.ravel(), shard.indices, *_bounds(shard), shard.n_features, bias)
     keys = _content_keys(X, targets, seed, team)
     present = np.flatnonzero(weights > 0.0)
-    order = present[np.argsort(keys[present], kind="stable")]
+    places, in_order = sort_hashes(keys[present])
+    order = present[places]
     is_new = np.ones(order.shape[0], bool)
-    twin = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
+    twin = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1
     if twin.size:
         left, right = order[twin - 1], order[twin]
         same = np.empty(twin.shape[0], bool)
@@ -315,7 +322,7 @@ def spread(n: int, n_chosen: int) -> IntVector:
     words = mix64_each(np.arange(n_chosen, dtype=np.uint64))
     within = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
-    chosen: IntVector = bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)
+    chosen: IntVector = bounds[:-1] + (within * (bounds[1:] - bounds[:-1])).astype(np.int64)
     return chosen
 
 

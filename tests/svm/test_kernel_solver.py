@@ -19,6 +19,7 @@ from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels.functions import Kernel, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.sorting import sort_hashes
 from dsgd.svm.kernels.threads import Pool
 from reference.svm import smo
 
@@ -144,3 +145,22 @@ def test_gamma_scale_counts_rows_by_weight():
     assert scale_gamma("scale", X, weights) == pytest.approx(repeated)
     assert scale_gamma("scale", sp.csr_matrix(X), weights) == pytest.approx(repeated)
     assert scale_gamma("scale", sp.csr_matrix(X)) == pytest.approx(scale_gamma("scale", X))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 700), st.sampled_from(["even", "copies", "few", "neighbours", "ends"]))
+def test_hashes_are_sorted_whatever_they_are(seed, n, kind):
+    """The order is that of a stable sort, where hashes are spread evenly and where they are anything but that."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2**64, n, np.uint64)
+    if kind == "copies" and n:
+        keys = keys[rng.integers(0, n, n)]
+    elif kind == "few":
+        keys = rng.integers(0, 3, n, np.uint64) << np.uint64(20)
+    elif kind == "neighbours":
+        keys = np.uint64(2**63) - np.arange(n, dtype=np.uint64)
+    elif kind == "ends":
+        keys = np.where(rng.random(n) < 0.5, np.uint64(0), np.uint64(2**64 - 1))
+    order, in_order = sort_hashes(keys)
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
+    np.testing.assert_array_equal(in_order, np.sort(keys))
