@@ -118,7 +118,8 @@ class LocalRows:
     @cached_property
     def piece(self) -> Piece | None:
         """All rows as kernels read them; None if they must be converted first."""
-        return readable(self.block[0]) if self.block[0].ndim == 2 else None
+        with stage("check"):
+            return readable(self.block[0]) if self.block[0].ndim == 2 else None
 
     def check(self, n_threads: int, name: str) -> None:
         """Read the values once, a part of them in each thread, to see whether they are finite.

@@ -145,18 +145,27 @@ def draw_order(
 
 @kernel
 def deal_rows(
-    visits: AnyArray, n_rows: int, key: np.uint64, pools: AnyArray, sizes: IntVector, ranks: AnyArray, rows: IntVector
+    visits: AnyArray,
+    n_rows: int,
+    run: int,
+    key: np.uint64,
+    pools: AnyArray,
+    sizes: IntVector,
+    ranks: AnyArray,
+    rows: IntVector,
 ) -> IntVector:
-    """Deal rows to ranks: each row, in the order of the listing, to one of the ranks that have fewest visits so far.
+    """Deal rows to ranks: run by run of the listing, to one of the ranks that have fewest visits so far.
 
-    Where all rows have one visit, every `n_ranks` neighbours go to different ranks, in a random order.
+    Where all rows have one visit, every `n_ranks` neighbouring runs go to different ranks, in a random order.
 
     Parameters
     ----------
     visits : array of int64, shape (n_rows,) or (0,)
-        Visits of each row, fewer than ``len(sizes)``; none where each has one.
+        Visits of each row, of those of a run fewer than ``len(sizes)``; none where each has one.
     n_rows : int
         Rows.
+    run : int
+        Neighbours that go to the same rank.
     key : uint64
         Names the deal.
     pools : array of uint32, shape (n_levels, n_ranks)
@@ -176,14 +185,15 @@ def deal_rows(
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
     counts, heads = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
     stream = mix64(key)
-    for i in range(n_rows):
+    for begin in range(0, n_rows, run):
         while sizes[level] == 0:
             level = level + 1 if level + 1 < n_levels else 0
-        j = _below(draw(stream, np.uint64(i)), sizes[level])
-        rank = pools[level, j]
-        ranks[i] = rank
-        counts[rank] += 1
-        n = visits[i] if visits.shape[0] > 0 else 1
+        j = _below(draw(stream, np.uint64(begin)), sizes[level])
+        rank, end, n = pools[level, j], min(n_rows, begin + run), 0
+        for i in range(begin, end):
+            ranks[i] = rank
+            n += visits[i] if visits.shape[0] > 0 else 1
+        counts[rank] += end - begin
         if n > 0:
             sizes[level] -= 1
             pools[level, j] = pools[level, sizes[level]]

@@ -21,6 +21,7 @@ from dsgd.kernels.rng import GOLDEN, mix64
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
 __all__ = [
+    "count_entries",
     "fingerprint_dense",
     "fingerprint_sparse",
     "has_canonical_rows",
@@ -184,6 +185,16 @@ def has_canonical_rows(indices: AnyArray, indptr: AnyArray, n_columns: int) -> b
             n_descents -= indices[start] <= indices[start - _ONE]
         before = start
     return bool(n_descents == 0)
+
+
+@kernel
+def count_entries(indptr: AnyArray, source: AnyArray) -> int:
+    """Return how many entries the sparse rows `source` have, those that occur twice counted twice."""
+    total = 0
+    for v in range(np.uint64(source.shape[0])):
+        row = np.uint64(source[v])
+        total += np.int64(indptr[row + _ONE]) - np.int64(indptr[row])
+    return total
 
 
 @kernel

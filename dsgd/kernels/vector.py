@@ -26,7 +26,7 @@ __all__ = ["add_columns", "add_row", "all_finite", "ask_ahead", "row_bounds", "r
 
 _ONE = np.uint64(1)
 # Rows are asked for so many steps ahead, and so many lines of each; row starts twice as far ahead.
-_AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), 4, 64
+_AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), np.uint64(4), 64
 
 _any_order = inlined({"reassoc", "contract"})
 
@@ -56,12 +56,16 @@ def ask_ahead(
     if indptr is not None:
         prefetch(indptr, np.uint64(index[min(end - _ONE, place + _TWICE)]))
     first, last = row_bounds(index, indptr, min(end - _ONE, place + _AHEAD), n_features)
-    # What comes behind these lines the processor fetches by itself.
+    # What comes behind these lines the processor fetches by itself; a short row may end in one line more than it fills.
     step = np.uint64(_LINE_BYTES // values.itemsize)
-    for j in range(first, min(last, first + np.uint64(_LINES) * step), step):
+    last = min(last, first + _LINES * step)
+    for j in range(first, last, step):
         prefetch(values, j)
         if indices is not None:
             prefetch(indices, j)
+    prefetch(values, last - _ONE)
+    if indices is not None:
+        prefetch(indices, last - _ONE)
 
 
 @_any_order

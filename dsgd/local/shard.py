@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.rng import mix64_each
-from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse
+from dsgd.kernels.rows import count_entries, fingerprint_dense, fingerprint_sparse
 from dsgd.local.base import AbstractRows
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.local.order import epoch_order, spans, word_type
@@ -82,10 +83,10 @@ class Shard(AbstractRows):
         """float32 or float64."""
         return self.targets.dtype
 
-    @property
+    @cached_property
     def nnz(self) -> int:
         """Entries of all visits."""
-        return self.entries(0, self.n_rows)
+        return self._entries(slice(None))
 
     @property
     def nbytes(self) -> int:
@@ -129,10 +130,13 @@ class Shard(AbstractRows):
 
     def entries(self, start: int, stop: int) -> int:
         """Return how many entries rows start..stop have."""
+        return self.nnz if stop - start == self.n_rows else self._entries(slice(start, stop))
+
+    def _entries(self, rows: slice) -> int:
+        index = self.index[rows]
         if self.indptr is None:
-            return (stop - start) * self.n_features
-        index = self.index[start:stop]
-        return int((self.indptr[index + np.uint32(1)] - self.indptr[index]).sum())
+            return index.shape[0] * self.n_features
+        return int(count_entries(self.indptr, index))
 
     def digest(self) -> int:
         """Return a checksum over targets and weights, and a sample of values."""

@@ -32,7 +32,7 @@ __all__ = ["divergence_of"]
 _CLEARLY = 1.1
 _N_EPOCHS = 5
 # By how many rows a model is judged.
-_MOST_ROWS = 65_536
+_MOST_ROWS = 8192
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
