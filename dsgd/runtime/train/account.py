@@ -64,6 +64,11 @@ class ProgressAccount:
         self._n_rows = 0.0
         self._rounds = ledger.rounds
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the last event is so old that there should be another one."""
+        return self._clock() - self._told_at >= _PERIOD_S
+
     def own(self) -> FloatVector:
         """Return the seconds of this rank so far, shape (5,), by phase."""
         return np.array(self._ledger.totals_s())
@@ -96,7 +101,7 @@ class ProgressAccount:
         """
         now, rounds = self._clock(), self._ledger.rounds - self._rounds
         self._rounds = self._ledger.rounds
-        if not last and now - self._told_at < _PERIOD_S:
+        if not (last or self.is_due):
             return None
         if period is None and rounds:
             period = -(-self._longest // rounds)

@@ -33,9 +33,10 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractUnderWay
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["EpochEnd", "settle"]
+__all__ = ["ABSURD_LOSS", "EpochEnd", "settle"]
 
-_ABSURD_LOSS: Final = 1e30
+#: A sum of losses beyond any that means something.
+ABSURD_LOSS: Final = 1e30
 _NOTHING: Final = np.zeros(0)
 _N_PACE: Final = 2
 
@@ -134,6 +135,13 @@ class EpochEnd:
         self._publish(record, last=ends)
         return ends
 
+    def tell(self, record: EpochRecord, n_seen: int, *, last: bool) -> None:
+        """Take note of an epoch of a rank that is alone, and tell of it if it is time."""
+        self._account.update(None, n_seen)
+        if last or self._account.is_due:
+            self._account.update(self._account.own()[None], 0.0)
+            self._publish(record, last=last)
+
     def _check_ends_equal(self) -> None:
         """Raise on all ranks if their models differ after the first epoch, though the strategy says that they do not.
 
@@ -177,7 +185,7 @@ class EpochEnd:
         # Losses say when to look: those of such predictions are far beyond any that mean something. In float64 they
         # were met during the epoch, or are not there.
         were_met = isinstance(state, SGDState) and not state.is_finite
-        if job.scoring != "r2" or state.loss_sum < _ABSURD_LOSS or not (is_single or were_met):
+        if job.scoring != "r2" or state.loss_sum < ABSURD_LOSS or not (is_single or were_met):
             return False
         found = job.optimizer.evaluate(at.params, self._run.data.shard, state)
         largest = float(np.finfo(np.float32).max) ** 2 if is_single else np.inf

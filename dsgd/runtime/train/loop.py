@@ -16,6 +16,7 @@ import sys
 from dsgd.errors import CheckpointError, DsgdError
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
+from dsgd.runtime.train.alone import is_alone, run_epochs
 from dsgd.runtime.train.divergence import divergence_of
 from dsgd.runtime.train.epoch import EpochEnd, settle
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
@@ -63,6 +64,9 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         epoch_end = EpochEnd(run, snapshots, watch)
         resumed, ended = note is not None, at.stop_rule.stopped
         with stage("train") as it:
+            if not ended and not resumed and is_alone(run, snapshots):
+                ended = run_epochs(run, rounds, epoch_end, snapshots)
+                it.nbytes += data.nbytes * len(at.history)
             while at.epoch < job.max_iter and not ended:
                 n_rounds = _run_epoch(run, rounds, snapshots, resumed=resumed)
                 ended = epoch_end.end(rounds, n_rounds)
