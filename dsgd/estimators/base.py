@@ -15,6 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
@@ -72,6 +73,14 @@ _LEAST_ROWS: Final = 1000
 
 # Blocks of each rank if workers may join: a new worker gets whole blocks.
 _ELASTIC_PIECES: Final = 4
+
+
+def _draw(name: str, random_state: Any) -> int:
+    return int(as_random_state(name, random_state).randint(np.iinfo(np.int32).max))
+
+
+#: Of a number it is always the same, and numpy takes as long for it as an epoch of a thousand rows.
+_draw_of: Final = lru_cache(maxsize=64)(_draw)
 
 
 @inherit_method_docs
@@ -408,7 +417,8 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _draw_seed(self) -> int:
         """Return the seed of this training."""
-        return int(as_random_state(type(self).__name__, self.random_state).randint(np.iinfo(np.int32).max))
+        name, given = type(self).__name__, self.random_state
+        return _draw_of(name, given) if type(given) is int else _draw(name, given)
 
     def _warn_if_not_converged(self) -> None:
         is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])

@@ -164,6 +164,7 @@ def _is_checked(
     reset: bool = True,
     accept_sparse: Any = None,
     y_numeric: bool = False,
+    ensure_all_finite: bool = True,
     **others: Any,
 ) -> bool:
     """Return whether arrays are what `validate_data` would return, and set the features of the estimator if so.
@@ -190,7 +191,8 @@ def _is_checked(
         if not values.flags.c_contiguous or (values.dtype.kind == "U" and y_numeric):
             return False
     with np.errstate(over="ignore", invalid="ignore"):
-        if not all(np.isfinite(values.sum()) for values in (X, *y) if values.dtype.kind == "f"):
+        read = (X, *y) if ensure_all_finite else y
+        if not all(np.isfinite(values.sum()) for values in read if values.dtype.kind == "f"):
             return False
     if reset:
         estimator.n_features_in_ = X.shape[1]

@@ -36,9 +36,11 @@ def classes_of(summaries: Sequence[BlockSummary]) -> AnyArray:
     """
     found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
     labels: AnyArray = np.unique(np.concatenate(found))
-    # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
     n_rows = sum(s.rows for s in summaries)
-    check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
+    # Whole numbers that come often enough are classes.
+    if labels.dtype.kind not in "biu" or 2 * len(labels) > n_rows:
+        # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
+        check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
     return labels
 
 

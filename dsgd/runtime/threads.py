@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
@@ -184,12 +183,11 @@ class ThreadGang:
 
 def peak_rss_bytes() -> int:
     """Return the largest resident memory this process has had, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would also count the parent, whose pages a new process holds until it loads its own program.
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    # getrusage would also count the parent, whose pages a new process holds until it loads its own program.
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as status:
+        found = status.read().partition(b"VmHWM:")[2].split(maxsplit=1)
+        if found:
+            return int(found[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024  # kilobytes everywhere but on macOS
 
