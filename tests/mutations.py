@@ -114,7 +114,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         Mutation(
             "rows are dealt to ranks in turn",
             "dsgd/kernels/row_order.py",
-            "j = _below(draw(stream, np.uint64(i)), sizes[level])",
+            "j = _below(draw(stream, np.uint64(begin)), sizes[level])",
             "j = 0",
             "kernels/test_row_order.py",
         ),
