@@ -1,9 +1,9 @@
-"""Where a round of local SGD goes that averages after every row, over each wire of one host.
+"""Where a round of local SGD goes that averages after every row, or few, over each wire of one host.
 
-Two ranks train on ijcnn1 (a generated twin if the set is not there) with ``LocalSGD(every=1)``: as two worker
-processes of one `LocalCluster` over TCP and over shared memory, and as two threads of one process; over memory once
-with a core for each rank, where rounds are fused, and once as if there were fewer cores than ranks. All in one run, one
-after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.
+Two ranks train on ijcnn1 (a generated twin if the set is not there) with ``LocalSGD(every=1)``, over TCP with 16 and
+256 rows, too: as two worker processes of one `LocalCluster` over TCP and over shared memory, and as two threads of one
+process; over memory once with a core for each rank, where rounds are fused, and once as if there were fewer cores than
+ranks. All in one run, one after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.
 
     python -m benchmarks run rounds --quick
     python -m benchmarks run rounds --out docs/figures/rounds.jsonl && python docs/figures/rounds.py
@@ -40,13 +40,15 @@ QUICK = "fewer rows and repeats"
 REPEATS = (5, 1)
 
 PHASES = ("compute", "encode", "wire", "wait")
-#: What it is called, and how it is run.
+#: What it is called, how it is run, and the rows between two exchanges.
 WIRES = {
-    "processes, tcp": "tcp",
-    "processes, few cores": "auto",
-    "processes": "auto",
-    "threads, few cores": None,
-    "threads": None,
+    "processes, tcp": ("tcp", 1),
+    "processes, tcp, 16 rows": ("tcp", 16),
+    "processes, tcp, 256 rows": ("tcp", 256),
+    "processes, few cores": ("auto", 1),
+    "processes": ("auto", 1),
+    "threads, few cores": (None, 1),
+    "threads": (None, 1),
 }
 
 
@@ -69,12 +71,12 @@ def cores_for(name: str, client: Client) -> Iterator[None]:
 
 def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[str, Any]:
     """Train once; return the microseconds of a round and of its phases."""
-    transport = WIRES[name]
+    transport, every = WIRES[name]
     place: dict[str, Any] = {"n_jobs": 2} if transport is None else {"client": client, "transport": transport}
-    model = SGDClassifier(sync=1, max_iter=n_epochs, tol=None, random_state=0, **place)
+    model = SGDClassifier(sync=every, max_iter=n_epochs, tol=None, random_state=0, **place)
     with cores_for(name, client):
         model.fit(X, y)
-    n_rounds = -(-X.shape[0] // 2)
+    n_rounds = -(-X.shape[0] // (2 * every))
     ends = [0.0, *(epoch["seconds"] for epoch in model.fit_report_["epochs"])]
     totals, records = model.ledger_.totals(), model.ledger_.to_frame()
     spent = records.loc[records["op"] == "sync", [f"{phase}_s" for phase in PHASES]]
@@ -102,7 +104,7 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
             for name in WIRES:
                 found[name].append(measure(name, X, y, client, 20 if name in ("processes", "threads") else 1))
     for place in ("processes", "threads"):
-        if len({model for name, model in models.items() if name.startswith(place)}) > 1:
+        if len({model for name, model in models.items() if name.startswith(place) and WIRES[name][1] == 1}) > 1:
             raise SystemExit(f"{place} give other models over one wire than over another")
     with table(
         "microseconds a round", "wire", *(f"{name}:.2f" for name in ("round", "mean", *PHASES, "other"))
@@ -113,4 +115,4 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
             spent = [middle[f"{phase}_us"] for phase in PHASES]
             other = max(middle["round_us"] - sum(spent), 0.0)
             line(name, middle["round_us"], middle["mean_round_us"], *spent, other)
-            rows.add(data=data.name, n_rows=X.shape[0], every=1, wire=name, other_us=other, **middle)
+            rows.add(data=data.name, n_rows=X.shape[0], every=WIRES[name][1], wire=name, other_us=other, **middle)
