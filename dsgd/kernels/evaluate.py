@@ -6,7 +6,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope
-from dsgd.kernels.vector import row_bounds, row_dot, score_columns
+from dsgd.kernels.vector import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, PointerVector
 
 __all__ = ["add_deviances", "evaluate_rows"]
@@ -58,6 +58,7 @@ def evaluate_rows(
     n_weights = n_outputs * width
     has_log_link = POISSON <= loss_code <= TWEEDIE
     for i in range(np.uint64(start), np.uint64(stop)):
+        ask_ahead(values, indices, indptr, index, i, width)
         first, last = row_bounds(index, indptr, i, width)
         target = float(targets[i])
         weight = float(row_weights[i])

@@ -28,7 +28,7 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, score_columns
+from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["gradient_rows", "step_all"]
@@ -80,6 +80,7 @@ def gradient_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             if indices is not None and is_wide:
                 score_columns(values, indices, first, last, params, factors)

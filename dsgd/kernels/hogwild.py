@@ -26,7 +26,7 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import row_bounds
+from dsgd.kernels.vector import ask_ahead, row_bounds
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows", "run_shared_softmax_rows"]
@@ -126,6 +126,7 @@ def run_shared_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):
@@ -181,6 +182,7 @@ def run_shared_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             for k in range(n_outputs):

@@ -139,7 +139,7 @@ def run_rows(
         first_row, end_row, at, block = rows_ahead(order, block, at, stop if is_apart else min(stop, tail))
         for i in range(first_row, end_row):
             row = i
-            ask_ahead(values, indices, indptr, index, i, end_row, n_features)
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             if factors is None:
                 eta = plain_rate(counters, constants, codes, t)

@@ -48,7 +48,7 @@ from dsgd.kernels.state import (
     count_rows,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, score_columns
+from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["evaluate_softmax_rows", "gradient_softmax_rows", "loss_and_slopes", "run_softmax_rows"]
@@ -157,6 +157,7 @@ def run_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
             guard += score_row(values, indices, first, last, params, n_features, scale, factors)
@@ -240,6 +241,7 @@ def gradient_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
+            ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             guard += score_row(values, indices, first, last, params, n_features, 1.0, factors)
             target = np.uint64(targets[i])
@@ -286,6 +288,7 @@ def evaluate_softmax_rows(
     """
     width = np.uint64(n_features)
     for i in range(np.uint64(start), np.uint64(stop)):
+        ask_ahead(values, indices, indptr, index, i, width)
         first, last = row_bounds(index, indptr, i, width)
         guard = score_row(values, indices, first, last, params, width, 1.0, scores)
         target, weight, winner = np.uint64(targets[i]), float(row_weights[i]), _ZERO

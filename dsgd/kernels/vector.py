@@ -49,13 +49,13 @@ def ask_ahead(
     indptr: PointerVector | None,
     index: IndexVector,
     place: np.uint64,
-    end: np.uint64,
     n_features: np.uint64,
 ) -> None:
-    """Ask for the row of a place some steps ahead, of those before `end`: rows lie anywhere in memory."""
+    """Ask for the row of a place some steps ahead: rows lie anywhere in memory."""
+    end = np.uint64(index.shape[0]) - _ONE
     if indptr is not None:
-        prefetch(indptr, np.uint64(index[min(end - _ONE, place + _TWICE)]))
-    first, last = row_bounds(index, indptr, min(end - _ONE, place + _AHEAD), n_features)
+        prefetch(indptr, np.uint64(index[min(end, place + _TWICE)]))
+    first, last = row_bounds(index, indptr, min(end, place + _AHEAD), n_features)
     # What comes behind these lines the processor fetches by itself; a short row may end in one line more than it fills.
     step = np.uint64(_LINE_BYTES // values.itemsize)
     last = min(last, first + _LINES * step)
