@@ -178,8 +178,8 @@ import importlib
 import json
 import os
 import numpy as np, scipy.sparse as sp
-from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, rows, sgd, vector
-from dsgd.local import SGD, Objective, is_finite, make_shard, n_params
+from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, row_order, rows, sgd, vector
+from dsgd.local import SGD, Objective, concat_blocks, is_finite, n_params
 from dsgd.local.evaluate import evaluate as evaluate_model
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False
@@ -190,7 +190,7 @@ for data in (X, sp.csr_array(X)):
                 for n_outputs, average in ((1, 0), (2, 3)):
                     objective = Objective(loss, penalty, epsilon=1.0, n_outputs=n_outputs)
                     optimizer = SGD(objective, schedule, average=average)
-                    shard = make_shard(data, y, np.ones(4))
+                    shard = concat_blocks([(data, y, np.ones(4)), (data, y, None)])
                     params = np.zeros(n_params(3, n_outputs), np.float32)
                     out = params.copy()
                     state = optimizer.init(shard)
@@ -201,7 +201,7 @@ for data in (X, sp.csr_array(X)):
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
 kernels = [sgd.run_rows, gradients.gradient_rows, gradients.step_all, vector.all_finite, evaluate.evaluate_rows,
-           rows._add_narrow, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
+           row_order.classes_of, row_order.draw_order, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))
 """

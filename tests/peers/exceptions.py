@@ -34,13 +34,6 @@ SGD = {
     "linear_model/tests/test_sgd.py::test_weights_multiplied[SparseSGDClassifier]": (
         "wants class weights and sample weights to be one product; here the loss is a mean by the sample weights"
     ),
-    "linear_model/tests/test_sgd.py::test_sgd_proba[SparseSGDClassifier]": (
-        "wants the first of two probabilities of zero to be that of the lowest score; a third of all seeds have it "
-        "otherwise, in both libraries"
-    ),
-    "linear_model/tests/test_sgd.py::test_multi_thread_multi_class_and_early_stopping": (
-        "wants the best validation score within 20 epochs: by seed, and later here, where it is one of all classes"
-    ),
     "linear_model/tests/test_sgd.py::test_sgd_oneclass_vs_linear_oneclass_offsets_match[0.9]": (
         "the offset of the optimum is zero: ours is 1e-7; LIBSVM's error of 4e-7 lies on the side of SGD's, 1.6e-6"
     ),

@@ -133,8 +133,8 @@ def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, row
     options = OPTIONS | {"n_jobs": 3, "scoring": "roc_auc", "restore_best": True}
     watch = {"X_val": X[:200], "y_val": y[:200]}
     whole = SGDClassifier(**options, client=client).fit(X, y, **watch)
-    assert whole.best_epoch_ < 8
-    at_epoch({8: lambda: signal_rank(client, 0)})
+    assert whole.best_epoch_ < 12
+    at_epoch({12: lambda: signal_rank(client, 0)})
     with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
         model = SGDClassifier(**options, client=client, on_failure="restart").fit(X, y, **watch)
     assert model.history_[:, "valid_score"] == whole.history_[:, "valid_score"]
