@@ -93,4 +93,4 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
 def _averages(estimator: Any, summaries: Sequence[BlockSummary], start: Start) -> bool:
     """Return whether training gets so far that several models are averaged."""
     n_steps = (1 if start.is_part else estimator.max_iter) * sum(s.visits for s in summaries)
-    return 0 < estimator.average < start.t + n_steps - 1
+    return bool(0 < estimator.average < start.t + n_steps - 1)

@@ -190,11 +190,11 @@ def has_canonical_rows(indices: AnyArray, indptr: AnyArray, n_columns: int) -> b
 @kernel
 def count_entries(indptr: AnyArray, source: AnyArray) -> int:
     """Return how many entries the sparse rows `source` have, those that occur twice counted twice."""
-    total = 0
+    total = _ZERO
     for v in range(np.uint64(source.shape[0])):
         row = np.uint64(source[v])
-        total += np.int64(indptr[row + _ONE]) - np.int64(indptr[row])
-    return total
+        total += indptr[row + _ONE] - indptr[row]
+    return int(total)
 
 
 @kernel

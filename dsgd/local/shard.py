@@ -135,7 +135,7 @@ class Shard(AbstractRows):
     def _entries(self, rows: slice) -> int:
         index = self.index[rows]
         if self.indptr is None:
-            return index.shape[0] * self.n_features
+            return int(index.shape[0]) * self.n_features
         return int(count_entries(self.indptr, index))
 
     def digest(self) -> int:
