@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from dsgd.kernels.sorting import sort_hashes
 from dsgd.local.blocks import fingerprints as row_fingerprints
-from dsgd.svm.kernels.sorting import sort_hashes
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal", "sums_by"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.kernel_solver.direct as whole_module
+from dsgd.kernels.sorting import sort_hashes
 from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.direct import solve_directly
@@ -19,7 +20,6 @@ from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels.functions import Kernel, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.sorting import sort_hashes
 from dsgd.svm.kernels.threads import Pool
 from reference.svm import smo
 
