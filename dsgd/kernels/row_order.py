@@ -172,8 +172,8 @@ def deal_rows(
         Scratch: the ranks by how many visits they have; the first row holds all of them.
     sizes : array of int64, shape (n_levels,)
         How many ranks are in each row of `pools`; all are in the first.
-    ranks : array of uint32, shape (n_rows,)
-        The rank of each row; overwritten.
+    ranks : array of uint32, shape (n_runs,)
+        The rank of each run; overwritten.
     rows : array of int64, shape (n_rows,)
         The rows rank by rank, those of each ascending; overwritten.
 
@@ -185,15 +185,15 @@ def deal_rows(
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
     counts, heads = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
     stream = mix64(key)
-    for begin in range(0, n_rows, run):
+    for r in range(ranks.shape[0]):
         while sizes[level] == 0:
             level = level + 1 if level + 1 < n_levels else 0
+        begin, end = r * run, min(n_rows, (r + 1) * run)
         j = _below(draw(stream, np.uint64(begin)), sizes[level])
-        rank, end, n = pools[level, j], min(n_rows, begin + run), 0
-        for i in range(begin, end):
-            ranks[i] = rank
-            n += visits[i] if visits.shape[0] > 0 else 1
+        rank = pools[level, j]
+        ranks[r] = rank
         counts[rank] += end - begin
+        n = end - begin if visits.shape[0] == 0 else visits[begin:end].sum()
         if n > 0:
             sizes[level] -= 1
             pools[level, j] = pools[level, sizes[level]]
@@ -202,8 +202,10 @@ def deal_rows(
             sizes[to] += 1
     for rank in range(1, n_ranks):
         heads[rank] = heads[rank - 1] + counts[rank - 1]
-    for i in range(n_rows):
-        place = heads[ranks[i]]
-        heads[ranks[i]] = place + 1
-        rows[place] = i
+    for r in range(ranks.shape[0]):
+        begin, end = r * run, min(n_rows, (r + 1) * run)
+        place = heads[ranks[r]]
+        heads[ranks[r]] = place + end - begin
+        for i in range(end - begin):
+            rows[place + i] = begin + i
     return counts
