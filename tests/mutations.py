@@ -108,7 +108,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "members of one place come by their class",
             "dsgd/local/order.py",
             "np.argsort(offsets)",
-            "np.arange(counts.size)",
+            "np.arange(n_classes)",
             "kernels/test_row_order.py",
         ),
         Mutation(

@@ -137,7 +137,8 @@ def partition_rows(
         pools[0], sizes[0] = np.arange(n_ranks), n_ranks
         ranks, order = np.empty(-(-n_rows // run), np.uint32), np.empty(n_rows, np.int64)
         given = np.empty(0, np.int64) if visits is None else visits
-        counts = deal_rows(given, n_rows, run, np.uint64((seed ^ _SALT) % 2**64), pools, sizes, ranks, order)
+        counts, heads = np.zeros((2, n_ranks), np.int64)
+        deal_rows(given, n_rows, run, np.uint64((seed ^ _SALT) % 2**64), pools, sizes, counts, heads, ranks, order)
         return Partition(tuple(np.cumsum([0, *counts]).tolist()), pieces, order)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.rng import draw, mix64
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
-__all__ = ["CHUNK", "GROUP", "classes_of", "deal_rows", "draw_order"]
+__all__ = ["CHUNK", "GROUP", "deal_rows", "draw_order"]
 
 #: Neighbours that stay together, and how many rows are then shuffled among themselves: those lie in the L2 cache.
 CHUNK, GROUP = 32, 1024
@@ -22,35 +22,12 @@ def _below(word: np.uint64, n: int) -> np.int64:
     return np.int64(((word >> _HALF) * np.uint64(n)) >> _HALF)
 
 
-@kernel
-def classes_of(targets: FloatVector, low: float, classes: AnyArray, counts: IntVector) -> bool:
-    """Write the class of every target, counted from `low`; return whether targets are whole numbers.
-
-    Parameters
-    ----------
-    targets : array, shape (n,)
-        From `low` on.
-    low : float
-        The smallest.
-    classes : array of int32, shape (n,)
-        Overwritten.
-    counts : array of int64, shape (n_classes,)
-        Zeros; members of each class, overwritten.
-    """
-    are_whole = True
-    for i in range(np.uint64(targets.shape[0])):
-        code = np.int32(targets[i] - low)
-        classes[i] = code
-        counts[code] += 1
-        are_whole &= low + code == targets[i]
-    return are_whole
-
-
-@kernel
+@leaf_kernel
 def draw_order(
     targets: FloatVector,
     classes: AnyArray,
-    counts: IntVector,
+    begins: IntVector,
+    heads: IntVector,
     offsets: FloatVector,
     turns: IntVector,
     key: np.uint64,
@@ -68,8 +45,10 @@ def draw_order(
         The target of each row.
     classes : array of int32, shape (n,) or (0,)
         The class of each row; none where there is one class.
-    counts : array of int64, shape (n_classes,)
-        Members of each.
+    begins : array of int64, shape (n_classes + 1,)
+        Zeros; where the members of each begin, overwritten.
+    heads : array of int64, shape (n_classes,)
+        Overwritten.
     offsets : array of float64, shape (n_classes,)
         Where the first member of each lies, in distances between its members; in [0, 1), multiples of 2^-24.
     turns : array of int64, shape (n_classes,)
@@ -87,16 +66,18 @@ def draw_order(
     ends : array of uint32, shape (n + 1,) or (0,)
         Zeros; overwritten. None where there is one class.
     """
-    n, n_classes = order.shape[0], counts.shape[0]
-    begins = np.zeros(n_classes + 1, np.int64)
-    for k in range(n_classes):
-        begins[k + 1] = begins[k] + counts[k]
+    n, n_classes = order.shape[0], heads.shape[0]
     # Members by class, each class in the order of the listing.
     if n_classes == 1:
+        begins[1] = n
         for i in range(n):
             order[i] = i
     else:
-        heads = begins[:-1].copy()
+        for i in range(n):
+            begins[classes[i] + 1] += 1
+        for k in range(n_classes):
+            heads[k] = begins[k]
+            begins[k + 1] += begins[k]
         for i in range(n):
             k = classes[i]
             order[heads[k]] = i
@@ -116,7 +97,7 @@ def draw_order(
                 scratch[at] = order[j]
                 at += 1
         # As many members as a class has among so many rows, in whole chunks.
-        size = max(1, (GROUP * counts[k] + CHUNK * n // 2) // max(1, CHUNK * n)) * CHUNK
+        size = max(1, (GROUP * (last - first) + CHUNK * n // 2) // max(1, CHUNK * n)) * CHUNK
         stream = draw(mix64(key), np.uint64(2 * k + 1))
         for begin in range(first, last, size):
             for j in range(min(last, begin + size) - 1, begin, -1):
@@ -129,21 +110,24 @@ def draw_order(
         return
     # Each member belongs at a share of all places.
     for k in range(n_classes):
-        distance = n / max(1, counts[k])
-        for j in range(counts[k]):
+        n_members = begins[k + 1] - begins[k]
+        distance = n / max(1, n_members)
+        for j in range(n_members):
             ends[min(n - 1, np.int64((j + offsets[k]) * distance)) + 1] += 1
     for b in range(1, n + 1):
         ends[b] += ends[b - 1]
-    for k in turns:
-        distance = n / max(1, counts[k])
-        for j in range(counts[k]):
+    for turn in range(n_classes):
+        k = turns[turn]
+        n_members = begins[k + 1] - begins[k]
+        distance = n / max(1, n_members)
+        for j in range(n_members):
             b = min(n - 1, np.int64((j + offsets[k]) * distance))
             order[ends[b]] = scratch[begins[k] + j]
             ordered[ends[b]] = targets[scratch[begins[k] + j]]
             ends[b] += 1
 
 
-@kernel
+@leaf_kernel
 def deal_rows(
     visits: AnyArray,
     n_rows: int,
@@ -151,9 +135,11 @@ def deal_rows(
     key: np.uint64,
     pools: AnyArray,
     sizes: IntVector,
+    counts: IntVector,
+    heads: IntVector,
     ranks: AnyArray,
     rows: IntVector,
-) -> IntVector:
+) -> None:
     """Deal rows to ranks: run by run of the listing, to one of the ranks that have fewest visits so far.
 
     Where all rows have one visit, every `n_ranks` neighbouring runs go to different ranks, in a random order.
@@ -172,18 +158,14 @@ def deal_rows(
         Scratch: the ranks by how many visits they have; the first row holds all of them.
     sizes : array of int64, shape (n_levels,)
         How many ranks are in each row of `pools`; all are in the first.
+    counts, heads : array of int64, shape (n_ranks,)
+        Zeros; how many rows each rank has, and where they end, overwritten.
     ranks : array of uint32, shape (n_runs,)
         The rank of each run; overwritten.
     rows : array of int64, shape (n_rows,)
         The rows rank by rank, those of each ascending; overwritten.
-
-    Returns
-    -------
-    array of int64, shape (n_ranks,)
-        How many rows each rank has.
     """
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
-    counts, heads = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
     stream = mix64(key)
     for r in range(ranks.shape[0]):
         while sizes[level] == 0:
@@ -193,7 +175,11 @@ def deal_rows(
         rank = pools[level, j]
         ranks[r] = rank
         counts[rank] += end - begin
-        n = end - begin if visits.shape[0] == 0 else visits[begin:end].sum()
+        n = end - begin
+        if visits.shape[0] > 0:
+            n = 0
+            for i in range(begin, end):
+                n += visits[i]
         if n > 0:
             sizes[level] -= 1
             pools[level, j] = pools[level, sizes[level]]
@@ -208,4 +194,3 @@ def deal_rows(
         heads[ranks[r]] = place + end - begin
         for i in range(end - begin):
             rows[place + i] = begin + i
-    return counts

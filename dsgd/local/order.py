@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, lay_out
 from dsgd.kernels.rng import draw_each, mix64_each
-from dsgd.kernels.row_order import CHUNK, classes_of, draw_order
+from dsgd.kernels.row_order import CHUNK, draw_order
 from dsgd.types import FloatVector, IndexVector, IntMatrix, IntVector
 
 __all__ = [
@@ -122,17 +122,20 @@ def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = Tru
     n = targets.shape[0]
     low, high = (float(targets.min()), float(targets.max())) if n and spread_classes else (0.0, 0.0)
     # One class needs no list of its members.
-    classes, counts = np.empty(0, np.int32), np.array([n])
+    classes, n_classes = np.empty(0, np.int32), 1
     if 0.0 < high - low < MOST_STRATA and low.is_integer():
-        members, n_members = np.empty(n, np.int32), np.zeros(int(high - low) + 1, np.int64)
-        if classes_of(targets, low, members, n_members):
-            classes, counts = members, n_members
+        classes = (targets - targets.dtype.type(low)).astype(np.int32)
+        n_classes = int(high - low) + 1
+        if not np.array_equal(classes, targets - targets.dtype.type(low)):
+            classes, n_classes = classes[:0], 1
     key = mix64_each(np.full(1, seed % 2**64, np.uint64))
-    offsets = (draw_each(key, np.arange(counts.size, dtype=np.uint64)) >> np.uint64(40)) / 2.0**24
+    offsets = (draw_each(key, np.arange(n_classes, dtype=np.uint64)) >> np.uint64(40)) / 2.0**24
+    begins, heads = np.zeros(n_classes + 1, np.int64), np.empty(n_classes, np.int64)
     order, scratch = np.empty((2, n), np.uint32)
     chunks, ends = np.empty(n // CHUNK + 1, np.uint32), np.zeros(n + 1 if classes.size else 0, np.uint32)
     ordered = np.empty_like(targets)
-    draw_order(targets, classes, counts, offsets, np.argsort(offsets), key[0], order, ordered, scratch, chunks, ends)
+    own = classes, begins, heads, offsets, np.argsort(offsets), key[0]
+    draw_order(targets, *own, order, ordered, scratch, chunks, ends)
     return order, ordered
 
 

@@ -201,7 +201,7 @@ for data in (X, sp.csr_array(X)):
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
 kernels = [sgd.run_rows, gradients.gradient_rows, gradients.step_all, vector.all_finite, evaluate.evaluate_rows,
-           row_order.classes_of, row_order.draw_order, rows.place_dense, rows.place_sparse]
+           row_order.draw_order, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))
 """
