@@ -1,4 +1,4 @@
-"""Fingerprints of rows, by a pass that also sees whether they are finite, and the pass that sorts them.
+"""Fingerprints of rows, and the passes that copy rows to their places.
 
 A store to memory first reads the overwritten line into the caches. Rows that are wide, and together larger than any
 cache, are written past the caches instead: a copy of 320 MB takes a quarter less time, page faults included.
@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dsgd.kernels.atomics import barrier
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel
 from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import GOLDEN, mix64
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
@@ -41,17 +41,9 @@ _TOGETHER, _NARROW = 4096, 64
 _AHEAD, _LINE_BYTES = np.uint64(16), 64
 
 
-@scalar
-def _are_finite(largest: np.uint64, n_bytes: int) -> bool:
-    """Return whether floats of so many bytes are, from the largest of their words without sign, shifted to the left."""
-    # An exponent of ones alone is that of infinity and of what is no number.
-    exponents = np.uint64(0xFF << 56) if n_bytes == 4 else np.uint64(0x7FF << 53)
-    return bool(largest < exponents)
-
-
 @kernel
-def _add_narrow(words: AnyArray, columns: AnyArray, hashes: AnyArray, out: AnyArray) -> bool:
-    """Add the fingerprints of rows with few columns to `out`; return whether all values are finite.
+def _add_narrow(words: AnyArray, columns: AnyArray, hashes: AnyArray, out: AnyArray) -> None:
+    """Add the fingerprints of rows with few columns to `out`.
 
     The entries of many rows are hashed in one loop, as a loop over each row would hardly begin before it ends: half
     the time for 22 columns of float32, a third for 8. Arrays of numpy are scratch, since those of a kernel take
@@ -60,43 +52,36 @@ def _add_narrow(words: AnyArray, columns: AnyArray, hashes: AnyArray, out: AnyAr
     n_rows = np.uint64(out.shape[0])
     n_features = np.uint64(words.shape[0]) // n_rows
     n_together = np.uint64(columns.shape[0]) // n_features
-    no_sign, largest = np.uint64(65 - 8 * words.itemsize), _ZERO
+    # Shifted left until the sign has left the word, zeros of both signs are zero and nothing else is.
+    no_sign = np.uint64(65 - 8 * words.itemsize)
     for first in range(_ZERO, n_rows, n_together):
         last = n_rows if n_rows - first < n_together else first + n_together
         for k in range((last - first) * n_features):
             word = np.uint64(words[first * n_features + k])
             hashed = mix64(columns[k] + word * _VALUE)
-            size = word << no_sign
-            hashes[k] = hashed if size != _ZERO else _ZERO
-            largest = max(largest, size)
+            hashes[k] = hashed if word << no_sign != _ZERO else _ZERO
         for i in range(first, last):
             total = _ZERO
             for j in range(n_features):
                 total += hashes[(i - first) * n_features + j]
             out[i] += total
-    return bool(_are_finite(largest, words.itemsize))
 
 
 @kernel
-def _add_wide(bits: AnyArray, out: AnyArray) -> bool:
-    """Add the fingerprints of rows with many columns to `out`; return whether all values are finite."""
-    largest = _ZERO
+def _add_wide(bits: AnyArray, out: AnyArray) -> None:
+    """Add the fingerprints of rows with many columns to `out`."""
     n_features = np.uint64(bits.shape[1])
-    # Shifted left until the sign has left the word, zeros of both signs are zero and nothing else is.
     no_sign = np.uint64(65 - 8 * bits.itemsize)
     for i in range(np.uint64(bits.shape[0])):
         total = _ZERO
         for j in range(n_features):
             word = np.uint64(bits[i, j])
             hashed = mix64((j + _ONE) * GOLDEN + word * _VALUE)
-            size = word << no_sign
-            total += hashed if size != _ZERO else _ZERO
-            largest = max(largest, size)
+            total += hashed if word << no_sign != _ZERO else _ZERO
         out[i] += total
-    return bool(_are_finite(largest, bits.itemsize))
 
 
-def fingerprint_dense(bits: AnyArray, out: AnyArray) -> bool:
+def fingerprint_dense(bits: AnyArray, out: AnyArray) -> None:
     """Add to `out` the fingerprint of every row: the wrap-around sum of a hash of (column, value) over its nonzeros.
 
     Parameters
@@ -105,23 +90,19 @@ def fingerprint_dense(bits: AnyArray, out: AnyArray) -> bool:
         The bits of the values. Zeros of both signs are left out, so a dense row and its sparse form agree.
     out : array of uint64, shape (n_rows,)
         Updated in place.
-
-    Returns
-    -------
-    bool
-        Whether all values are finite.
     """
     n_rows, n_features = bits.shape
     if bits.size == 0:
-        return True
+        return
     if n_features > _NARROW:
-        return bool(_add_wide(bits, out))
+        _add_wide(bits, out)
+        return
     columns = np.tile(np.arange(1, n_features + 1, dtype=np.uint64) * GOLDEN, min(_TOGETHER // n_features, n_rows))
-    return bool(_add_narrow(bits.reshape(-1), columns, np.empty_like(columns), out))
+    _add_narrow(bits.reshape(-1), columns, np.empty_like(columns), out)
 
 
 @kernel
-def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out: AnyArray) -> bool:
+def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out: AnyArray) -> None:
     """Add to `out` the fingerprint of every row; as `fingerprint_dense`.
 
     Parameters
@@ -134,24 +115,15 @@ def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out:
         Row starts.
     out : array of uint64, shape (n_rows,)
         Updated in place.
-
-    Returns
-    -------
-    bool
-        Whether all values are finite.
     """
-    largest = _ZERO
     no_sign = np.uint64(65 - 8 * bits.itemsize)
     for i in range(np.uint64(out.shape[0])):
         total = _ZERO
         for j in range(indptr[i], indptr[i + _ONE]):
             word = np.uint64(bits[j])
             hashed = mix64((np.uint64(indices[j]) + _ONE) * GOLDEN + word * _VALUE)
-            size = word << no_sign
-            total += hashed if size != _ZERO else _ZERO
-            largest = max(largest, size)
+            total += hashed if word << no_sign != _ZERO else _ZERO
         out[i] += total
-    return bool(_are_finite(largest, bits.itemsize))
 
 
 @kernel

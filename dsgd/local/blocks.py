@@ -24,7 +24,6 @@ from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 __all__ = [
-    "WIDE_BYTES",
     "DensePiece",
     "Piece",
     "Selection",
@@ -40,7 +39,7 @@ __all__ = [
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
 #: Rows of so many bytes at least are written past the caches, where all together are more than caches hold.
-WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
+_WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,14 @@ class DensePiece:
         """Return the rows as kernels read them: contiguous, of the right type, writable."""
         return self.values if self.fits_directly else np.array(self.values, self.dtype, order="C", copy=True)
 
-    def add_fingerprints(self, out: Words) -> bool:
-        """Add the fingerprint of each row to `out`; return whether all values are finite."""
-        return bool(fingerprint_dense(self.rows().view(word_type(self.dtype)), out))
+    def add_fingerprints(self, out: Words) -> None:
+        """Add the fingerprint of each row to `out`."""
+        fingerprint_dense(self.rows().view(word_type(self.dtype)), out)
 
     def place(self, rows: IntVector, places: IntVector, values: FloatMatrix) -> None:
         """Copy row ``rows[v]`` to row ``places[v]`` of `values`, for every visit v."""
         row_bytes = values.itemsize * values.shape[1]
-        if row_bytes >= WIDE_BYTES and row_bytes % 8 == 0 and values.nbytes >= _MANY_BYTES:
+        if row_bytes >= _WIDE_BYTES and row_bytes % 8 == 0 and values.nbytes >= _MANY_BYTES:
             place_wide(self.rows().view(np.uint64), rows, places, values.view(np.uint64))
         else:
             place_dense(self.rows(), rows, places, values)
@@ -114,10 +113,10 @@ class SparsePiece:
         """Return the entries of each row, shape (n_rows,)."""
         return np.diff(self.indptr).astype(np.int64)
 
-    def add_fingerprints(self, out: Words) -> bool:
-        """Add the fingerprint of each row to `out`; return whether all values are finite."""
+    def add_fingerprints(self, out: Words) -> None:
+        """Add the fingerprint of each row to `out`."""
         bits = self.values.view(word_type(self.values.dtype))
-        return bool(fingerprint_sparse(bits, self.indices, self.indptr, out))
+        fingerprint_sparse(bits, self.indices, self.indptr, out)
 
     def place(
         self,

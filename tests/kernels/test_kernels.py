@@ -401,7 +401,7 @@ def test_a_fresh_process_compiles_nothing():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_features", [0, 1, 3, 22, 64, 65, 300])
 def test_fingerprints_are_sums_over_entries_whatever_the_width(n_features, dtype):
-    """Rows that are hashed together have the fingerprints of rows alone, dense or sparse; infinities are found."""
+    """Rows that are hashed together have the fingerprints of rows alone, dense or sparse."""
     rng = np.random.default_rng(n_features)
     n_rows = 2 * 4096 // max(1, n_features) + 7
     X = rng.standard_normal((n_rows, n_features)).astype(dtype)
@@ -409,7 +409,7 @@ def test_fingerprints_are_sums_over_entries_whatever_the_width(n_features, dtype
     X[rng.random(X.shape) < 0.1] = -0.0
     words = np.uint32 if dtype == np.float32 else np.uint64
     whole, alone, sparse = (np.full(n_rows, 5, np.uint64) for _ in range(3))
-    assert rows.fingerprint_dense(X.view(words), whole)
+    rows.fingerprint_dense(X.view(words), whole)
     for i in range(n_rows):
         rows.fingerprint_dense(X[i : i + 1].view(words), alone[i : i + 1])
     form = csr_array(X)
@@ -425,11 +425,6 @@ def test_fingerprints_are_sums_over_entries_whatever_the_width(n_features, dtype
         )
     for found in (whole, alone, sparse):
         assert np.array_equal(found, expected)
-    for value in (np.nan, np.inf, -np.inf):
-        for row in (0, n_rows - 1):
-            broken = X.copy()
-            broken[row, n_features // 2 :] = value
-            assert rows.fingerprint_dense(broken.view(words), whole) == (n_features == 0)
 
 
 def test_canonical_rows_are_those_of_scipy():
