@@ -28,7 +28,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-all times test-oldest test-pythons mutations soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all times oracle test-oldest test-pythons mutations soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -59,6 +59,9 @@ test-oldest: $(STAMPS)/oldest ## run the tests of gangs with the oldest Dask, nu
 # Their environments lie in build/, too; .ci/pythons.py says which tests, and why these.
 test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported Python that is found here
 	$(BIN)/python .ci/pythons.py $(PYTEST_ARGS)
+
+oracle: $(STAMPS)/test ## keep bits, bytes and seconds of a hundred fits in build/, or compare with those kept
+	PYTHONPATH=tests $(BIN)/python tests/oracle.py build/oracle.json
 
 # A soak that was stopped goes on with SOAK_FIRST; the table counts all rows of the file.
 soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl

@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
@@ -59,6 +59,7 @@ from dsgd.runtime.sharing import Workers
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.train import TrainData, train
+from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.serving import mail_for
 from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, warn_user
@@ -356,16 +357,21 @@ class AbstractSGD(AbstractLinearEstimator):
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
-        rows.check(n_ranks, type(self).__name__)
         held_out = None
         if self.early_stopping and start.validation is None and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
         summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
         packer, job, given = job_of(self, summaries, start, seed)
+        check = partial(rows.check, n_ranks, type(self).__name__)
+        # The first epoch predicts every row, and what is not finite shows then: that saves a pass over the rows.
+        shows = takes_plain_steps(job) and not (start.is_part or job.early_stopping or job.resume_from)
+        if not shows or rows.block[2] is not None:
+            check()
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
         shares = rows.packed(n_ranks, packer, seed=dealing, reads_directly=not self.out_of_core)
+        shares = [replace(share, check=check) for share in shares]
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
 

@@ -11,6 +11,7 @@ import numpy as np
 from dsgd.inputs.blocks import Block, BlockSummary, hold_out, widen
 from dsgd.inputs.spool import scratch_folder, visit
 from dsgd.local import ShardBuilder
+from dsgd.local.blocks import Selection
 from dsgd.local.mapped import STRIDE_BYTES
 from dsgd.local.windows import WINDOW_BYTES
 from dsgd.runtime.memory import MemoryDemand
@@ -79,10 +80,23 @@ class Packer:
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
-        rng = np.random.default_rng([self.seed, rank_number])
         folder = scratch_folder() if self.out_of_core else None
         training, validation = self.builder(folder, rank_number), self.builder(folder, rank_number)
+        self._look(blocks, np.random.default_rng([self.seed, rank_number]), training, validation)
+        for X, _, _ in visit(blocks):
+            training.place(widen(X, self.n_features))
+            if self.validation_fraction:
+                validation.place(widen(X, self.n_features))
+        shard = replace(training.finish(), seed=self.seed if self.shuffle else None)
+        return TrainData(shard, validation.finish() if self.validation_fraction else None)
+
+    def _look(
+        self, blocks: Sequence[Block], rng: np.random.Generator, training: ShardBuilder, validation: ShardBuilder
+    ) -> None:
+        """Show all blocks to both builders; apart, so that no column is held longer."""
         for X, y, weights in visit(blocks):
+            if isinstance(X, Selection):
+                y, weights = X.of(y), None if weights is None else X.of(weights)
             X, targets = widen(X, self.n_features), self.targets(y)
             if not self.validation_fraction:
                 training.look(X, targets, weights)
@@ -94,12 +108,6 @@ class Packer:
             weights = np.ones(len(targets)) if weights is None else weights
             training.look(X, targets, np.where(held_out, 0.0, weights))
             validation.look(X, targets, np.where(held_out, weights, 0.0))
-        for X, _, _ in visit(blocks):
-            training.place(widen(X, self.n_features))
-            if self.validation_fraction:
-                validation.place(widen(X, self.n_features))
-        shard = replace(training.finish(), seed=self.seed if self.shuffle else None)
-        return TrainData(shard, validation.finish() if self.validation_fraction else None)
 
     def demand(self, summaries: Sequence[BlockSummary], n_params: int, beside: int = 0) -> MemoryDemand:
         """Return how much memory ranks will need on their workers.

@@ -37,7 +37,7 @@ from dsgd.local.blocks import Piece, Selection
 from dsgd.local.order import MAX_COPIES, count_visits
 from dsgd.runtime.pools import count_cores
 from dsgd.stages import carried, stage
-from dsgd.types import FloatVector, IntVector
+from dsgd.types import FloatVector, IndexVector, IntVector
 
 __all__ = ["Partition", "pack_for_threads", "partition_rows", "side_by_side"]
 
@@ -59,13 +59,13 @@ class Partition:
         The start of the rows of each rank, and the end of the last.
     pieces : int, default 1
         Blocks of each rank.
-    order : array of int64, shape (n_rows,), or None, default None
+    order : array of uint32, shape (n_rows,), or None, default None
         The rows of all ranks, rank by rank, those of each ascending; None for consecutive rows.
     """
 
     stops: tuple[int, ...]
     pieces: int = 1
-    order: IntVector | None = None
+    order: IndexVector | None = None
 
     @property
     def n_ranks(self) -> int:
@@ -77,7 +77,7 @@ class Partition:
         """How many blocks there are."""
         return self.n_ranks * self.pieces
 
-    def rows(self, k: int) -> slice | IntVector:
+    def rows(self, k: int) -> slice | IndexVector:
         """Return the rows of block k, ascending, as an index of the array."""
         start, stop = self._span(k)
         return slice(start, stop) if self.order is None else self.order[start:stop]
@@ -135,7 +135,7 @@ def partition_rows(
         run = CHUNK if n_rows >= _MANY_ROWS * n_ranks else 1
         pools, sizes = np.zeros((MAX_COPIES * run + 1, n_ranks), np.uint32), np.zeros(MAX_COPIES * run + 1, np.int64)
         pools[0], sizes[0] = np.arange(n_ranks), n_ranks
-        ranks, order = np.empty(-(-n_rows // run), np.uint32), np.empty(n_rows, np.int64)
+        ranks, order = np.empty(-(-n_rows // run), np.uint32), np.empty(n_rows, np.uint32)
         given = np.empty(0, np.int64) if visits is None else visits
         counts, heads = np.zeros((2, n_ranks), np.int64)
         deal_rows(given, n_rows, run, np.uint64((seed ^ _SALT) % 2**64), pools, sizes, counts, heads, ranks, order)
@@ -164,7 +164,7 @@ def pack_for_threads(
         See `partition_rows`.
     readable : DensePiece, SparsePiece or None, default None
         All rows, if kernels can read them without conversion; `pack` then gets a `dsgd.local.blocks.Selection` in place
-        of X.
+        of X, and the other columns whole.
 
     Returns
     -------
@@ -180,8 +180,7 @@ def pack_for_threads(
                 return pack([partition.block(rows, rank)], rank)
             mine = partition.rows(rank)
             index = None if n_ranks == 1 else np.arange(mine.start, mine.stop) if isinstance(mine, slice) else mine
-            targets, own_weights = (None if column is None else column[mine] for column in (y, weights))
-            return pack([(Selection(readable, index, X.shape[1]), targets, own_weights)], rank)
+            return pack([(Selection(readable, index, X.shape[1]), y, weights)], rank)
 
         return side_by_side(share, n_ranks)
 
@@ -215,7 +214,7 @@ def _reach(total: int, n_ranks: int) -> int:
     return max(0, min(MAX_COPIES, (total // n_ranks - 1) // 2))
 
 
-def _taken(X: Any, rows: slice | IntVector) -> Any:
+def _taken(X: Any, rows: slice | IndexVector) -> Any:
     """Return some rows of an array, or of a CSR matrix; neighbours as views."""
     if not (issparse(X) and isinstance(rows, slice)):
         return X[rows]

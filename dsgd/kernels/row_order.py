@@ -25,7 +25,7 @@ def _below(word: np.uint64, n: int) -> np.int64:
 @leaf_kernel
 def draw_order(
     targets: FloatVector,
-    classes: AnyArray,
+    low: float,
     begins: IntVector,
     heads: IntVector,
     offsets: FloatVector,
@@ -36,15 +36,15 @@ def draw_order(
     scratch: IndexVector,
     chunks: IndexVector,
     ends: IndexVector,
-) -> None:
-    """Draw an order in which the members of every class are spread evenly.
+) -> bool:
+    """Draw an order in which the members of every class are spread evenly; return False if targets are no classes.
 
     Parameters
     ----------
     targets : array, shape (n,)
         The target of each row.
-    classes : array of int32, shape (n,) or (0,)
-        The class of each row; none where there is one class.
+    low : float
+        The least target: that of class 0. Those of the others are the whole numbers above it.
     begins : array of int64, shape (n_classes + 1,)
         Zeros; where the members of each begin, overwritten.
     heads : array of int64, shape (n_classes,)
@@ -74,12 +74,15 @@ def draw_order(
             order[i] = i
     else:
         for i in range(n):
-            begins[classes[i] + 1] += 1
+            k = np.int64(targets[i] - low)
+            if targets[i] - low != k:
+                return False
+            begins[k + 1] += 1
         for k in range(n_classes):
             heads[k] = begins[k]
             begins[k + 1] += begins[k]
         for i in range(n):
-            k = classes[i]
+            k = np.int64(targets[i] - low)
             order[heads[k]] = i
             heads[k] += 1
     for k in range(n_classes):
@@ -107,7 +110,7 @@ def draw_order(
         for i in range(n):
             order[i] = scratch[i]
             ordered[i] = targets[order[i]]
-        return
+        return True
     # Each member belongs at a share of all places.
     for k in range(n_classes):
         n_members = begins[k + 1] - begins[k]
@@ -125,6 +128,7 @@ def draw_order(
             order[ends[b]] = scratch[begins[k] + j]
             ordered[ends[b]] = targets[scratch[begins[k] + j]]
             ends[b] += 1
+    return True
 
 
 @leaf_kernel
@@ -138,7 +142,7 @@ def deal_rows(
     counts: IntVector,
     heads: IntVector,
     ranks: AnyArray,
-    rows: IntVector,
+    rows: IndexVector,
 ) -> None:
     """Deal rows to ranks: run by run of the listing, to one of the ranks that have fewest visits so far.
 
@@ -162,7 +166,7 @@ def deal_rows(
         Zeros; how many rows each rank has, and where they end, overwritten.
     ranks : array of uint32, shape (n_runs,)
         The rank of each run; overwritten.
-    rows : array of int64, shape (n_rows,)
+    rows : array of uint32, shape (n_rows,)
         The rows rank by rank, those of each ascending; overwritten.
     """
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0

@@ -26,7 +26,7 @@ __all__ = ["add_columns", "add_row", "all_finite", "ask_ahead", "row_bounds", "r
 
 _ONE = np.uint64(1)
 # Rows are asked for so many steps ahead, and so many lines of each; row starts twice as far ahead.
-_AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), np.uint64(4), 64
+_AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), np.uint64(16), 64
 
 _any_order = inlined({"reassoc", "contract"})
 

@@ -141,14 +141,14 @@ class Selection:
     ----------
     piece : DensePiece or SparsePiece
         Rows which kernels can read as they are.
-    index : array of int64, shape (n_rows,), or None
+    index : array of uint32 or int64, shape (n_rows,), or None
         The numbers of these rows, ascending; None means all.
     n_features : int
         Columns.
     """
 
     piece: Piece
-    index: IntVector | None
+    index: IndexVector | IntVector | None
     n_features: int
 
     @property
@@ -168,7 +168,7 @@ class Selection:
 
     def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int, index: IndexVector) -> Shard:
         """Return rows of the selection as a shard, not copied."""
-        rows = index if self.index is None else self.index[index].astype(np.uint32)
+        rows = index if self.index is None else self.index[index].astype(np.uint32, copy=False)
         return self.piece.as_shard(targets, weights, n_features, rows)
 
     def lengths(self) -> IntVector:
@@ -177,6 +177,10 @@ class Selection:
             return self.piece.lengths()
         starts = self.piece.indptr
         return (starts[self.index + 1] - starts[self.index]).astype(np.int64)
+
+    def of(self, column: AnyArray) -> AnyArray:
+        """Return what a column of all rows of the piece holds of these rows."""
+        return column if self.index is None else column[self.index]
 
     def in_piece(self, rows: IntVector) -> IntVector:
         """Return the numbers that rows of the selection have in the piece."""

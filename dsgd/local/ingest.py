@@ -79,7 +79,7 @@ class ShardBuilder:
         self.folder, self.window_bytes, self.weight_scale = folder, window_bytes, weight_scale
         self._copies, self._spread_classes = copies or folder is not None, spread_classes
         self._n_blocks = 0
-        self._targets: list[FloatVector] = [np.empty(0, self.dtype)]
+        self._targets: list[FloatVector] = []
         self._weights: list[FloatVector | int] = []  # a number stands for so many weights of one
         self._lengths: list[IntVector] = [np.empty(0, np.int64)]
         self._shard: Shard | None = None
@@ -144,7 +144,11 @@ class ShardBuilder:
 
     def _arrange(self, piece: Piece | Selection | None) -> None:
         """Decide on the order; make room, unless a single piece in a suitable layout becomes the shard itself."""
-        targets, weighted = np.concatenate(self._targets), None
+        given, self._targets = self._targets, []
+        one = given[0] if len(given) == 1 else np.concatenate([np.empty(0, self.dtype), *given])
+        # Of memory that must not be written, or not C-contiguous, kernels would be compiled anew.
+        targets, weighted = np.require(one, requirements="CW"), None
+        del given, one
         if not all(isinstance(w, int) for w in self._weights):
             weighted = visits(np.concatenate([np.ones(w) if isinstance(w, int) else w for w in self._weights]))
         order: Any = slice(None)
@@ -156,7 +160,7 @@ class ShardBuilder:
         weights = np.full(targets.shape[0], self.weight_scale, self.dtype)
         if weighted is not None:
             weights[:] = self.weight_scale * weighted[1][order]
-        self.walk, self._targets, self._weights = walk, [], []
+        self.walk, self._weights = walk, []
         if not self._copies and self._n_blocks == 1 and piece is not None and piece.fits_directly:
             index = np.arange(targets.shape[0]) if walk is None else walk
             self._shard = piece.as_shard(targets, weights, self.n_features, index.astype(np.uint32, copy=False))

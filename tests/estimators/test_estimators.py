@@ -22,7 +22,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import count_threads
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.local import Momentum
+from dsgd.local import Adam, Momentum
 from dsgd.runtime import Timeouts
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
@@ -506,14 +506,38 @@ def test_many_classes_are_no_regression() -> None:
 
 
 @pytest.mark.parametrize("form", [np.asarray, np.asfortranarray, sp.csr_matrix, sp.coo_matrix])
-@pytest.mark.parametrize("options", [{}, {"n_jobs": 2, "sync": 64}, {"shuffle": False}, {"out_of_core": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *({"loss": loss} for loss in ("log_loss", "modified_huber", "squared_hinge", "perceptron", "huber")),
+        {"n_jobs": 2, "sync": 64},
+        {"n_jobs": 2, "sync": "auto"},
+        {"n_jobs": 2, "sync": MinibatchSGD(16)},
+        {"shuffle": False},
+        {"out_of_core": True},
+        {"early_stopping": True},
+        {"penalty": "l1", "average": True},
+        {"optimizer": Adam()},
+        {"sampling": "importance"},
+    ],
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_rows_that_are_not_finite_are_refused_in_the_words_of_scikit_learn(form, options, value):
     """Whichever pass finds it, the error is the one that scikit-learn's estimator raises."""
-    X, y = np.random.default_rng(0).standard_normal((300, 4)), np.arange(300) % 2
+    X, y = np.random.default_rng(0).standard_normal((300, 4)), np.arange(300) % 3
     X[7, 1] = value
     with pytest.raises(ValueError, match="contains") as theirs:
         PlainClassifier().fit(form(X), y)
-    with pytest.raises(ValueError, match="contains") as ours:
-        SGDClassifier(**options).fit(form(X), y)
-    assert str(ours.value) == str(theirs.value)
+    for targets in (y, y > 0):
+        with pytest.raises(ValueError, match="contains") as ours:
+            SGDClassifier(**options).fit(form(X), targets)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_row_of_no_weight_must_be_finite():
+    """As in scikit-learn, although no step is taken on it."""
+    X, y = np.random.default_rng(0).standard_normal((300, 4)), np.arange(300) % 2
+    X[7, 1] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        SGDClassifier().fit(X, y, sample_weight=(np.arange(300) != 7).astype(float))

@@ -18,7 +18,7 @@ from dsgd.inputs.partition import pack_for_threads, partition_rows
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local import concat_blocks
-from dsgd.local.blocks import readable
+from dsgd.local.blocks import Selection, readable
 from dsgd.sim import SimulatedCluster
 
 
@@ -140,7 +140,12 @@ def test_threads_that_read_rows_by_their_numbers_read_what_they_are_given(form):
         X.flags.writeable = False
 
     def pack(blocks, rank):
-        return concat_blocks(blocks, n_features=X.shape[1], dtype=np.float64, sparse=form == "sparse", seed=rank)
+        (rows, *columns) = blocks[0]
+        if isinstance(rows, Selection):
+            columns = map(rows.of, columns)
+        return concat_blocks(
+            [(rows, *columns)], n_features=X.shape[1], dtype=np.float64, sparse=form == "sparse", seed=rank
+        )
 
     piece = readable(X)
     assert (piece is None) == (form in ("of another type", "every other column"))

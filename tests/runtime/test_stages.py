@@ -94,7 +94,7 @@ def test_a_fit_tells_its_stages(kind: str, n_jobs: int) -> None:
     assert list(stages)[-1] == "other"
     assert {"labels", "order", "pack", "kernels", "train", "gather"} < set(stages)
     walked = (X.nnz * 8 if kind == "sparse" else N * D * 4) + N * (12 + (8 if kind == "sparse" else 0))
-    assert stages["check"]["bytes"] == (X.data.nbytes if kind == "sparse" else X.nbytes)
+    assert stages["check"]["bytes"] == 0  # the first epoch meets what is not finite
     assert stages["train"]["bytes"] == 3 * walked
     assert stages["pack"]["bytes"] == 0  # rows are trained on where they are
     converted = X.tocsc() if kind == "sparse" else np.asfortranarray(X)
@@ -111,7 +111,7 @@ def test_a_summary_tells_of_stages() -> None:
     ledger = SGDClassifier(**OPTIONS).fit(X, y).ledger_
     text = ledger.summary()
     assert [line.split()[0] for line in text.splitlines()[-len(ledger.stages) :]] == [s.name for s in ledger.stages]
-    assert "96.0 kB" in next(line for line in text.splitlines() if line.split()[:1] == ["check"])
+    assert "12.0 kB" in next(line for line in text.splitlines() if line.split()[:1] == ["order"])
 
 
 def test_partial_fit_and_simulated_ranks_tell_their_stages_too() -> None:

@@ -10,9 +10,9 @@ usual way, to the bit; where a number looks as if training were over, the usual 
 from __future__ import annotations
 
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGD, is_finite
+from dsgd.local import is_finite
 from dsgd.runtime.train.epoch import ABSURD_LOSS, EpochEnd
-from dsgd.runtime.train.fused import is_plain
+from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
@@ -23,11 +23,10 @@ __all__ = ["is_alone", "run_epochs"]
 
 def is_alone(run: Run, snapshots: SnapshotSchedule) -> bool:
     """Return whether nothing but steps and the stopping rule happens in the epochs of a run."""
-    job, rank, optimizer = run.job, run.rank, run.job.optimizer
+    job, rank = run.job, run.rank
     if rank.size > 1 or rank.is_virtual or job.early_stopping or job.validates or snapshots.is_on:
         return False
-    takes_steps = isinstance(optimizer, SGD) and optimizer.steps_in_fused_rounds and type(optimizer).bind is SGD.bind
-    return takes_steps and is_plain(job.strategy) and run.at.begins_epoch
+    return takes_plain_steps(job) and run.at.begins_epoch
 
 
 def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: SnapshotSchedule) -> bool:
@@ -47,6 +46,7 @@ def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: Snapsho
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
         ledger.end_round()
+        run.data.check_predictions(state)
         if state.loss_sum >= ABSURD_LOSS or not is_finite(at.params):
             ended = epoch_end.end(rounds, 1)
             continue

@@ -31,8 +31,8 @@ __all__ = ["divergence_of"]
 # A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
 _CLEARLY = 1.1
 _N_EPOCHS = 5
-# By how many rows a model is judged.
-_MOST_ROWS = 8192
+# By how many rows a model is judged, and by how many of very many columns.
+_MOST_ROWS, _LEAST_ROWS, _MOST_ENTRIES = 8192, 512, 2**20
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
@@ -55,7 +55,9 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     # The perceptron's loss of a model of zeros is zero, its least.
     if job.leaves is not None or not shard.n_rows or optimizer.objective.row.code == PERCEPTRON:
         return None
-    some, last = shard.sample(_MOST_ROWS), history[-1].train_loss
+    entries = shard.entries(0, shard.n_rows) / shard.n_rows
+    some = shard.sample(int(max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_ENTRIES / max(1.0, entries)))))
+    last = history[-1].train_loss
     if last <= min(history[0].train_loss, _loss_of_zeros(optimizer.objective, some.targets)):
         return None
     first, found = (optimizer.evaluate(model, some, state) for model in (job.initial, params))

@@ -94,6 +94,8 @@ class EpochEnd:
 
         Raises
         ------
+        ValueError
+            Rows hold values that are not finite.
         InvalidDataError
             The model of a rank left the range of floating-point numbers.
         InvalidParameterError
@@ -102,6 +104,7 @@ class EpochEnd:
             A rank was asked to stop; all have kept their state.
         """
         at, job = self._at, self._job
+        self._run.data.check_predictions(at.optimizer)
         is_last = at.epoch == job.max_iter - 1
         same_model = self._run.ends_equal(self._run.clock_at(at.cut.rounds - 1))
         measured = job.strategy.exchanges == "model" and same_model

@@ -23,11 +23,12 @@ from dsgd.comm.memory.window import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AbstractStrategy, Cut
 from dsgd.types import FloatVector
 
-__all__ = ["CALL_S", "FusedRounds", "is_plain", "window_for"]
+__all__ = ["CALL_S", "FusedRounds", "is_plain", "takes_plain_steps", "window_for"]
 
 #: How long a call of the kernel lasts, about.
 CALL_S: Final = 0.05
@@ -42,6 +43,14 @@ _MAX_STRIDE: Final = 64
 def is_plain(strategy: AbstractStrategy[Any]) -> bool:
     """Return whether every round of a strategy is local steps and a plain weighted mean of models."""
     return strategy.fuses and not strategy.overlap and strategy.compressor is None
+
+
+def takes_plain_steps(job: TrainJob) -> bool:
+    """Return whether all rounds of a job are steps of `dsgd.kernels.sgd.run_rows` and plain means."""
+    optimizer = job.optimizer
+    if not isinstance(optimizer, SGD) or type(optimizer).bind is not SGD.bind:
+        return False
+    return optimizer.steps_in_fused_rounds and is_plain(job.strategy)
 
 
 def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector) -> Window | None:

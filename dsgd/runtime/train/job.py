@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local import AbstractLocalOptimizer, AbstractRows, Deviance, split
+from dsgd.local import AbstractLocalOptimizer, AbstractRows, AbstractState, Deviance, SGDState, split
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
@@ -51,10 +51,19 @@ class TrainData:
         Rows to train on; may be empty.
     validation : AbstractRows or None, default None
         Rows held out for early stopping.
+    check : callable or None, default None
+        Called after an epoch in which a prediction was not finite: raises if that is due to values of the rows, which
+        were then not read before training.
     """
 
     shard: AbstractRows
     validation: AbstractRows | None = None
+    check: Callable[[], object] | None = None
+
+    def check_predictions(self, state: AbstractState) -> None:
+        """Raise if a prediction was not finite because values of the rows are not."""
+        if self.check is not None and isinstance(state, SGDState) and not state.is_finite:
+            self.check()
 
     @property
     def n_rows(self) -> int:
