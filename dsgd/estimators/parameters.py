@@ -32,7 +32,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.runtime.sharing import check_workers
 from dsgd.runtime.timeouts import check_timeouts
-from dsgd.sync import Hogwild, check_combination, resolve
+from dsgd.sync import check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 
 __all__ = ["check_parameters", "check_whole_fit", "loss_parameter", "losses_for"]
@@ -169,7 +169,7 @@ def _check_features(estimator: Any, sampling: object, optimizer: object) -> None
     beside = {
         "sampling": sampling,
         "optimizer": optimizer if isinstance(optimizer, AbstractReduction) else None,
-        "sync": strategy if isinstance(strategy, Hogwild) or strategy.n_servers else None,
+        "sync": strategy if strategy.shares_memory or strategy.n_servers else None,
     }
     for parameter, value in beside.items():
         if value is not None:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.local.order import count_visits
-from dsgd.types import AnyArray, IntVector
+from dsgd.types import AnyArray, IndexVector
 
 __all__ = [
     "Block",
@@ -176,14 +176,14 @@ def summarise(
     )
 
 
-def summarise_part(rows: Block, mine: slice | IntVector, **expected: bool) -> BlockSummary:
+def summarise_part(rows: Block, mine: slice | IndexVector, **expected: bool) -> BlockSummary:
     """Summarise some rows of an array as the block of them would be, without taking them out; they are checked already.
 
     Parameters
     ----------
     rows : tuple
         (X, y, sample_weight).
-    mine : slice or array of int64
+    mine : slice or array of uint32
         The numbers of the rows.
     **expected : bool
         As of `summarise`.

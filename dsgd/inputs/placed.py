@@ -18,7 +18,7 @@ from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatt
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.rank import GangResult
 from dsgd.stages import stage
-from dsgd.types import AnyArray, IntVector
+from dsgd.types import AnyArray, IndexVector
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -47,7 +47,7 @@ class ClusterBlocks:
         computes lost blocks again.
     packed : KeptPacks or None, default None
         The packed forms that workers keep for further fits, if they do.
-    order : array of int64, shape (n_rows,), or None, default None
+    order : array of uint32, shape (n_rows,), or None, default None
         The rows of an array of this process in the order of the blocks; None where blocks have consecutive rows.
     """
 
@@ -58,7 +58,7 @@ class ClusterBlocks:
     ranks_per_worker: int | None = None
     resend: Callable[[int], Future] | None = None
     packed: KeptPacks | None = None
-    order: IntVector | None = None
+    order: IndexVector | None = None
 
     def targets(self) -> AnyArray:
         """Return the targets of all rows, in the order of the blocks; they come here from the workers."""

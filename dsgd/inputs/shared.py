@@ -33,7 +33,7 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.partition import Partition
 from dsgd.kernels.rows import take_entries
 from dsgd.local.order import word_type
-from dsgd.types import AnyArray, IntVector
+from dsgd.types import AnyArray, IndexVector
 
 if TYPE_CHECKING:
     from dsgd.runtime.gang.cluster import Cluster
@@ -190,7 +190,7 @@ def _written(parts: Mapping[str, _Part]) -> tuple[Segment, dict[str, _Place]] | 
     return segment, places
 
 
-def _take(column: AnyArray, rows: slice | IntVector, out: AnyArray) -> None:
+def _take(column: AnyArray, rows: slice | IndexVector, out: AnyArray) -> None:
     """Write some rows of an array."""
     if isinstance(rows, slice) or not column.flags.c_contiguous:
         out[...] = column[rows]
@@ -199,7 +199,7 @@ def _take(column: AnyArray, rows: slice | IntVector, out: AnyArray) -> None:
         np.take(column, rows, axis=0, out=out, mode="clip")
 
 
-def _sparse_parts(X: Any, mine: slice | IntVector) -> dict[str, _Part]:
+def _sparse_parts(X: Any, mine: slice | IndexVector) -> dict[str, _Part]:
     """Return the arrays of some rows of a CSR matrix; entries go straight from there to where they will lie."""
     lengths = np.diff(X.indptr)[mine]
     starts = np.zeros(lengths.shape[0] + 1, X.indptr.dtype)
@@ -216,14 +216,16 @@ def _copy(array: AnyArray, out: AnyArray) -> None:
 
 
 def _take_entries(
-    entries: AnyArray, indptr: AnyArray, rows: slice | IntVector, starts: AnyArray, out: AnyArray
+    entries: AnyArray, indptr: AnyArray, rows: slice | IndexVector, starts: AnyArray, out: AnyArray
 ) -> None:
     """Write the entries of some rows, which begin at `starts` of `out`."""
     if isinstance(rows, slice):
         out[...] = entries[indptr[rows.start] : indptr[rows.stop]]
     elif entries.itemsize in (4, 8) and all(array.flags.carray for array in (entries, indptr)):
         bits = word_type(entries.dtype)
-        take_entries(entries.view(bits), indptr.view(word_type(indptr.dtype)), rows, starts, out.view(bits))
+        take_entries(
+            entries.view(bits), indptr.view(word_type(indptr.dtype)), rows.astype(np.int64), starts, out.view(bits)
+        )
     else:
         # Other types are rare, and the kernel would be compiled once more for arrays that cannot be written to.
         out[...] = entries[np.arange(starts[-1]) + np.repeat(indptr[rows] - starts[:-1], np.diff(starts))]

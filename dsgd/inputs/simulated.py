@@ -16,7 +16,7 @@ from dsgd.inputs.blocks import Block, BlockSummary, make_block, targets_of
 from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
 from dsgd.runtime.rank import GangResult
-from dsgd.types import AnyArray, IntVector
+from dsgd.types import AnyArray, IndexVector
 
 if TYPE_CHECKING:
     from dsgd.sim import SimulatedCluster
@@ -43,14 +43,14 @@ class SimulatedBlocks:
         (X, y, sample_weight) of each rank.
     summaries : sequence of BlockSummary
         Their summaries.
-    order : array of int64, shape (n_rows,), or None, default None
+    order : array of uint32, shape (n_rows,), or None, default None
         The rows of an array in the order of the blocks; None where blocks have consecutive rows.
     """
 
     cluster: SimulatedCluster
     blocks: Sequence[Block]
     summaries: Sequence[BlockSummary]
-    order: IntVector | None = None
+    order: IndexVector | None = None
 
     def targets(self) -> AnyArray:
         """Return the targets of all rows, in the order of the blocks."""

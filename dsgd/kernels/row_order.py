@@ -74,7 +74,7 @@ def draw_order(
             order[i] = i
     else:
         for i in range(n):
-            k = np.int64(targets[i] - low)
+            k = int(targets[i] - low)
             if targets[i] - low != k:
                 return False
             begins[k + 1] += 1
@@ -82,7 +82,7 @@ def draw_order(
             heads[k] = begins[k]
             begins[k + 1] += begins[k]
         for i in range(n):
-            k = np.int64(targets[i] - low)
+            k = int(targets[i] - low)
             order[heads[k]] = i
             heads[k] += 1
     for k in range(n_classes):

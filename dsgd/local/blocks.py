@@ -184,7 +184,7 @@ class Selection:
 
     def in_piece(self, rows: IntVector) -> IntVector:
         """Return the numbers that rows of the selection have in the piece."""
-        return rows if self.index is None else self.index[rows]
+        return rows if self.index is None else self.index[rows].astype(np.int64)
 
 
 def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selection]:

@@ -147,7 +147,7 @@ class ShardBuilder:
         given, self._targets = self._targets, []
         one = given[0] if len(given) == 1 else np.concatenate([np.empty(0, self.dtype), *given])
         # Of memory that must not be written, or not C-contiguous, kernels would be compiled anew.
-        targets, weighted = np.require(one, requirements="CW"), None
+        targets, weighted = np.require(one, requirements=["C", "W"]), None
         del given, one
         if not all(isinstance(w, int) for w in self._weights):
             weighted = visits(np.concatenate([np.ones(w) if isinstance(w, int) else w for w in self._weights]))

@@ -47,7 +47,7 @@ from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.pooling import missing_factor
 from dsgd.sync import EpochAveraging, LocalSGD, mean_shares, resolve
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector
 
 __all__ = ["Found", "RankRows", "RolePacker", "SharedTraining", "search_on_rank", "split_roles", "strategies_of"]
 
@@ -76,14 +76,14 @@ def strategies_of(candidates: Iterable[AbstractSGD]) -> list[Averaging]:
     return strategies
 
 
-def split_roles(splits: Sequence[tuple[Any, Any]], order: IntVector | None, lengths: Sequence[int]) -> list[AnyArray]:
+def split_roles(splits: Sequence[tuple[Any, Any]], order: IndexVector | None, lengths: Sequence[int]) -> list[AnyArray]:
     """Return for each block which of its rows the splits train and test on, in bits: what `RolePacker` reads.
 
     Parameters
     ----------
     splits : sequence of (train, test)
         Row numbers.
-    order : array of int64, shape (n_rows,), or None
+    order : array of uint32, shape (n_rows,), or None
         The rows in the order of the blocks; None if that is their own.
     lengths : sequence of int
         Rows of each block.

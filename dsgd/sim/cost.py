@@ -44,7 +44,6 @@ from dsgd.sync import (
     EveryRows,
     LocalSGD,
     RoundClock,
-    StreamingDiLoCo,
     resolve,
 )
 from dsgd.sync.base import Exchange
@@ -72,6 +71,8 @@ _PERIODS: Final = frozenset({"every", "batch"})
 _LENGTHS: Final = frozenset({"rates"})
 # What ranks sum at the end of an epoch: losses, counts and the like.
 _CONTROL_BYTES: Final = 200
+# Parameters of a long model.
+_LONG: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class CostModel:
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
         wait_s = self.wait_s(compute_s / max(rounds, 1), size)
         sync_s = rounds * max(0.0, self._round_s(strategy, workload.n_bytes, size) + min(0.0, wait_s))
-        if isinstance(strategy, StreamingDiLoCo) and strategy.delay:
+        if _sends_parts(strategy) and strategy.hides_exchange:
             sync_s = max(0.0, sync_s - compute_s)
         wait_s = rounds * max(0.0, wait_s)
         there, here = (tally_seconds(_CONTROL_BYTES, n, self.link) for n in (size, self.calibration.ranks))
@@ -276,8 +277,7 @@ class CostModel:
 
     def _round_s(self, strategy: AbstractStrategy[Any], n_bytes: int, size: int) -> float:
         """Return the seconds of a round without work of ranks that are awake."""
-        if isinstance(strategy, StreamingDiLoCo):
-            n_bytes = -(-n_bytes // int(strategy.fragments))
+        n_bytes = min(n_bytes, strategy.sent_values(n_bytes))
         kind = kind_of(strategy)
         if kind not in self.rounds:
             raise InvalidParameterError(
@@ -334,12 +334,17 @@ def kind_of(sync: Any) -> str:
     ('LocalSGD', 'LocalSGD', 'LocalSGD')
     """
     strategy: Any = resolve(sync)
-    if isinstance(strategy, StreamingDiLoCo) or not _PERIODS & set(vars(strategy)):
-        # A strategy without a period of its own takes plain means, and fragments are summed as short models are.
+    if _sends_parts(strategy) or not _PERIODS & set(vars(strategy)):
+        # A strategy without a period of its own takes plain means, and parts are summed as short models are.
         strategy = LocalSGD(compressor=strategy.compressor)
     parameters = ((f, getattr(strategy, f.name)) for f in fields(strategy) if f.name not in _PERIODS | _LENGTHS)
     given = ", ".join(f"{f.name}={value!r}" for f, value in parameters if value != f.default)
     return type(strategy).__name__ + (f"({given})" if given else "")
+
+
+def _sends_parts(strategy: AbstractStrategy[Any]) -> bool:
+    """Return whether a round exchanges a part of the model."""
+    return strategy.sent_values(_LONG) < _LONG
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:

@@ -21,26 +21,10 @@ from dsgd.sim.exchanges import MOST_PLAYED, Exchange, Exchanges
 from dsgd.sim.plays import play_rounds
 from dsgd.sim.served import Desk, served_s
 from dsgd.sync import (
-    ADPSGD,
-    EASGD,
-    SCAFFOLD,
-    SGP,
-    AbstractLocalTerm,
     AbstractStrategy,
-    AnytimeSGD,
-    AsyncLeaderSGD,
-    BackupWorkers,
-    ChocoSGD,
-    DecoupledDiLoCo,
-    Downpour,
-    EagerDiLoCo,
-    Hogwild,
-    LeaderSGD,
-    OverlapSGP,
-    StreamingDiLoCo,
 )
 from dsgd.sync.compression import meant_compressor
-from dsgd.sync.server import message_bytes
+from dsgd.sync.server import AbstractServerStrategy, message_bytes
 from dsgd.types import FloatMatrix
 
 __all__ = ["AbstractCourse", "Visits", "course_of"]
@@ -217,17 +201,16 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
     work_s = _work_s(strategy, exchanges, n, visits)
     if strategy is None or exchanges.size == 1:
         return _Together(exchanges, work_s, exchanges.sum_of(n), exchanges.schedule_of_mean(n, None))
-    if strategy.n_servers:
-        return _served(strategy, exchanges, n, work_s)
-    if isinstance(strategy, OverlapSGP):
-        return _delayed(strategy, exchanges, n, work_s)
-    if isinstance(strategy, Hogwild):
+    if strategy.server is not None:
+        return _served(strategy.server, exchanges, n, work_s)
+    if strategy.shares_memory:
         # Before the first step ranks share the model, and count their columns.
         begin = 4 * n_levels(exchanges.size) * exchanges.message_s(0) + exchanges.sum_of(n, 8).seconds
         hidden_s = exchanges.message_s(_CONTROL_BYTES)
         return _Apart(exchanges, work_s, Exchange(), 0.0, hidden_s, at_end=Exchange(begin))
-    if isinstance(strategy, ADPSGD) or strategy.talks == "by mailbox":
-        return _in_pairs(strategy, exchanges, n, work_s)
+    if strategy.talks == "by mailbox":
+        sends_ahead = strategy.taxonomy is not None and strategy.taxonomy.pattern == "gossip"
+        return (_delayed if sends_ahead else _in_pairs)(strategy, exchanges, n, work_s)
     if strategy.talks == "in pairs":
         return _gossip(strategy, exchanges, n, work_s)
     return _together(strategy, exchanges, n, work_s, visits)
@@ -237,43 +220,33 @@ def _work_s(strategy: Any, exchanges: Exchanges, n: int, visits: Visits) -> floa
     """Return the seconds of a rank's steps, or of its gradient and the step that follows."""
     compute, rows = exchanges.compute, visits.rows
     work_s = compute.seconds(rows, visits.entries, n)
-    if isinstance(strategy, AbstractLocalTerm) and strategy.stretch is not None:
+    term = None if strategy is None else strategy.local_term
+    if term is not None and term.stretch is not None:
         # Each stretch is a call of the kernel.
-        n_more = max(1, -(-rows // strategy.stretch)) - 1
+        n_more = max(1, -(-rows // term.stretch)) - 1
         work_s += n_more * (compute.call_s + n * compute.param_s)
     if strategy is not None and strategy.exchanges == "gradient" and not strategy.n_servers:
         work_s += compute.seconds(0, 0, n)
     return work_s
 
 
-def _together(
-    strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_s: float, visits: Visits
-) -> AbstractCourse:
+def _together(strategy: Any, exchanges: Exchanges, n: int, work_s: float, visits: Visits) -> AbstractCourse:
     """Return the course of ranks that exchange in collectives."""
-    at_end = Exchange() if strategy.ends_equal else exchanges.sum_of(n)
-    if isinstance(strategy, LeaderSGD):
+    at_end = Exchange() if strategy.ends_equal or not strategy.collects else exchanges.sum_of(n)
+    if strategy.taxonomy is not None and strategy.taxonomy.pattern == "broadcast":
         share = 1.0 if min(strategy.n_groups, exchanges.size) == 1 else 1.0 / strategy.global_every
         down = exchanges.broadcast(n * exchanges.itemsize)
         found = exchanges.gather(8) + down.times(share) + (down if share < 1.0 else Exchange())
         return _Together(exchanges, work_s, found, at_end=at_end)
-    if isinstance(strategy, EASGD):
-        at_end = Exchange()
-    if isinstance(strategy, AnytimeSGD):
+    if strategy.seconds is not None:
         if strategy.seconds < math.inf:
             # Walks begin with one row and grow.
             compute = exchanges.compute
             work_s += math.log(max(1, visits.rows), MAX_GROWTH) * (compute.call_s + compute.param_s * n)
         work_s = min(work_s, strategy.seconds)
         return _Together(exchanges, work_s, exchanges.sum_of(n) + exchanges.sum_of(1, 8), at_end=at_end)
-    if isinstance(strategy, SCAFFOLD):
-        return _Together(
-            exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
-        )
-    compressor, overlap = meant_compressor(strategy), strategy.overlap
-    if isinstance(strategy, EagerDiLoCo):
-        overlap = True
-    elif isinstance(strategy, StreamingDiLoCo):
-        n, overlap = max(1, n // int(strategy.fragments)), strategy.delay > 0
+    compressor, overlap = meant_compressor(strategy), strategy.hides_exchange
+    n = strategy.sent_values(n)
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params
     schedule = None if overlap else exchanges.schedule_of_mean(n, compressor)
@@ -283,18 +256,16 @@ def _together(
 def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
     """Return the course of ranks that exchange with the neighbours of a graph."""
     topology: AbstractTopology = getattr(strategy, "topology", Ring())
-    n_bytes, compute = n * exchanges.itemsize, exchanges.compute
-    n_end = n + isinstance(strategy, SGP)
-    if isinstance(strategy, SGP):
-        n_bytes += exchanges.itemsize
-    size = exchanges.size
-    if isinstance(strategy, ChocoSGD):
+    compute = exchanges.compute
+    n_end, size = strategy.sent_values(n), exchanges.size
+    n_bytes = n_end * exchanges.itemsize
+    if strategy.compressor is not None:
         known = strategy.compressor.payload_bytes(n, exchanges.itemsize)
         assert known is not None  # the strategy takes no other
         n_bytes = known
         touched = min(n, known // exchanges.itemsize) if strategy.compressor.sparse else n
         work_s += compute.param_s * (n + touched * _degree(topology, size))
-    found = _rounds_of(topology, exchanges, n_bytes, adds=not isinstance(strategy, ChocoSGD))
+    found = _rounds_of(topology, exchanges, n_bytes, adds=strategy.compressor is None)
     return replace(found, work_s=work_s, at_end=exchanges.sum_of(n_end))
 
 
@@ -317,9 +288,9 @@ def _degree(topology: AbstractTopology, size: int) -> float:
     return sum(len(topology.out_peers(0, size, k)) for k in range(n_graphs)) / n_graphs
 
 
-def _delayed(strategy: OverlapSGP, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
+def _delayed(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
     """Return the course of ranks that take in what was sent some rounds ago."""
-    n_bytes, topology = (n + 1) * exchanges.itemsize, strategy.topology
+    n_bytes, topology = strategy.sent_values(n) * exchanges.itemsize, strategy.topology
     played = min(exchanges.size, MOST_PLAYED)
     graphs = [
         [topology.in_peers(rank, played, k) or (rank,) for rank in range(played)]
@@ -330,29 +301,22 @@ def _delayed(strategy: OverlapSGP, exchanges: Exchanges, n: int, work_s: float) 
     busy_s = degree * exchanges.busy_s(n_bytes)
     message_s = exchanges.link.latency_s + busy_s
     # What was sent last occupies the port when ranks speak of the epoch.
-    late, end = Exchange(busy_s), exchanges.sum_of(n + 1)
+    late, end = Exchange(busy_s), exchanges.sum_of(strategy.sent_values(n))
     return _Delayed(exchanges, work_s, sent, graphs, strategy.delay, message_s, busy_s, at_epoch=late, at_end=end)
 
 
-def _served(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
+def _served(strategy: AbstractServerStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
     """Return the course of ranks that exchange with a server."""
     size, n_bytes = exchanges.size, message_bytes(n, exchanges.itemsize)
     busy_s = exchanges.busy_s(n_bytes - HEADER_BYTES)
-    wanted, every = 1, 1
-    if isinstance(strategy, BackupWorkers):
-        wanted = max(1, size - strategy.backups)
-    if isinstance(strategy, DecoupledDiLoCo):
-        wanted = strategy.wanted(size)
-    if isinstance(strategy, Downpour):
-        every = strategy.fetch_every
+    wanted, every = strategy.wanted(size), strategy.fetch_every
     desk = Desk(exchanges.link.latency_s, busy_s, exchanges.compute.seconds(0, 0, n), wanted, every)
     answers = 1.0 / every
     sent = Exchange(0.0, size * (1.0 + answers) * n_bytes, size * (1.0 + answers))
-    leads = isinstance(strategy, AsyncLeaderSGD)
     # All workers say that they are there, and all get the model.
     meeting = Exchange(2 * desk.latency_s + 2 * size * busy_s, 2.0 * size * n_bytes, 2.0 * size)
-    at_end = exchanges.sum_of(n) if leads else Exchange()
-    return _Served(exchanges, work_s, sent, desk, at_epoch=Exchange() if leads else meeting, at_end=at_end)
+    at_end = exchanges.sum_of(n) if strategy.collects else Exchange()
+    return _Served(exchanges, work_s, sent, desk, at_epoch=Exchange() if strategy.collects else meeting, at_end=at_end)
 
 
 def _in_pairs(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:

@@ -94,6 +94,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     n_groups: int = 1
     global_pull: float = 0.05
     global_every: int = 4
+    collects = True
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
 
     def __post_init__(self) -> None:

@@ -147,6 +147,11 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         """Whether the rule does."""
         return self.rule.asks_slopes
 
+    @property
+    def needs_loss(self) -> bool:
+        """Whether the rule does."""
+        return self.rule.needs_loss
+
     def init(self, group: Group, params: FloatVector, weight: float) -> AutoState:
         """Return the record in which nothing has been measured."""
         return AutoState(

@@ -72,19 +72,22 @@ class BackupWorkers(AbstractPushStrategy):
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far these steps get than steps by row; see `AbstractStrategy.lag`."""
-        n_taken = max(1, n_ranks - self.backups)
-        return float(n_taken**power * (self.batch * n_ranks) ** (1.0 - power))
+        return float(self.wanted(n_ranks) ** power * (self.batch * n_ranks) ** (1.0 - power))
+
+    def wanted(self, n_workers: int) -> int:
+        """Return how many gradients a step takes."""
+        return max(1, n_workers - self.backups)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what steps with the first gradients of a round."""
-        return _Desk(model, self.backups)
+        return _Desk(model, self.wanted(len(model.working)))
 
 
 @final
 class _Desk(AbstractServerHandler):
-    def __init__(self, model: Model, backups: int) -> None:
+    def __init__(self, model: Model, wanted: int) -> None:
         super().__init__(model)
-        self._wanted = max(1, len(model.working) - backups)
+        self._wanted = wanted
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
         self._sum = np.zeros_like(model.params)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 
+if TYPE_CHECKING:
+    from dsgd.sync.server import AbstractServerStrategy
+
 __all__ = [
     "AbstractAdaptation",
     "AbstractLocalTerm",
@@ -37,6 +40,7 @@ __all__ = [
     "Seen",
     "Talk",
     "check_state",
+    "rejoin",
     "state_arrays",
     "state_handovers",
 ]
@@ -95,6 +99,14 @@ class AbstractStrategy(ABC, Generic[StateT]):
         Whether training returns, beside the model that `collect` makes, the one that each rank ends with.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
+    shares_memory : bool
+        Whether threads take steps on one model, and so exchange nothing.
+    seconds : float or None
+        How long a rank takes steps in a round, where time and not rows ends it.
+    collects : bool
+        Whether `collect` exchanges models, where ranks do not end equal.
+    needs_loss : bool
+        Whether every step has to be told with its loss.
     taxonomy : Taxonomy or None
         What kind of method it is, for tables; None where it does not say.
     """
@@ -106,6 +118,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
     talks: ClassVar[Talk] = "together"
     weighs: ClassVar[Weighing] = "rows"
     n_servers: ClassVar[int] = 0
+    shares_memory: ClassVar[bool] = False
+    collects: ClassVar[bool] = True
     taxonomy: ClassVar[Taxonomy | None] = None
     overlap: bool = False
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
@@ -113,6 +127,45 @@ class AbstractStrategy(ABC, Generic[StateT]):
     rates: Literal["own", "pooled"] = "own"
     suffix: float = 0.0
     keep_models: bool = False
+    seconds: float | None = None
+
+    def sent_values(self, n_params: int) -> int:
+        """Return how many numbers a rank sends to a peer in a round: the vector that is mixed, unless told else."""
+        return n_params
+
+    @property
+    def needs_loss(self) -> bool:
+        """No, unless a strategy says else."""
+        return False
+
+    @property
+    def hides_exchange(self) -> bool:
+        """Whether the exchange of a round runs beside the steps of later ones."""
+        return self.overlap
+
+    @property
+    def server(self) -> AbstractServerStrategy[Any] | None:
+        """The strategy, if it has servers."""
+        return None
+
+    @property
+    def local_term(self) -> AbstractLocalTerm[Any] | None:
+        """The strategy, if it adds a term to local steps."""
+        return self if isinstance(self, AbstractLocalTerm) else None
+
+    @property
+    def adaptation(self) -> AbstractAdaptation[Any] | None:
+        """The strategy, if it chooses its period during training."""
+        return self if isinstance(self, AbstractAdaptation) else None
+
+    @property
+    def under_way(self) -> AbstractUnderWay[Any] | None:
+        """The strategy, if something may be under way between ranks at the end of an epoch."""
+        return self if isinstance(self, AbstractUnderWay) else None
+
+    def rate_factor(self, progress: float) -> float:
+        """Return the factor of the learning rate of a step that ends `progress` epochs after the first began."""
+        return 1.0
 
     @property
     def period(self) -> AbstractPeriod:
@@ -355,6 +408,12 @@ class AbstractUnderWay(ABC, Generic[StateT]):
 
         Parameters are those of `settle`; the model stays as it is.
         """
+
+
+def rejoin(state: Any, params: FloatVector) -> None:
+    """Make what a strategy remembers fit arrays that all ranks have taken up, if it has to; see `AbstractRejoining`."""
+    if isinstance(state, AbstractRejoining):
+        state.rejoin(params)
 
 
 class AbstractRejoining(ABC):

@@ -10,9 +10,7 @@ from typing import Any, Final, Literal, get_args
 from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
-from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
-from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.scaffold import SCAFFOLD
@@ -83,12 +81,12 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
             f"{sends!r} already applies momentum to what it sends, so it needs an optimizer without "
             f"momentum. Got {steps.name}."
         )
-    if isinstance(strategy, AnytimeSGD) and not steps.by_row:
+    if strategy.seconds is not None and not steps.by_row:
         raise IncompatiblePartsError(
             f"{strategy!r} counts rows by steps, and {steps.name} takes one step for many rows. Use LocalSGD, or "
             "an optimizer that takes a step per row."
         )
-    if isinstance(strategy, (AnytimeSGD, Hogwild)) and steps.draws_rows:
+    if (strategy.seconds is not None or strategy.shares_memory) and steps.draws_rows:
         raise IncompatiblePartsError(
             f"{strategy!r} goes round the rows in an order of its own, and {steps.name} draws them. Use LocalSGD, or "
             "neither a sampling nor SAGA."
@@ -111,7 +109,8 @@ def _has_momentum(compressor: AbstractCompressor[Any] | Literal["auto"]) -> bool
 
 def _check_reduction(strategy: AbstractStrategy[Any], steps: Steps) -> None:
     """Raise if a strategy breaks the account of what steps of reduced variance remember of rows."""
-    if isinstance(strategy, (AnytimeSGD, Hogwild)) or strategy.n_servers or strategy.talks == "by mailbox":
+    has_own_steps = strategy.seconds is not None or strategy.shares_memory
+    if has_own_steps or strategy.n_servers or strategy.talks == "by mailbox":
         raise IncompatiblePartsError(
             f"{strategy!r} has steps of its own, or stale ones, and {steps.name} needs every step to follow what it "
             "remembers of each row. Use LocalSGD or MinibatchSGD, or another optimizer."

@@ -99,6 +99,11 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
         check_numbers(self, "outer_rate", low=0, open_low=True)
         check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
 
+    @property
+    def hides_exchange(self) -> bool:
+        """Always."""
+        return True
+
     def init(self, group: Group, params: FloatVector, weight: float) -> EagerState:
         """Return the model to start from, no momentum yet, and nothing of others."""
         velocity, own, others = (np.zeros_like(params) for _ in range(3))

@@ -73,6 +73,7 @@ class EASGD(AbstractStrategy[CentreState]):
     beta: float = 0.9
     weighs = "alike"
     ends_equal = False
+    collects = False
     taxonomy = Taxonomy("decentralised", "synchronous", "change", "all-reduce")
 
     def __post_init__(self) -> None:

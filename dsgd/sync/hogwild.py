@@ -54,6 +54,7 @@ class Hogwild(AbstractStrategy[NoState]):
 
     suffix: float = 0.5
     ends_equal = False
+    shares_memory = True
     taxonomy = Taxonomy("centralised", "asynchronous", "nothing", "shared memory")
 
     def __post_init__(self) -> None:

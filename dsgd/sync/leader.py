@@ -136,6 +136,11 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         check_numbers(self, "pull", "global_pull", "proximal", "global_proximal", low=0, high=1)
         check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
 
+    @property
+    def needs_loss(self) -> bool:
+        """The rank with the lowest loss leads."""
+        return True
+
     def init(self, group: Group, params: FloatVector, weight: float) -> LeaderState:
         """Return the model to start from as that of all leaders."""
         has_groups = min(self.n_groups, group.size) > 1

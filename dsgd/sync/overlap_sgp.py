@@ -125,6 +125,10 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         check_numbers(self, "delay", low=1, high=7, integer=True)
         check_topology("OverlapSGP", self.topology, symmetric=False)
 
+    def sent_values(self, n_params: int) -> int:
+        """Return the length of the model and its weight."""
+        return n_params + 1
+
     def init(self, group: Group, params: FloatVector, weight: float) -> InFlightState:
         """Return the weight of a rank of whose mass shares are under way."""
         size, rank, rounds = group.size, group.rank, range(self.delay)

@@ -101,6 +101,10 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
         check_numbers(self, "stretch", low=1, integer=True)
         check_numbers(self, "rate", low=0, open_low=True)
 
+    def sent_values(self, n_params: int) -> int:
+        """Return the length of the model and of the control variate."""
+        return 2 * n_params
+
     def init(self, group: Group, params: FloatVector, weight: float) -> ControlState:
         """Return the model to start from, and controls of zero."""
         state = ControlState(params.copy(), np.zeros_like(params), np.zeros_like(params), np.zeros(1))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, Self, TypeVar, final
 
 import numpy as np
 
@@ -185,11 +185,29 @@ class AbstractServerHandler(ABC):
 
 
 class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):
-    """A strategy whose ranks exchange with a server through mailboxes."""
+    """A strategy whose ranks exchange with a server through mailboxes.
+
+    Attributes
+    ----------
+    fetch_every : int
+        A worker is sent the model after so many of its messages.
+    """
 
     talks = "by mailbox"
     n_servers = 1
     ends_equal = False
+    collects = False
+    fetch_every: int = 1
+
+    @property
+    @final
+    def server(self) -> Self:
+        """The strategy."""
+        return self
+
+    def wanted(self, n_workers: int) -> int:
+        """Return how many of so many workers the server waits for before it answers."""
+        return 1
 
     @final
     def leave(self, group: Group, params: FloatVector, state: StateT) -> None:

@@ -127,6 +127,10 @@ class SGP(AbstractStrategy[PushSumState]):
         check_numbers(self, "every", low=1, integer=True)
         check_topology("SGP", self.topology, symmetric=False)
 
+    def sent_values(self, n_params: int) -> int:
+        """Return the length of the model and its weight."""
+        return n_params + 1
+
     def init(self, group: Group, params: FloatVector, weight: float) -> PushSumState:
         """Return a weight of one, and the model to start from."""
         check_gossip(group, self.topology)

@@ -131,6 +131,15 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
             )
         check_compressor(self)
 
+    def sent_values(self, n_params: int) -> int:
+        """Return the length of a fragment."""
+        return max(1, n_params // int(self.fragments))
+
+    @property
+    def hides_exchange(self) -> bool:
+        """If a fragment may be late."""
+        return self.delay > 0
+
     def init(self, group: Group, params: FloatVector, weight: float) -> StreamingState:
         """Return the model to start from, in fragments, of which none has been sent."""
         size = max(1, min(int(self.fragments), len(params)))

@@ -17,7 +17,7 @@ from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import AbstractAdaptation, AbstractStrategy, AnytimeSGD, Hogwild
+from dsgd.sync import AbstractStrategy
 from dsgd.sync.base import Exchange, Talk
 from dsgd.sync.period import Once
 from dsgd.sync.weighing import Weighing
@@ -160,7 +160,8 @@ def check_partial_fit_goes_on(strategy: AbstractStrategy[Any]) -> None:
 
 
 def _is_by_clock(strategy: AbstractStrategy[Any]) -> bool:
-    return strategy.talks == "by mailbox" or isinstance(strategy, (AbstractAdaptation, AnytimeSGD, Hogwild))
+    is_timed = strategy.seconds is not None or strategy.adaptation is not None
+    return is_timed or strategy.shares_memory or strategy.talks == "by mailbox"
 
 
 def _problem(n_rows: int) -> tuple[AnyArray, AnyArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,10 @@ from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import Steps
 from dsgd.sync import (
-    AbstractAdaptation,
     AbstractStrategy,
-    AnytimeSGD,
     EveryBatch,
     EveryRows,
-    Hogwild,
+    GrowingBatch,
     MinibatchSGD,
     check_combination,
     resolve,
@@ -101,31 +100,31 @@ def check_loop(
             f"{what} has ranks that do not wait for each other, which needs the rank loop of "
             "dsgd.torch.TorchClassifier. Use a synchronous strategy, such as LocalSGD or EASGD."
         )
-    if isinstance(strategy, Hogwild):
+    if strategy.shares_memory:
         raise IncompatiblePartsError(
             f"{what} lets threads update one model, which needs the rank loop of dsgd.torch.TorchClassifier."
         )
-    if isinstance(strategy, AnytimeSGD):
+    if strategy.seconds is not None:
         raise IncompatiblePartsError(
             f"{what} sets how long ranks train on their rows, which a loop of your own decides itself. Use LocalSGD."
         )
     check_combination(strategy, steps)
-    if isinstance(strategy, MinibatchSGD):
-        if strategy.overlap:
-            raise IncompatiblePartsError(
-                f"{what} sums buckets during the backward pass (overlap=True), but a loop of your own does not "
-                "say which pass is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
-            )
-        if strategy.growth != 1.0:
-            raise IncompatiblePartsError(
-                f"{what} lets the batch grow, which a loop of your own cuts itself. Let your loader do it, or use "
-                "dsgd.torch.TorchClassifier."
-            )
-        if batch_size is not None and strategy.batch != batch_size:
-            raise IncompatiblePartsError(
-                f"{what} takes steps for batch={strategy.batch} rows of all ranks, but the loop for {batch_size}: "
-                f"Synchronizer(batch_size=...) times the ranks. Pass MinibatchSGD({batch_size}, ...)."
-            )
+    period = strategy.period
+    if strategy.overlap and strategy.exchanges == "gradient":
+        raise IncompatiblePartsError(
+            f"{what} sums buckets during the backward pass (overlap=True), but a loop of your own does not "
+            "say which pass is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
+        )
+    if isinstance(period, GrowingBatch):
+        raise IncompatiblePartsError(
+            f"{what} lets the batch grow, which a loop of your own cuts itself. Let your loader do it, or use "
+            "dsgd.torch.TorchClassifier."
+        )
+    if batch_size is not None and isinstance(period, EveryBatch) and period.n != batch_size:
+        raise IncompatiblePartsError(
+            f"{what} takes steps for batch={period.n} rows of all ranks, but the loop for {batch_size}: "
+            f"Synchronizer(batch_size=...) times the ranks. Pass MinibatchSGD({batch_size}, ...)."
+        )
     if getattr(strategy, "asks_slopes", False):
         raise IncompatiblePartsError(
             f"{what} compares gradients at two models on the same rows, which a loop of your own does not do. Use "
@@ -137,9 +136,9 @@ def check_loop(
 
 def _check_without_epochs(strategy: AbstractStrategy[Any]) -> None:
     what, text = f"sync={strategy!r}", "pass Synchronizer(steps_per_epoch=...)."
-    if isinstance(strategy, AbstractAdaptation):
+    if strategy.adaptation is not None:
         raise IncompatiblePartsError(f"{what} finds its period from the rows of an epoch: {text}")
-    if isinstance(strategy, MinibatchSGD) and strategy.warmup > 0:
+    if strategy.rate_factor(0.0) != strategy.rate_factor(math.inf):
         raise IncompatiblePartsError(f"{what} has a warmup, which is given in epochs: {text}")
     if not isinstance(strategy.period, (EveryBatch, EveryRows)):
         raise IncompatiblePartsError(f"{what} counts epochs: {text}")

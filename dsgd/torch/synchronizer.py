@@ -40,17 +40,13 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation
 from dsgd.runtime.train.state import TrainState
 from dsgd.sync import (
-    AbstractAdaptation,
     AbstractLocalTerm,
     AbstractStrategy,
     Cut,
-    LeaderSGD,
     LocalSteps,
-    MinibatchSGD,
     RoundClock,
     carry_over,
 )
-from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for
@@ -181,8 +177,8 @@ class Synchronizer:
         self._delayed = DelayedMean(group, params) if overlaps else None
         self._beside = beside_for(group, strategy)
         self._adaptation: Adaptation | None = None
-        if isinstance(strategy, AbstractAdaptation) and self.rank.size > 1:
-            self._adaptation = Adaptation(self.rank, strategy, None, rows, LoopSteps(), math.inf)
+        if strategy.adaptation is not None and self.rank.size > 1:
+            self._adaptation = Adaptation(self.rank, strategy.adaptation, None, rows, LoopSteps(), math.inf)
             self._adaptation.begin(self._at, Stopwatch(self._ledger))
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
@@ -248,12 +244,13 @@ class Synchronizer:
         rate_sum = state.count(self._batch, value)
         self._place, self._has_moved = self._place + 1, True
         ended = self._rounds_ended()
-        if isinstance(strategy, AbstractLocalTerm):
+        term = strategy.local_term
+        if term is not None:
             so_far = self._taken
             n_rows = so_far.n_rows + self._batch
             self._taken = LocalSteps(so_far.rate_sum + rate_sum, so_far.loss_sum + value * self._batch, n_rows)
-            if ended or strategy.stretch is not None:
-                self._correct(strategy)
+            if ended or term.stretch is not None:
+                self._correct(term)
         if ended:
             self._end_rounds(ended)
 
@@ -278,8 +275,8 @@ class Synchronizer:
         self._ledger.begin_round("collect")
         _, has_moved = agree(self._group, ends=True, moved=self._has_moved or self._delayed is not None)
         self._ledger.end_round()
-        if isinstance(strategy, AbstractLocalTerm):
-            self._correct(strategy)
+        if strategy.local_term is not None:
+            self._correct(strategy.local_term)
         if has_moved and strategy.exchanges == "model":
             self._exchange_models(ends_epoch=True, decides=False)
         self._ledger.begin_round("collect")
@@ -389,12 +386,11 @@ class Synchronizer:
                 "makes them inside it. Call backward() first and step() without a closure, or exchange models, as with "
                 "LocalSGD."
             )
-        if isinstance(strategy, MinibatchSGD):
-            factor = strategy.rate_factor(self._state.t / self._steps)
-            if factor != 1.0:
-                self._rates = [group["lr"] for group in optimizer.param_groups]
-                for group in optimizer.param_groups:
-                    group["lr"] = group["lr"] * factor
+        factor = strategy.rate_factor(self._state.t / self._steps)
+        if factor != 1.0:
+            self._rates = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * factor
         self._exchange_gradients(leaves_out=has_overflowed(optimizer))
         self._has_met = True
 
@@ -447,13 +443,11 @@ class Synchronizer:
 
     def _loss(self, loss: Any) -> float:
         """Return the loss of a step as a number, where the strategy asks for it: a device has to wait for that."""
-        strategy: Any = self._strategy
-        if not isinstance(strategy, (LeaderSGD, AbstractAdaptation)):
+        strategy = self._strategy
+        if not strategy.needs_loss and strategy.adaptation is None:
             return 0.0
         if loss is not None:
             return float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
-        if isinstance(strategy, LeaderSGD):
-            raise InvalidParameterError(f"{strategy!r} is led by the rank with the lowest loss: call step(loss).")
-        if isinstance(getattr(strategy, "rule", None), AdaComm):
-            raise InvalidParameterError(f"{strategy!r} follows the loss: call step(loss).")
+        if strategy.needs_loss:
+            raise InvalidParameterError(f"{strategy!r} needs the loss of every step: call step(loss).")
         return math.nan

@@ -61,7 +61,7 @@ def run_timed(
             walk(start, stop)
 
         rank = Rank(Group(transports[number]), AbortFlag())
-        rounds = AnytimeRounds(rank, AnytimeSGD(seconds), walk_noting, at, shard, 1.0, 10**6)
+        rounds = AnytimeRounds(rank, AnytimeSGD(seconds), seconds, walk_noting, at, shard, 1.0, 10**6)
         n_rounds = []
         for _ in range(n_epochs):
             state.start_epoch()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dsgd.local import AbstractRows
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.deadlines import Deadlines
 from dsgd.runtime.train.state import TrainState
-from dsgd.sync import AnytimeSGD, NoState
+from dsgd.sync import AbstractStrategy, NoState
 from dsgd.types import FloatVector
 
 __all__ = ["AnytimeRounds"]
@@ -38,7 +38,9 @@ class AnytimeRounds:
     ----------
     rank : Rank
         This member of the gang; the clock of its ledger says how long a round has lasted.
-    strategy : AnytimeSGD
+    strategy : AbstractStrategy
+        Mixes the models.
+    seconds : float
         How long a round lasts.
     walk : callable
         Takes the steps on rows start..stop.
@@ -55,14 +57,15 @@ class AnytimeRounds:
     def __init__(
         self,
         rank: Rank,
-        strategy: AnytimeSGD,
+        strategy: AbstractStrategy[Any],
+        seconds: float,
         walk: Callable[[int, int], object],
         at: TrainState,
         shard: AbstractRows,
         t_start: float,
         rows_per_call: int,
     ) -> None:
-        self._rank, self._strategy, self._walk = rank, strategy, walk
+        self._rank, self._strategy, self._seconds, self._walk = rank, strategy, seconds, walk
         self._at, self._shard, self._t_start = at, shard, t_start
         self._rows_per_call = rows_per_call
         self._visited = np.zeros(1)
@@ -89,7 +92,7 @@ class AnytimeRounds:
         while n_visited < n_total or not n_rounds:
             ledger.begin_round("sync")
             begin = ledger.clock()
-            n_own = self._walk_for(self._strategy.seconds)
+            n_own = self._walk_for(self._seconds)
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             self._visited[0] = n_own

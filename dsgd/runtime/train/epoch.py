@@ -30,7 +30,6 @@ from dsgd.runtime.train.suffix import settle_suffix
 from dsgd.runtime.train.visits import charge_visit
 from dsgd.sync import EveryRows
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractUnderWay
 from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["ABSURD_LOSS", "EpochEnd", "settle"]
@@ -239,10 +238,10 @@ class EpochEnd:
 
     def _end_exchanges(self) -> None:
         """Finish exchanges under way: ranks wait for each other now anyway, and snapshots would lack them."""
-        strategy = self._job.strategy
-        if isinstance(strategy, AbstractUnderWay):
+        under_way = self._job.strategy.under_way
+        if under_way is not None:
             with self._rank.ledger.round("settle"):
-                strategy.settle(self._rank.group, self._at.mixing(), self._at.strategy)
+                under_way.settle(self._rank.group, self._at.mixing(), self._at.strategy)
                 self._at.mixed()
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:

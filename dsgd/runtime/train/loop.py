@@ -27,9 +27,7 @@ from dsgd.runtime.train.run import Run, begin_run
 from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.stages import stage
-from dsgd.sync import AnytimeSGD, Hogwild
-from dsgd.sync.base import AbstractUnderWay, check_state
-from dsgd.sync.server import AbstractServerStrategy
+from dsgd.sync.base import check_state
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 
@@ -76,9 +74,9 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             left = None if job.leaves is None else leave(rank, job, at, run.rows)
             of_ranks = gather_models(run) if job.strategy.keep_models else None
             averaged, n_averaged = bring_together(run, at.params)
-            if isinstance(job.strategy, AbstractUnderWay):
+            if (under_way := job.strategy.under_way) is not None:
                 with rank.ledger.round("leave"):
-                    job.strategy.leave(rank.group, at.vector, at.strategy)
+                    under_way.leave(rank.group, at.vector, at.strategy)
             if at.best is not None:
                 averaged, n_averaged = put_back(run, at.best)
             settle(run, is_last=True)
@@ -121,8 +119,8 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
             f"the state to go on from is not one of this training ({type(error).__name__}: {error}). Fit without "
             "resume_from, or a new model."
         ) from error
-    if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
-        begin_servers(rank, strategy, at, run.data.shard, run.rows, run.rates.mean_square, run.job.epochs_before)
+    if strategy.server is not None and rank.number == 0:
+        begin_servers(rank, strategy.server, at, run.data.shard, run.rows, run.rates.mean_square, run.job.epochs_before)
     # The same for all steps: a run that resumes keeps its first factor.
     at.optimizer.rate_factor = run.rates.factor(run.job.optimizer)
     if run.adaptation is not None:
@@ -138,7 +136,7 @@ def _run_epoch(run: Run, rounds: Rounds, snapshots: SnapshotSchedule, *, resumed
     if at.begins_epoch:
         at.optimizer.start_epoch()
         run.cut_epoch()
-    if run.rank.size == 1 or not isinstance(run.job.strategy, AnytimeSGD):
+    if run.rank.size == 1 or run.job.strategy.seconds is None:
         # Rounds of a fixed time go round the rows, and an epoch begins where the last one ended.
         run.job.optimizer.arrange(run.data.shard, at.optimizer)
     run.weights.begin_epoch(at)
@@ -178,10 +176,10 @@ def _keep(run: Run, snapshots: SnapshotSchedule) -> None:
 def _step_counter(run: Run) -> float:
     """Return the value of the step counter from which training continues."""
     at, job, strategy = run.at, run.job, run.job.strategy
-    if isinstance(strategy, AbstractServerStrategy) and strategy.exchanges == "gradient":
-        return job.t_start + strategy.served(at.params, at.strategy)[1]
+    if strategy.server is not None and strategy.exchanges == "gradient":
+        return job.t_start + strategy.server.served(at.params, at.strategy)[1]
     if strategy.exchanges == "gradient" or not job.optimizer.steps.by_row:
         return at.optimizer.t
     # Threads that share a model count the steps of all.
-    n_counters = 1 if isinstance(strategy, Hogwild) else run.rank.size
+    n_counters = 1 if strategy.shares_memory else run.rank.size
     return job.t_start + at.n_steps / n_counters

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.state import BestModel
-from dsgd.sync import Hogwild, RoundClock
+from dsgd.sync import RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatMatrix, FloatVector
 
@@ -82,7 +82,7 @@ def put_back(run: Run, best: BestModel) -> tuple[FloatVector | None, int]:
     averaged, n_averaged
         Those of the best epoch; see `bring_together`.
     """
-    if isinstance(run.job.strategy, Hogwild):
+    if run.job.strategy.shares_memory:
         run.rank.group.barrier()  # one model for all: nobody may still read the last one
     run.at.params[...] = best.params
     for name, vector in run.at.optimizer.statistics().items():

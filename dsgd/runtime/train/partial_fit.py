@@ -31,7 +31,6 @@ from dsgd.runtime.checkpoints.snapshot import share
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import STRATEGY, TrainState, adapted, stacked
-from dsgd.sync import Hogwild
 from dsgd.types import AnyArray
 
 __all__ = ["goes_on", "leave", "take_over"]
@@ -115,7 +114,7 @@ def _is_left(name: str, rank: Rank, job: TrainJob) -> bool:
     """Return whether a vector of a rank is left for the next training."""
     strategy = job.strategy
     if name == "params":
-        apart = strategy.exchanges == "model" and not strategy.ends_equal and not isinstance(strategy, Hogwild)
+        apart = strategy.exchanges == "model" and not strategy.ends_equal and not strategy.shares_memory
         return apart and not strategy.n_servers and rank.size > 1
     if name == "averaged":
         return False  # the next training has it already, as a mean over ranks

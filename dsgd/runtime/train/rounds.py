@@ -17,7 +17,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
-from dsgd.sync import AnytimeSGD, Cut, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import Cut, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for
 
@@ -45,9 +45,9 @@ class Rounds:
         self._start = np.empty_like(run.at.vector)
         strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
         self._anytime: AnytimeRounds | None = None
-        if isinstance(strategy, AnytimeSGD) and run.rank.size > 1:
-            parts = run.visits.call, run.at, run.data.shard
-            self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.visits.rows_per_call)
+        if strategy.seconds is not None and run.rank.size > 1:
+            parts = run.visits.call, run.at, run.data.shard, run.job.t_start, run.visits.rows_per_call
+            self._anytime = AnytimeRounds(run.rank, strategy, strategy.seconds, *parts)
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._beside = beside_for(group, strategy)
@@ -187,7 +187,7 @@ class Rounds:
         """Compute the gradient of some rows and bring home the mean over ranks, and the step along it."""
         ledger, job, at = self._ledger, self._job, self._at
         strategy, state, gradient = job.strategy, at.optimizer, self._run.gradient
-        if isinstance(strategy, MinibatchSGD):
+        if not strategy.n_servers:
             # By the step counter, which continues from one call of partial_fit to the next.
             pooled = self._run.rates.factor(job.optimizer, state.t)
             state.rate_factor = pooled * strategy.rate_factor(state.t / clock.rounds)

@@ -25,7 +25,7 @@ from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
 from dsgd.runtime.train.visits import RowVisits
 from dsgd.runtime.train.weighing import EpochWeights
 from dsgd.stages import stage
-from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, GrowingBatch, Hogwild, RoundClock
+from dsgd.sync import AbstractPeriod, Cut, GrowingBatch, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
 
@@ -111,7 +111,7 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     rank.group.n_whole = 0 if dual is None else dual.n_whole
     params: FloatVector = np.array(job.initial) if dual is None else dual.params
     rank.ledger.begin_round("setup")
-    if isinstance(job.strategy, Hogwild):
+    if job.strategy.shares_memory:
         params = rank.group.share(params)
     visits = RowVisits(rank, job, data.shard, params, state)
     gradient = np.zeros_like(params)
@@ -126,12 +126,12 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
     cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
     at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
-    if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
-        visits.add_term(strategy, at)
+    if strategy.local_term is not None and rank.size > 1:
+        visits.add_term(strategy.local_term, at)
     adaptation: Adaptation | None = None
-    if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
+    if strategy.adaptation is not None and rank.size > 1:
         epochs = job.max_iter, job.epochs_before
-        adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
+        adaptation = Adaptation(rank, strategy.adaptation, data.shard, rows, job.optimizer, *epochs)
     weights = EpochWeights(rank, strategy, job.optimizer, rows)
     with rank.ledger.round("setup"):
         if looks := looks_at_suffix(rank, job, data.shard, params, state):
@@ -161,7 +161,7 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> tuple[list[int], 
 def _dual_of(rank: Rank, job: TrainJob, state: AbstractState) -> Dual | None:
     """Return the dual that ranks mix instead of models if there is an L1 penalty, or None."""
     received, strategy = state.vectors().get("received"), job.strategy
-    mixes = strategy.exchanges == "model" and not isinstance(strategy, Hogwild)
+    mixes = strategy.exchanges == "model" and not strategy.shares_memory
     has_others = rank.size > 1 or strategy.n_servers or acts_alone(strategy)
     if received is None or not received.size or not mixes or not has_others:
         return None

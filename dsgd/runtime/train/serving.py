@@ -23,7 +23,6 @@ from dsgd.runtime.train.pooling import PooledRates, missing_factor
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.suffix import suffix_share
 from dsgd.sync.base import AbstractStrategy
-from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector
 
@@ -42,7 +41,7 @@ def mail_for(job: TrainJob) -> Mail | None:
     """
     strategy = job.strategy
     average = job.optimizer.average if isinstance(job.optimizer, SGD) else 0
-    if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers or job.optimizer.steps.once_a_round):
+    if strategy.shares_memory and (average or job.optimizer.steps.remembers or job.optimizer.steps.once_a_round):
         given = f"average={average}" if average else f"optimizer={job.optimizer.steps.name}"
         raise IncompatiblePartsError(
             f"sync={strategy!r} lets threads update one model, so every vector that belongs to the model would "
@@ -116,8 +115,8 @@ def begin_servers(
 
 def serve_training(server: Server, job: TrainJob) -> None:
     """Serve a training job; a server program."""
-    strategy, mailbox = job.strategy, server.mailbox
-    assert isinstance(strategy, AbstractServerStrategy)  # no other has servers
+    strategy, mailbox = job.strategy.server, server.mailbox
+    assert strategy is not None  # no other has servers
     mailbox.ledger.begin_round("setup")
     facts = np.zeros(8, dtype=np.int64)
     mailbox.take(0, facts, OP_POST)

@@ -37,9 +37,8 @@ from dsgd.runtime.checkpoints.writer import CheckpointWriter
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of
-from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractRejoining
+from dsgd.sync.base import rejoin
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["N_WISHES", "SnapshotSchedule"]
@@ -76,7 +75,7 @@ class SnapshotSchedule:
         self._began = self._looked = self._copied = self._clock()
         self._stride = 1
         # Threads that share a model have one, and would take the mean of it in each other's way.
-        self._is_shared = isinstance(job.strategy, Hogwild)
+        self._is_shared = job.strategy.shares_memory
         self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not self._is_shared
         self._mixes = job.strategy.talks != "together" and not job.strategy.n_servers
         # Threads of one process have no job on a cluster; each fit is one.
@@ -215,8 +214,7 @@ class SnapshotSchedule:
         if "received" in names:
             # With what weights have received goes what has been due.
             weighted_mean(self._rank.group, at.optimizer.counters[places.L1_TOTAL :][:1], n_rows / copies[1])
-        if isinstance(at.strategy, AbstractRejoining):
-            at.strategy.rejoin(at.params)
+        rejoin(at.strategy, at.params)
 
     def look(self, at: TrainState, *, same_model: bool) -> None:
         """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""

@@ -40,7 +40,7 @@ from dsgd.kernels import state as places
 from dsgd.local import OF_ROWS, AbstractState, Dual
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.runtime.train.stop_rule import StopRule
-from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_handovers
+from dsgd.sync.base import NoState, rejoin, state_arrays, state_handovers
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
@@ -298,8 +298,8 @@ class TrainState:
                     vector *= share_of(rank, rows)
         if RETURNED in saved and not has_own:
             self.params[...] = saved[RETURNED]
-        if isinstance(self.strategy, AbstractRejoining) and not has_own:
-            self.strategy.rejoin(self.params)
+        if not has_own:
+            rejoin(self.strategy, self.params)
         received = self.optimizer.vectors().get("received")
         if received is not None and "received" not in saved:
             received.fill(0.0)

@@ -14,7 +14,6 @@ import numpy as np
 from dsgd.local import SGD, AbstractRows, AbstractState, SGDState, begin_suffix, end_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
-from dsgd.sync import Hogwild, MinibatchSGD
 from dsgd.types import FloatVector
 
 __all__ = ["looks_at_suffix", "settle_suffix", "suffix_share"]
@@ -57,10 +56,10 @@ def looks_at_suffix(rank: Rank, job: TrainJob, rows: AbstractRows, params: Float
     strategy = job.strategy
     if not suffix_share(job) or not isinstance(state, SGDState):
         return 0
-    if isinstance(strategy, MinibatchSGD):
+    if strategy.exchanges == "gradient":
         begin_suffix(params, state)
     # What such threads do about an L1 penalty has no dual; and a thread that is alone has a step a row.
-    if not isinstance(strategy, Hogwild) or rank.size == 1 or state.received.size:
+    if not strategy.shares_memory or rank.size == 1 or state.received.size:
         return 0
     entries = np.array([float(rows.entries(0, rows.n_rows) * job.optimizer.n_outputs)])
     rank.group.allreduce(entries)
@@ -77,7 +76,7 @@ def settle_suffix(rank: Rank, job: TrainJob, params: FloatVector, state: Abstrac
     """
     if not isinstance(state, SGDState) or not state.suffix.size:
         return
-    if isinstance(job.strategy, Hogwild):
+    if job.strategy.shares_memory:
         with rank.ledger.round("settle"):
             rank.group.allreduce(state.suffix)
     end_suffix(params, state)

@@ -16,7 +16,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.hogwild import shared_walk
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import TrainState
-from dsgd.sync import AbstractLocalTerm, Hogwild, LocalSteps
+from dsgd.sync import AbstractLocalTerm, LocalSteps
 from dsgd.types import FloatVector
 
 __all__ = ["MOST_ENTRIES_PER_CALL", "RowVisits", "charge_visit", "entries_per_call"]
@@ -146,7 +146,7 @@ class RowVisits:
 
     def _kernel(self) -> Callable[[int, int], object]:
         optimizer, shard, state = self._job.optimizer, self._shard, self._state
-        if isinstance(self._job.strategy, Hogwild) and isinstance(optimizer, SGD):
+        if self._job.strategy.shares_memory and isinstance(optimizer, SGD):
             assert isinstance(shard, Shard)
             assert isinstance(state, SGDState)
             return shared_walk(self._rank.group, optimizer, self._params, shard, state)

@@ -47,6 +47,8 @@ class AdaComm(AbstractRule):
         check_numbers(self, "first", low=1, integer=True, optional=True)
         check_numbers(self, "interval", low=0.0, open_low=True)
 
+    needs_loss = True
+
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return tau_l; at first tau_0."""
         longest = float(self.first) if self.first is not None else min(start.floor, start.cap)

@@ -97,6 +97,8 @@ class AbstractRule(ABC):
         Whether it ever changes the period.
     asks_slopes : bool
         Whether `Measured.curvature` and `Measured.slope` are to be measured.
+    needs_loss : bool
+        Whether it follows `Measured.loss`.
     follows_clocks : bool
         Whether every period depends on seconds, so that those between two decisions may too.
     """
@@ -104,6 +106,7 @@ class AbstractRule(ABC):
     first: int | None
     decides: ClassVar[bool] = True
     asks_slopes: ClassVar[bool] = False
+    needs_loss: ClassVar[bool] = False
     follows_clocks: ClassVar[bool] = False
 
     @abstractmethod
