@@ -381,7 +381,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "momentum of DGC is not carried on by what waits",
-            "dsgd/compress/dgc.py",
+            "dsgd/compress/residual.py",
             "        residual += velocity\n",
             "        residual += gained\n",
             "compress/test_compress.py",

@@ -1,6 +1,6 @@
-"""Compressors of the vectors that ranks exchange: one file each.
+"""Compressors of the vectors that ranks exchange: one file for each family.
 
-Collectives and strategies call them. Begin with `base`, then `half`; `feedback` sends later what another leaves out.
+Collectives and strategies call them. Begin with `base`, then `quantise`; `feedback` sends later what another leaves out.
 """
 
 from __future__ import annotations
@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.compress.adacomp import AdaComp, ResidualMemory
     from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory
     from dsgd.compress.demo import DeMo, DeMoMemory
-    from dsgd.compress.dgc import DGC, DGCMemory
     from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
-    from dsgd.compress.gtopk import GTopK, GTopKMemory
-    from dsgd.compress.half import Half
     from dsgd.compress.identity import Identity
     from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
-    from dsgd.compress.nonzero import NonZero
-    from dsgd.compress.onebit import OneBit
     from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
     from dsgd.compress.powersgd import PowerMemory, PowerSGD
-    from dsgd.compress.qsgd import QSGD
-    from dsgd.compress.randomk import RandomK, StreamMemory
-    from dsgd.compress.sign import MajorityVote, Sign, VoteMemory
-    from dsgd.compress.terngrad import TernGrad
-    from dsgd.compress.topk import TopK
-    from dsgd.compress.two_valued import AdaptiveThreshold, Threshold
+    from dsgd.compress.quantise import QSGD, Half, TernGrad
+    from dsgd.compress.residual import DGC, DGCMemory, GTopK, GTopKMemory
+    from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold, VoteMemory
+    from dsgd.compress.sparsify import AdaComp, NonZero, RandomK, ResidualMemory, StreamMemory, TopK
 
 __all__ = [
     "COMPRESSOR_NAMES",
@@ -68,37 +60,37 @@ __all__ = [
 
 _HOMES: Final = {
     "COMPRESSOR_NAMES": "dsgd.compress.parse",
-    "DGC": "dsgd.compress.dgc",
-    "QSGD": "dsgd.compress.qsgd",
+    "DGC": "dsgd.compress.residual",
+    "QSGD": "dsgd.compress.quantise",
     "AbstractCompressor": "dsgd.compress.base",
     "AbstractMemory": "dsgd.compress.base",
-    "AdaComp": "dsgd.compress.adacomp",
-    "AdaptiveThreshold": "dsgd.compress.two_valued",
-    "DGCMemory": "dsgd.compress.dgc",
+    "AdaComp": "dsgd.compress.sparsify",
+    "AdaptiveThreshold": "dsgd.compress.signs",
+    "DGCMemory": "dsgd.compress.residual",
     "DeMo": "dsgd.compress.demo",
     "DeMoMemory": "dsgd.compress.demo",
     "ErrorFeedback": "dsgd.compress.feedback",
     "FeedbackMemory": "dsgd.compress.feedback",
-    "GTopK": "dsgd.compress.gtopk",
-    "GTopKMemory": "dsgd.compress.gtopk",
-    "Half": "dsgd.compress.half",
+    "GTopK": "dsgd.compress.residual",
+    "GTopKMemory": "dsgd.compress.residual",
+    "Half": "dsgd.compress.quantise",
     "Identity": "dsgd.compress.identity",
     "Layerwise": "dsgd.compress.layerwise",
     "LayerwiseMemory": "dsgd.compress.layerwise",
-    "MajorityVote": "dsgd.compress.sign",
+    "MajorityVote": "dsgd.compress.signs",
     "NoMemory": "dsgd.compress.base",
-    "NonZero": "dsgd.compress.nonzero",
-    "OneBit": "dsgd.compress.onebit",
+    "NonZero": "dsgd.compress.sparsify",
+    "OneBit": "dsgd.compress.signs",
     "PowerMemory": "dsgd.compress.powersgd",
     "PowerSGD": "dsgd.compress.powersgd",
-    "RandomK": "dsgd.compress.randomk",
-    "ResidualMemory": "dsgd.compress.adacomp",
-    "Sign": "dsgd.compress.sign",
-    "StreamMemory": "dsgd.compress.randomk",
-    "TernGrad": "dsgd.compress.terngrad",
-    "Threshold": "dsgd.compress.two_valued",
-    "TopK": "dsgd.compress.topk",
-    "VoteMemory": "dsgd.compress.sign",
+    "RandomK": "dsgd.compress.sparsify",
+    "ResidualMemory": "dsgd.compress.sparsify",
+    "Sign": "dsgd.compress.signs",
+    "StreamMemory": "dsgd.compress.sparsify",
+    "TernGrad": "dsgd.compress.quantise",
+    "Threshold": "dsgd.compress.signs",
+    "TopK": "dsgd.compress.sparsify",
+    "VoteMemory": "dsgd.compress.signs",
     "parse_compressor": "dsgd.compress.parse",
 }
 

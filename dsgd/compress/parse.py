@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from dsgd.compress.adacomp import AdaComp
 from dsgd.compress.base import AbstractCompressor
 from dsgd.compress.demo import DeMo
-from dsgd.compress.dgc import DGC
-from dsgd.compress.gtopk import GTopK
-from dsgd.compress.half import Half
-from dsgd.compress.onebit import OneBit
 from dsgd.compress.powersgd import PowerSGD
-from dsgd.compress.qsgd import QSGD
-from dsgd.compress.randomk import RandomK
-from dsgd.compress.sign import MajorityVote, Sign
-from dsgd.compress.terngrad import TernGrad
-from dsgd.compress.topk import TopK
-from dsgd.compress.two_valued import AdaptiveThreshold, Threshold
+from dsgd.compress.quantise import QSGD, Half, TernGrad
+from dsgd.compress.residual import DGC, GTopK
+from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold
+from dsgd.compress.sparsify import AdaComp, RandomK, TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from dsgd.sync.period import AbstractPeriod, EveryRows
 from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
-
-if TYPE_CHECKING:
-    from dsgd.sync.server import AbstractServerStrategy
 
 __all__ = [
     "AbstractAdaptation",
@@ -144,8 +141,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         return self.overlap
 
     @property
-    def server(self) -> AbstractServerStrategy[Any] | None:
-        """The strategy, if it has servers."""
+    def server(self) -> Any:
+        """The strategy, as an `AbstractServerStrategy`, if it has servers; else None."""
         return None
 
     @property

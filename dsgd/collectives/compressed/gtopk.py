@@ -11,7 +11,7 @@ lower ranks come first, and of equal magnitudes the lower place is larger, so ev
 Cost per rank: a frame of k entries is `dsgd.compress.sparse.sparse_bytes` long; a butterfly takes log2 P of them one
 after the other, a tree twice as many. See `gtopk_cost`.
 
-Source: see `dsgd.compress.gtopk`.
+Source: see `dsgd.compress.residual`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dsgd.collectives.cost import Cost, allreduce_cost, broadcast_cost, fold_of
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.compress.base import Scratch
-from dsgd.compress.gtopk import GTopK, GTopKMemory
+from dsgd.compress.residual import GTopK, GTopKMemory
 from dsgd.compress.sparse import decode_sparse, encode_sparse, largest, sparse_bytes
 from dsgd.kernels.bits import add_at
 from dsgd.kernels.select import merge_ascending

@@ -27,7 +27,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_SCATTER
 from dsgd.compress import Half, MajorityVote, TernGrad
 from dsgd.compress.base import WORD_BYTES, words_for
-from dsgd.compress.terngrad import TERNARY_PER_WORD
+from dsgd.compress.quantise import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
 from dsgd.types import FloatVector, WordVector
 

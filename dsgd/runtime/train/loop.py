@@ -177,7 +177,7 @@ def _step_counter(run: Run) -> float:
     """Return the value of the step counter from which training continues."""
     at, job, strategy = run.at, run.job, run.job.strategy
     if strategy.server is not None and strategy.exchanges == "gradient":
-        return job.t_start + strategy.server.served(at.params, at.strategy)[1]
+        return job.t_start + int(strategy.server.served(at.params, at.strategy)[1])
     if strategy.exchanges == "gradient" or not job.optimizer.steps.by_row:
         return at.optimizer.t
     # Threads that share a model count the steps of all.

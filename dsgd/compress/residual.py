@@ -1,4 +1,6 @@
-"""Deep gradient compression: top-k of gradients with local momentum and its correction.
+"""Compressors that send the largest entries of what they remember: deep gradient compression and gTop-k.
+
+`DGC`: deep gradient compression: top-k of gradients with local momentum and its correction.
 
 Problem: with momentum applied after a sparse sum, an entry that waited a hundred rounds in memory arrives as one push,
 where plain SGD would have given it a hundred, each carried on by momentum.
@@ -16,12 +18,34 @@ Cost per payload: `dsgd.compress.sparse.sparse_bytes`; two vectors of memory.
 
 Source: Lin, Han, Mao, Wang and Dally 2018. Theirs cuts what passes a sampled threshold to the entries of lowest place;
 here the k largest are found exactly.
+
+`GTopK`: gTop-k: the k largest entries over all ranks, merged pair by pair.
+
+Problem: if all ranks gather the k entries of each of P ranks, these are up to k P different entries: what a rank
+receives grows with the number of ranks.
+
+Update, with r the memory of a rank: ``a = r + v``; it chooses its k largest entries and keeps the others, ``r = a``
+without the chosen. Then pairs of ranks add their sets of k entries and keep the k largest of the sum; after log2 P
+steps all ranks have the same k entries, which are the sum. Entries that a merge drops go back to a memory:
+
+- ``"conserving"``: the rank that merges, of several the lowest, adds it to its memory. Nothing is lost.
+- ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that
+  was dropped in one branch of the tree and came in by another is then neither applied nor kept.
+
+Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch.
+
+Cost per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
+number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.compressed.gtopk`.
+
+Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
+formula. Momentum is that of the step after the sum, as in their code, where momentum of each rank (that of `DGC`) is
+switched off.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,9 +54,9 @@ from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, large
 from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
-from dsgd.validation import check_bool, check_numbers
+from dsgd.validation import check_bool, check_choice, check_numbers
 
-__all__ = ["DGC", "DGCMemory"]
+__all__ = ["DGC", "DGCMemory", "GTopK", "GTopKMemory"]
 
 
 @dataclass
@@ -143,3 +167,84 @@ class DGC(AbstractSparse[DGCMemory]):
     def payload_bytes(self, n: int, itemsize: int) -> int | None:
         """Return the bytes of k entries, None with a warm-up; see `AbstractCompressor.payload_bytes`."""
         return None if self.warm_up else sparse_bytes(n_entries(n, self.density), n, itemsize)
+
+
+@dataclass
+class GTopKMemory(AbstractMemory):
+    """The state of `GTopK`.
+
+    Parameters
+    ----------
+    residual : array, shape (n,)
+        What has not been sent, in the unit of the vectors.
+    n_seen : array of int64, shape (1,)
+        Vectors so far, for the warm-up.
+    """
+
+    residual: FloatVector = field(metadata=SUMMED)
+    n_seen: IntVector = field(metadata=ALIKE)
+
+
+@dataclass(frozen=True)
+class GTopK(AbstractSparse[GTopKMemory]):
+    """Sum only the k entries that are largest over all ranks.
+
+    Parameters
+    ----------
+    density : float, default 0.001
+        Share of the entries that is sent, and that comes out.
+    dropped : {"conserving", "put-back"}, default "conserving"
+        What becomes of entries that a merge drops.
+    route : {"butterfly", "tree"}, default "butterfly"
+        How ranks are paired in merges.
+    warm_up : tuple of float, default ()
+        Densities to begin with, as (0.25, 0.0625, 0.015625, 0.004), each for `warm_up_rounds` vectors.
+    warm_up_rounds : int, default 1000
+        See `warm_up`; as published, the vectors of an epoch.
+
+    Raises
+    ------
+    InvalidParameterError
+        A density is not in (0, 1], `warm_up_rounds` is not a positive integer, or there is no such choice.
+    """
+
+    density: float = 0.001
+    dropped: Literal["conserving", "put-back"] = "conserving"
+    route: Literal["butterfly", "tree"] = "butterfly"
+    warm_up: tuple[float, ...] = ()
+    warm_up_rounds: int = 1000
+    remembers = True
+
+    def __post_init__(self) -> None:
+        """Refuse a density that is no share."""
+        for density in (self.density, *self.warm_up):
+            check_density("GTopK(density=...), GTopK(warm_up=...)", density)
+        check_numbers(self, "warm_up_rounds", low=1, integer=True)
+        check_choice("GTopK(dropped=...)", self.dropped, ("conserving", "put-back"))
+        check_choice("GTopK(route=...)", self.route, ("butterfly", "tree"))
+
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> GTopKMemory:
+        """Return a memory of zeros; see `AbstractCompressor.init`."""
+        return GTopKMemory(np.zeros(n, dtype), np.zeros(1, np.int64))
+
+    def density_at(self, n_seen: int) -> float:
+        """Return the density for the vector that comes after so many."""
+        return staged(self.density, self.warm_up, self.warm_up_rounds, n_seen)
+
+    def encode(self, vector: FloatVector, memory: GTopKMemory) -> ByteVector:
+        """Return the payload of the largest entries, and keep the rest; see `AbstractCompressor.encode`."""
+        memory.residual += vector
+        k = n_entries(vector.shape[0], self.density_at(int(memory.n_seen[0])))
+        memory.n_seen += 1
+        places = largest(memory.residual, k, k, 0, memory.scratch)
+        payload = encode_at(memory.residual, places, memory.scratch)
+        kernels.put_at(memory.residual, places, 0.0)
+        return payload
+
+    def payload_bytes(self, n: int, itemsize: int) -> int | None:
+        """Return the bytes of k entries, None with a warm-up; see `AbstractCompressor.payload_bytes`."""
+        return None if self.warm_up else self.frame_bytes(n, itemsize)
+
+    def frame_bytes(self, n: int, itemsize: int) -> int:
+        """Return the bytes of k of n entries of `itemsize` bytes, after the warm-up."""
+        return sparse_bytes(n_entries(n, self.density), n, itemsize)
