@@ -1,7 +1,7 @@
 """Every public name of dsgd has a place in the reference, and a name in single backticks links there.
 
 A name is public when the `__all__` of a module holds it. It is documented under the shortest path that exports it:
-`dsgd.sync.LocalSGD`, not `dsgd.sync.local_sgd.LocalSGD`. A page of the reference says ``public-module`` for a module:
+`dsgd.sync.LocalSGD`, not `dsgd.sync.local.LocalSGD`. A page of the reference says ``public-module`` for a module:
 the directive links what the module is the home of, and there is a page for the module and one for each object. What no
 page names so is listed by ``internal-modules``, with a page for each package. The build warns, and so fails, for each
 public name on no page.

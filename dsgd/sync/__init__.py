@@ -1,7 +1,7 @@
-"""Synchronisation strategies, which decide when ranks exchange and what: one file each.
+"""Synchronisation strategies, which decide when ranks exchange and what: one file for each family.
 
 The rank loop (`dsgd.runtime.train`) calls them, and servers those in which ranks do not wait. Begin with `base`, then
-`local_sgd`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
+`local`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from dsgd.sync.resolve import resolve
 
 if TYPE_CHECKING:
     from dsgd.sync.admm import ADMM, ConsensusState
-    from dsgd.sync.adpsgd import ADPSGD, PairState
     from dsgd.sync.anytime import AnytimeSGD
-    from dsgd.sync.asgd import ASGD
     from dsgd.sync.async_admm import AsyncADMM, WorkerState
-    from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
-    from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
+    from dsgd.sync.async_gossip import ADPSGD, InFlightState, OverlapSGP, PairState
     from dsgd.sync.auto import AutoState, AutoSync
     from dsgd.sync.averaging import weighted_mean
-    from dsgd.sync.backup_workers import BackupWorkers
     from dsgd.sync.base import (
         AbstractAdaptation,
         AbstractLocalTerm,
@@ -32,28 +28,22 @@ if TYPE_CHECKING:
         Plan,
         Seen,
     )
-    from dsgd.sync.choco import ChocoSGD, ChocoState
     from dsgd.sync.combine import check_combination
     from dsgd.sync.compression import CompressionState, Compressor, common_factor
     from dsgd.sync.decoupled import DecoupledDiLoCo, DecoupledState
-    from dsgd.sync.delay_compensated import DelayCompensatedASGD
-    from dsgd.sync.diloco import DiLoCo
-    from dsgd.sync.downpour import Downpour, DownpourState
-    from dsgd.sync.dpsgd import DPSGD, RoundState
     from dsgd.sync.eager import EagerDiLoCo, EagerState
-    from dsgd.sync.easgd import EASGD, CentreState
-    from dsgd.sync.epoch_averaging import EpochAveraging
-    from dsgd.sync.fedprox import AnchorState, FedProx
+    from dsgd.sync.elastic import EASGD, AsyncEASGD, CentreState, Downpour, DownpourState, ElasticState
+    from dsgd.sync.federated import SCAFFOLD, AnchorState, ControlState, FedProx
     from dsgd.sync.fragments import streaming_for
+    from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD, ChocoState, PushSumState, RoundState
     from dsgd.sync.hogwild import Hogwild
-    from dsgd.sync.leader import LeaderSGD, LeaderState
-    from dsgd.sync.local_sgd import LocalSGD
+    from dsgd.sync.leaders import AsyncLeaderSGD, FollowerState, LeaderSGD, LeaderState
+    from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
     from dsgd.sync.minibatch import MinibatchSGD
     from dsgd.sync.momentum import MomentumPolicy, carry_over
     from dsgd.sync.names import STRATEGIES
-    from dsgd.sync.one_shot import OneShotAveraging
-    from dsgd.sync.outer import OuterState
-    from dsgd.sync.overlap_sgp import InFlightState, OverlapSGP
+    from dsgd.sync.outer import DiLoCo, OuterState, SlowMo, slow_momentum_for
+    from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
     from dsgd.sync.period import (
         AbstractPeriod,
         Cut,
@@ -65,12 +55,6 @@ if TYPE_CHECKING:
         Once,
         RoundClock,
     )
-    from dsgd.sync.post_local import PostLocalSGD
-    from dsgd.sync.scaffold import SCAFFOLD, ControlState
-    from dsgd.sync.sgp import SGP, PushSumState
-    from dsgd.sync.slowmo import SlowMo, slow_momentum_for
-    from dsgd.sync.stale_synchronous import StaleSynchronous
-    from dsgd.sync.staleness_aware import StalenessAware
     from dsgd.sync.streaming import StreamingDiLoCo, StreamingState
     from dsgd.sync.taxonomy import Taxonomy
     from dsgd.sync.weighing import Weighing, mean_shares
@@ -162,74 +146,74 @@ __all__ = [
 
 _HOMES: Final = {
     "ADMM": "dsgd.sync.admm",
-    "ADPSGD": "dsgd.sync.adpsgd",
-    "ASGD": "dsgd.sync.asgd",
-    "DPSGD": "dsgd.sync.dpsgd",
-    "EASGD": "dsgd.sync.easgd",
-    "SCAFFOLD": "dsgd.sync.scaffold",
-    "SGP": "dsgd.sync.sgp",
+    "ADPSGD": "dsgd.sync.async_gossip",
+    "ASGD": "dsgd.sync.parameter_server",
+    "DPSGD": "dsgd.sync.gossip",
+    "EASGD": "dsgd.sync.elastic",
+    "SCAFFOLD": "dsgd.sync.federated",
+    "SGP": "dsgd.sync.gossip",
     "STRATEGIES": "dsgd.sync.names",
     "AbstractAdaptation": "dsgd.sync.base",
     "AbstractLocalTerm": "dsgd.sync.base",
     "AbstractPeriod": "dsgd.sync.period",
     "AbstractStrategy": "dsgd.sync.base",
-    "AnchorState": "dsgd.sync.fedprox",
+    "AnchorState": "dsgd.sync.federated",
     "AnytimeSGD": "dsgd.sync.anytime",
     "AsyncADMM": "dsgd.sync.async_admm",
-    "AsyncEASGD": "dsgd.sync.async_easgd",
-    "AsyncLeaderSGD": "dsgd.sync.async_leader",
+    "AsyncEASGD": "dsgd.sync.elastic",
+    "AsyncLeaderSGD": "dsgd.sync.leaders",
     "AutoState": "dsgd.sync.auto",
     "AutoSync": "dsgd.sync.auto",
-    "BackupWorkers": "dsgd.sync.backup_workers",
-    "CentreState": "dsgd.sync.easgd",
-    "ChocoSGD": "dsgd.sync.choco",
-    "ChocoState": "dsgd.sync.choco",
+    "BackupWorkers": "dsgd.sync.parameter_server",
+    "CentreState": "dsgd.sync.elastic",
+    "ChocoSGD": "dsgd.sync.gossip",
+    "ChocoState": "dsgd.sync.gossip",
     "CompressionState": "dsgd.sync.compression",
     "Compressor": "dsgd.sync.compression",
     "ConsensusState": "dsgd.sync.admm",
-    "ControlState": "dsgd.sync.scaffold",
+    "ControlState": "dsgd.sync.federated",
     "Cut": "dsgd.sync.period",
     "DecoupledDiLoCo": "dsgd.sync.decoupled",
     "DecoupledState": "dsgd.sync.decoupled",
-    "DelayCompensatedASGD": "dsgd.sync.delay_compensated",
-    "DiLoCo": "dsgd.sync.diloco",
-    "Downpour": "dsgd.sync.downpour",
-    "DownpourState": "dsgd.sync.downpour",
+    "DelayCompensatedASGD": "dsgd.sync.parameter_server",
+    "DiLoCo": "dsgd.sync.outer",
+    "Downpour": "dsgd.sync.elastic",
+    "DownpourState": "dsgd.sync.elastic",
     "EagerDiLoCo": "dsgd.sync.eager",
     "EagerState": "dsgd.sync.eager",
-    "ElasticState": "dsgd.sync.async_easgd",
-    "EpochAveraging": "dsgd.sync.epoch_averaging",
+    "ElasticState": "dsgd.sync.elastic",
+    "EpochAveraging": "dsgd.sync.local",
     "EveryBatch": "dsgd.sync.period",
     "EveryEpoch": "dsgd.sync.period",
     "EveryRows": "dsgd.sync.period",
     "Exchange": "dsgd.sync.base",
-    "FedProx": "dsgd.sync.fedprox",
-    "FollowerState": "dsgd.sync.async_leader",
+    "FedProx": "dsgd.sync.federated",
+    "FollowerState": "dsgd.sync.leaders",
     "GrowingBatch": "dsgd.sync.period",
     "Hogwild": "dsgd.sync.hogwild",
-    "InFlightState": "dsgd.sync.overlap_sgp",
-    "LeaderSGD": "dsgd.sync.leader",
-    "LeaderState": "dsgd.sync.leader",
-    "LocalSGD": "dsgd.sync.local_sgd",
+    "InFlightState": "dsgd.sync.async_gossip",
+    "LeaderSGD": "dsgd.sync.leaders",
+    "LeaderState": "dsgd.sync.leaders",
+    "LocalSGD": "dsgd.sync.local",
     "LocalSteps": "dsgd.sync.base",
     "MinibatchSGD": "dsgd.sync.minibatch",
     "MomentumPolicy": "dsgd.sync.momentum",
     "NoState": "dsgd.sync.base",
     "OftenThenRarely": "dsgd.sync.period",
     "Once": "dsgd.sync.period",
-    "OneShotAveraging": "dsgd.sync.one_shot",
+    "OneShotAveraging": "dsgd.sync.local",
     "OuterState": "dsgd.sync.outer",
-    "OverlapSGP": "dsgd.sync.overlap_sgp",
-    "PairState": "dsgd.sync.adpsgd",
+    "OverlapSGP": "dsgd.sync.async_gossip",
+    "PairState": "dsgd.sync.async_gossip",
     "Plan": "dsgd.sync.base",
-    "PostLocalSGD": "dsgd.sync.post_local",
-    "PushSumState": "dsgd.sync.sgp",
+    "PostLocalSGD": "dsgd.sync.local",
+    "PushSumState": "dsgd.sync.gossip",
     "RoundClock": "dsgd.sync.period",
-    "RoundState": "dsgd.sync.dpsgd",
+    "RoundState": "dsgd.sync.gossip",
     "Seen": "dsgd.sync.base",
-    "SlowMo": "dsgd.sync.slowmo",
-    "StaleSynchronous": "dsgd.sync.stale_synchronous",
-    "StalenessAware": "dsgd.sync.staleness_aware",
+    "SlowMo": "dsgd.sync.outer",
+    "StaleSynchronous": "dsgd.sync.parameter_server",
+    "StalenessAware": "dsgd.sync.parameter_server",
     "StreamingDiLoCo": "dsgd.sync.streaming",
     "StreamingState": "dsgd.sync.streaming",
     "Taxonomy": "dsgd.sync.taxonomy",
@@ -239,7 +223,7 @@ _HOMES: Final = {
     "check_combination": "dsgd.sync.combine",
     "common_factor": "dsgd.sync.compression",
     "mean_shares": "dsgd.sync.weighing",
-    "slow_momentum_for": "dsgd.sync.slowmo",
+    "slow_momentum_for": "dsgd.sync.outer",
     "streaming_for": "dsgd.sync.fragments",
     "weighted_mean": "dsgd.sync.averaging",
 }

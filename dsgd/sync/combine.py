@@ -11,9 +11,9 @@ from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.federated import SCAFFOLD
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
-from dsgd.sync.scaffold import SCAFFOLD
 from dsgd.sync.weighing import Weighing
 
 __all__ = ["check_combination"]

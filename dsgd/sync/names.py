@@ -12,37 +12,22 @@ from dsgd.named import Kind
 from dsgd.sync import adaptive
 from dsgd.sync.adaptive import AbstractRule
 from dsgd.sync.admm import ADMM
-from dsgd.sync.adpsgd import ADPSGD
 from dsgd.sync.anytime import AnytimeSGD
-from dsgd.sync.asgd import ASGD
 from dsgd.sync.async_admm import AsyncADMM
-from dsgd.sync.async_easgd import AsyncEASGD
-from dsgd.sync.async_leader import AsyncLeaderSGD
+from dsgd.sync.async_gossip import ADPSGD, OverlapSGP
 from dsgd.sync.auto import AutoSync
-from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
-from dsgd.sync.choco import ChocoSGD
 from dsgd.sync.decoupled import DecoupledDiLoCo
-from dsgd.sync.delay_compensated import DelayCompensatedASGD
-from dsgd.sync.diloco import DiLoCo
-from dsgd.sync.downpour import Downpour
-from dsgd.sync.dpsgd import DPSGD
 from dsgd.sync.eager import EagerDiLoCo
-from dsgd.sync.easgd import EASGD
-from dsgd.sync.epoch_averaging import EpochAveraging
-from dsgd.sync.fedprox import FedProx
+from dsgd.sync.elastic import EASGD, AsyncEASGD, Downpour
+from dsgd.sync.federated import SCAFFOLD, FedProx
+from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD
 from dsgd.sync.hogwild import Hogwild
-from dsgd.sync.leader import LeaderSGD
-from dsgd.sync.local_sgd import LocalSGD
+from dsgd.sync.leaders import AsyncLeaderSGD, LeaderSGD
+from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
-from dsgd.sync.one_shot import OneShotAveraging
-from dsgd.sync.overlap_sgp import OverlapSGP
-from dsgd.sync.post_local import PostLocalSGD
-from dsgd.sync.scaffold import SCAFFOLD
-from dsgd.sync.sgp import SGP
-from dsgd.sync.slowmo import SlowMo
-from dsgd.sync.stale_synchronous import StaleSynchronous
-from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.outer import DiLoCo, SlowMo
+from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
 from dsgd.sync.streaming import StreamingDiLoCo
 
 __all__ = ["STRATEGIES", "STRATEGY_KIND"]

@@ -17,7 +17,7 @@ import numpy as np
 from dsgd.errors import InvalidParameterError
 from dsgd.named import part_of
 from dsgd.sync.base import AbstractStrategy
-from dsgd.sync.local_sgd import LocalSGD
+from dsgd.sync.local import LocalSGD
 
 __all__ = ["resolve"]
 

@@ -16,7 +16,7 @@ from dsgd.compress import TopK
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, AbstractLocalTerm, ChocoSGD, DiLoCo, LeaderSGD, OverlapSGP, SlowMo
 from dsgd.sync.compression import acts_alone
-from dsgd.sync.leader import take_score
+from dsgd.sync.leaders import take_score
 from gangs import run_gang
 from laws.gang import exchange
 from members import FAMILY, MEMBERS, Member, having

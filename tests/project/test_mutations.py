@@ -32,7 +32,7 @@ def test_every_mutation_can_be_planted() -> None:
 
 def test_a_passage_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutation without its passage, one that changes nothing and one without tests are named."""
-    file, old = "dsgd/sync/easgd.py", "centre += pull"
+    file, old = "dsgd/sync/elastic.py", "centre += pull"
     planted = [
         Mutation("gone", file, "centre -= pull", "", "laws"),
         Mutation("same", file, old, f"{old}  # as before", "laws"),
