@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +20,12 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport
 from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Wrap
-from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
+from dsgd.comm.wires import inproc, shm, tcp
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError
 from forks import forking
+from own_wire import connect as connect_files
+from own_wire import make_folders_in
 
 TOKEN = bytes(range(32))
 TRANSPORTS = ("inproc", "tcp", "shm")
@@ -226,21 +229,21 @@ def gang(
         with relayed_gang(n, timeout_s, aborts) as (relayed, _):
             yield relayed
         return
-    if kind == "inproc":
-        transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
-    elif kind in SHARED:
-        transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
-    elif kind in ("gloo", "ucx"):
-        connect = gloo.connect if kind == "gloo" else ucx.connect
-        transports = raise_first(connect_with(connect, n, timeout_s, aborts))
-    else:
-        options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
-        transports = raise_first(connect_tcp(n, timeout_s, aborts, **options))
-    try:
-        yield transports
-    finally:
+    with contextlib.ExitStack() as cleanup:
+        if kind == "inproc":
+            transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
+        elif kind in SHARED:
+            transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
+        elif kind == "files":
+            make_folders_in(cleanup.enter_context(tempfile.TemporaryDirectory()))
+            cleanup.callback(make_folders_in, None)
+            transports = raise_first(connect_with(connect_files, n, timeout_s, aborts))
+        else:
+            options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
+            transports = raise_first(connect_tcp(n, timeout_s, aborts, **options))
         for transport in transports:
-            transport.close()
+            cleanup.callback(transport.close)
+        yield transports
 
 
 def run_gang(

@@ -96,7 +96,7 @@ _Transport: TypeAlias = Annotated[
     str,
     place_option(
         help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
-        "gloo, mpi or ucx."
+        "or MODULE:FUNCTION, a wire of another package."
     ),
 ]
 _OnFailure: TypeAlias = Annotated[

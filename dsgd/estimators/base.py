@@ -162,7 +162,7 @@ class AbstractSGD(AbstractLinearEstimator):
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
         `dsgd.sim.SimulatedCluster`, ranks run in this process on a virtual clock.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from dsgd.comm.base import TransportName
+from dsgd.comm.base import check_transport
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.estimators.tables import check_encoder
@@ -96,7 +96,7 @@ def check_parameters(estimator: Any) -> None:
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
         )
     check_numbers(estimator, "l1_ratio", low=0, high=1, optional=True)
-    check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
+    check_transport(f"{name}(transport=...)", estimator.transport)
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
     check_numbers(estimator, "priority", integer=True, optional=True)

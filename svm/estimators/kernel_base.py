@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
-from dsgd.comm.base import TransportName
+from dsgd.comm.base import TransportName, check_transport
 from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
@@ -84,7 +84,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client or on a local cluster, which is kept for later fits.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     integrity : {"none", "hmac"} or None, default None
@@ -203,7 +203,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
         check_n_jobs(name, self.n_jobs)
-        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
+        check_transport(f"{name}(transport=...)", self.transport)
         check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_restart(name, self.on_failure)
         check_saving(name, self.checkpoint, self.resume_from)

@@ -1,7 +1,7 @@
-"""The common part of transports whose arrays are carried by a library (gloo, MPI, UCX).
+"""The common part of wires of other packages, whose arrays a library carries; docs/extending.rst has one.
 
-Problem: gloo, MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are
-at different points; calls that do not match hang or end the process.
+Problem: MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are at
+different points; calls that do not match hang or end the process.
 
 All ranks join over TCP (`mesh`), which authenticates the members of the gang. The header of a frame is sent over that
 connection. Only after it has shown that the right array follows does the library receive the array. So mismatches, dead
@@ -62,7 +62,7 @@ class Carrier(Protocol):
 
 
 class CarriedTransport(AbstractTransport):
-    """A rank whose arrays a library carries; made by the ``connect`` of `gloo`, `mpi` or `ucx`.
+    """A rank whose arrays a library carries; made by `connect`.
 
     Parameters
     ----------

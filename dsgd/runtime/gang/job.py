@@ -126,13 +126,13 @@ def run_on_cluster(
         These and the other limits; see `dsgd.runtime.Timeouts` for what holds by default.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         ``"auto"`` connects ranks of one host through shared memory and all others over TCP, or over the RPC of their
         workers if no connection can be opened (with an entry in the worker's log); ``"spin"`` is the same, but a rank
         that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
         and no other program beside them); ``"shm"`` is an error unless all ranks share memory; ``"tcp"`` takes TCP
-        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or ucxx
-        carry the arrays.
+        alone, ``"rpc"`` the ports of the workers alone; ``"package.module:function"`` a wire of another package
+        (:doc:`/extending`), which the workers import.
     ports : str or int, optional
         Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default the
         setting ``dsgd.comm.ports`` of dask, else any.
