@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import tempfile
 import threading
@@ -54,6 +55,7 @@ def wrap_picky(sock: socket.socket, server_side: bool) -> socket.socket:
     return wrapped
 
 
+@functools.cache
 def wrap_tls() -> Wrap:
     """Return what encrypts a data socket as workers of an encrypted cluster do, with a certificate made for it."""
     pytest.importorskip("cryptography")
@@ -68,6 +70,9 @@ def wrap_tls() -> Wrap:
     return wrap
 
 
+#: What wraps the sockets of gangs over TCP, by their names.
+WRAPS: dict[str, Callable[[], Wrap]] = {"wrapped": lambda: wrap_picky, "tls": wrap_tls}
+
 #: Gangs that share memory, by name: what they are joined with.
 SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "shm": lambda n: {},
@@ -76,7 +81,6 @@ SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "mixed": lambda n: {"identity": two_hosts(n)},
     "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
     "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},
-    "mixed-hmac": lambda n: {"identity": two_hosts(n), "integrity": "hmac"},
 }
 
 
@@ -239,8 +243,8 @@ def gang(
             cleanup.callback(make_folders_in, None)
             transports = raise_first(connect_with(connect_files, n, timeout_s, aborts))
         else:
-            options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
-            transports = raise_first(connect_tcp(n, timeout_s, aborts, **options))
+            wrap = WRAPS[kind]() if kind in WRAPS else None
+            transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))
         for transport in transports:
             cleanup.callback(transport.close)
         yield transports

@@ -466,13 +466,6 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "comm/test_transports.py",
         ),
         Mutation(
-            "codes do not cover the place of a record",
-            "dsgd/comm/sockets/authenticated.py",
-            "_PLACE.pack(self._n, len(payload))",
-            "_PLACE.pack(0, len(payload))",
-            "comm/test_authenticated.py",
-        ),
-        Mutation(
             "counters in shared memory are believed",
             "dsgd/comm/memory/streams.py",
             "    used = state[_WRITTEN] - load(control + _READ_AT)\n    if used < 0 or used > capacity:\n",

@@ -114,10 +114,6 @@ _Timeout: TypeAlias = Annotated[
 _Priority: TypeAlias = Annotated[
     int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
 ]
-_Integrity: TypeAlias = Annotated[
-    str | None,
-    place_option(help="On a cluster without TLS, hmac detects frames that were changed on their way; none does not."),
-]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -165,7 +161,6 @@ def fit(
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
     priority: _Priority = None,
-    integrity: _Integrity = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -194,7 +189,7 @@ def fit(
         **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
         **encoding(tables, categorical),
-        **_given(priority=priority, integrity=integrity, **stepping(optimizer, sampling, features)),
+        **_given(priority=priority, **stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)

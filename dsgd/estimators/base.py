@@ -22,7 +22,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.fitted import BESIDE, OF_RANKS, check_resumable, take_in
@@ -183,9 +182,6 @@ class AbstractSGD(AbstractLinearEstimator):
     priority : int or None, default None
         On a shared cluster, fits with a higher priority get workers first. None uses the Dask setting
         ``dsgd.runtime.priority``, or 0.
-    integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
-        ``dsgd.runtime.integrity``, or "none".
     workers : list of str, dict of str to float, or None, default None
         Workers that a fit on a cluster may use: names, addresses or hosts, or resources that they have, as
         ``{"GPU": 1}``. None uses what ``dask.annotate(workers=..., resources=...)`` says, or all.
@@ -265,7 +261,6 @@ class AbstractSGD(AbstractLinearEstimator):
     elastic: bool = False
     timeouts: Timeouts | None = None
     priority: int | None = None
-    integrity: Integrity | None = None
     workers: Workers = None
     out_of_core: bool = False
 

@@ -100,7 +100,6 @@ class ClusterBlocks:
                 elastic=terms.elastic,
                 timeouts=terms.timeouts,
                 priority=terms.priority,
-                integrity=terms.integrity,
                 title=terms.title,
             )
         if self.packed is not None and name:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -17,7 +17,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName, check_transport
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
@@ -67,9 +66,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
-    integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
-        ``dsgd.runtime.integrity``, or "none".
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
         What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
         workers and start again.
@@ -100,7 +96,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     solver: str
     n_jobs: int | None
     transport: TransportName
-    integrity: Integrity | None
     on_failure: FailurePolicy
     penalize_intercept: bool
 
@@ -147,7 +142,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
         check_transport(f"{name}(transport=...)", self.transport)
-        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_restart(name, self.on_failure)
         check_n_jobs(name, self.n_jobs)
 

@@ -17,7 +17,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks
 
-KINDS = ("inproc", "tcp", "wrapped", "hmac", "rpc", "files", *SHARED)
+KINDS = ("inproc", "tcp", "wrapped", "tls", "rpc", "files", *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

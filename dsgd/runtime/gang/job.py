@@ -12,7 +12,6 @@ import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
@@ -69,7 +68,6 @@ def run_on_cluster(
     transport: TransportName = "auto",
     ports: str | int | None = None,
     interface: str | None = None,
-    integrity: Integrity | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -139,10 +137,6 @@ def run_on_cluster(
     interface : str, optional
         Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
         that of the worker's own address.
-    integrity : {"none", "hmac"} or None, default None
-        What protects frames between processes on a cluster without TLS: with ``"hmac"`` each piece of a frame has a
-        code by which its receiver detects that it was changed on its way (:doc:`/security`). None takes the setting
-        ``dsgd.runtime.integrity`` of Dask, else ``"none"``.
     on_event : callable, optional
         Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
@@ -209,7 +203,7 @@ def run_on_cluster(
     if hung_after_s is not None:
         check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
-    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface, integrity)
+    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     wires.check_cluster(scheduler_address(client))
     check_workers("run_on_cluster(workers=...)", workers)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)

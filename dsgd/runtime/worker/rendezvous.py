@@ -181,8 +181,6 @@ class MemberContext:
             "abort": self.job.abort,
             "timeout_s": self.timeout_s,
             "connect_timeout_s": min(self.timeout_s, _CONNECT_S),
-            # TLS has codes of its own.
-            "integrity": "none" if self.is_encrypted else self.wires.integrity,
         }
 
     @property
