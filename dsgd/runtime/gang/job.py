@@ -27,7 +27,6 @@ from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.sharing import Workers, check_workers, priority_of
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
-from dsgd.runtime.tracing import carrier, span
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import slow_timers
@@ -213,8 +212,8 @@ def run_on_cluster(
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(cluster, on_event, title, priority_of("run_on_cluster", priority))
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    with out_of_pool(), handle.lease.attended, working_for(handle.job_id), span("job", title=title):
-        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as, carrier())
+    with out_of_pool(), handle.lease.attended, working_for(handle.job_id):
+        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
             with stage("gather"):
@@ -246,9 +245,9 @@ def _outcomes(
     while True:
         plan: Plan | None = None
         try:
-            with stage("plan"), span("plan"):
+            with stage("plan"):
                 plan = _admitted(handle, recovery, blocks)
-            with stage("workers"), span("gang", formed=handle.epoch):
+            with stage("workers"):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])
