@@ -111,9 +111,6 @@ _Timeout: TypeAlias = Annotated[
         help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
     ),
 ]
-_Priority: TypeAlias = Annotated[
-    int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
-]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
@@ -160,7 +157,6 @@ def fit(
     transport: _Transport = "auto",
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
-    priority: _Priority = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -189,7 +185,7 @@ def fit(
         **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
         **encoding(tables, categorical),
-        **_given(priority=priority, **stepping(optimizer, sampling, features)),
+        **_given(**stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)

@@ -179,9 +179,6 @@ class AbstractSGD(AbstractLinearEstimator):
     timeouts : `dsgd.runtime.Timeouts` or None, default None
         How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None uses the Dask
         settings ``dsgd.runtime.timeouts``.
-    priority : int or None, default None
-        On a shared cluster, fits with a higher priority get workers first. None uses the Dask setting
-        ``dsgd.runtime.priority``, or 0.
     workers : list of str, dict of str to float, or None, default None
         Workers that a fit on a cluster may use: names, addresses or hosts, or resources that they have, as
         ``{"GPU": 1}``. None uses what ``dask.annotate(workers=..., resources=...)`` says, or all.
@@ -260,7 +257,6 @@ class AbstractSGD(AbstractLinearEstimator):
     resume_from: str | os.PathLike[str] | None = None
     elastic: bool = False
     timeouts: Timeouts | None = None
-    priority: int | None = None
     workers: Workers = None
     out_of_core: bool = False
 

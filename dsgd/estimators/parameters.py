@@ -98,7 +98,6 @@ def check_parameters(estimator: Any) -> None:
     check_transport(f"{name}(transport=...)", estimator.transport)
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
-    check_numbers(estimator, "priority", integer=True, optional=True)
     check_workers(f"{name}(workers=...)", estimator.workers)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))

@@ -115,7 +115,6 @@ OF_CLUSTERS: Final[Mapping[str, Any]] = {
     "on_failure": "raise",
     "elastic": False,
     "timeouts": None,
-    "priority": None,
     "workers": None,
 }
 
@@ -134,8 +133,6 @@ class Terms:
         Whether workers that join the cluster also join the gang.
     timeouts : Timeouts or None, default None
         How long it waits for each event.
-    priority : int or None, default None
-        Jobs of a higher one get workers first.
     workers : sequence of str, mapping of str to float, or None, default None
         The workers that it may use.
     on_event : callable or None, default None
@@ -148,7 +145,6 @@ class Terms:
     on_failure: FailurePolicy = "raise"
     elastic: bool = False
     timeouts: Timeouts | None = None
-    priority: int | None = None
     workers: Workers = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None

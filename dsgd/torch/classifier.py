@@ -114,8 +114,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
     timeouts : Timeouts or None, default None
         How long a fit on a cluster waits for what; see `dsgd.runtime.Timeouts`.
-    priority : int or None, default None
-        Fits of a higher one get workers first; see `dsgd.runtime.run_on_cluster`.
     workers : list of str, dict of str to float, or None, default None
         Workers that a fit on a cluster may use; see `dsgd.runtime.run_on_cluster`.
     **options
@@ -193,7 +191,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
-        priority: int | None = None,
         workers: Workers = None,
         **options: Any,
     ) -> None:

@@ -89,7 +89,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
     timeouts: Timeouts | None
-    priority: int | None
     workers: Workers
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
@@ -336,7 +335,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         for flag in ("shuffle", "early_stopping", "restore_best"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_timeouts(f"{name}(timeouts=...)", self.timeouts)
-        check_numbers(self, "priority", integer=True, optional=True)
         check_workers(f"{name}(workers=...)", self.workers)
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):

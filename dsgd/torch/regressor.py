@@ -44,7 +44,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`; validation rows are scored by R2 unless `scoring` says otherwise.
     client, transport
         See `TorchClassifier`.
-    on_failure, checkpoint, resume_from, timeouts, priority, workers
+    on_failure, checkpoint, resume_from, timeouts, workers
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -87,7 +87,6 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
-        priority: int | None = None,
         workers: Workers = None,
         **options: Any,
     ) -> None:

@@ -25,7 +25,7 @@ from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.sharing import Workers, check_workers, priority_of
+from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
@@ -78,7 +78,6 @@ def run_on_cluster(
     given: Any = None,
     packed_as: PackedAs | None = None,
     title: str | None = None,
-    priority: int | None = None,
     workers: Workers = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
@@ -163,9 +162,6 @@ def run_on_cluster(
         and a later job with the same name packs nothing. By default nothing is kept.
     title : str, optional
         Title of the job on the dashboard of the cluster; by default the name of the program.
-    priority : int or None, default None
-        Jobs of a higher one get workers first; see :doc:`/deployment` for the order of those that have the same. None
-        takes the setting ``dsgd.runtime.priority`` of Dask, else 0.
     workers : sequence of str, mapping of str to float, or None, default None
         The workers that ranks may run on: names, addresses or hosts, or amounts of resources that they have, as
         ``{"GPU": 1}``; ranks count against these. None takes what ``dask.annotate(workers=..., resources=...)`` says,
@@ -210,7 +206,7 @@ def run_on_cluster(
     with stage("connect"):
         cluster = Cluster(client, limits, workers)
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    handle = JobHandle(cluster, on_event, title, priority_of("run_on_cluster", priority))
+    handle = JobHandle(cluster, on_event, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     with out_of_pool(), handle.lease.attended, working_for(handle.job_id):
         orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
