@@ -19,8 +19,6 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # A local cluster closes the nanny of a worker that is not there so long after it was lost, even if it had come back and
 # was lost a second time just then, as happens where one test after the other kills workers.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1h")
-# UCX would otherwise listen on every network of the machine.
-os.environ.setdefault("UCX_NET_DEVICES", "lo")
 # Tests start a hundred processes, which compile the modules anew where none of them may write bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests see the folder with real data sets through the fixture `data_home` alone, and no cache but their own: what

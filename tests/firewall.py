@@ -93,10 +93,10 @@ def addresses(dask_scheduler: Any) -> list[str]:
     return [address for job in plugin.registry.jobs.values() for address in job.addresses.values()]
 
 
-def refuse_open_ports(dask_worker: Any) -> str:
-    """Return what a rank on this worker says to a transport that would open ports to everybody."""
+def refuse_own_wire(dask_worker: Any) -> str:
+    """Return what a rank on this worker says to a wire of another package, which does not have its certificates."""
     try:
-        WireOptions("gloo").check_cluster(dask_worker.address)
+        WireOptions("own_wire:connect").check_cluster(dask_worker.address)
     except ClusterError as error:
         return str(error)
     return ""

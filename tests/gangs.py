@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +21,12 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport
 from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Wrap
-from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
+from dsgd.comm.wires import inproc, shm, tcp
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError
 from forks import forking
+from own_wire import connect as connect_files
+from own_wire import make_folders_in
 
 TOKEN = bytes(range(32))
 TRANSPORTS = ("inproc", "tcp", "shm")
@@ -51,6 +55,7 @@ def wrap_picky(sock: socket.socket, server_side: bool) -> socket.socket:
     return wrapped
 
 
+@functools.cache
 def wrap_tls() -> Wrap:
     """Return what encrypts a data socket as workers of an encrypted cluster do, with a certificate made for it."""
     pytest.importorskip("cryptography")
@@ -65,6 +70,9 @@ def wrap_tls() -> Wrap:
     return wrap
 
 
+#: What wraps the sockets of gangs over TCP, by their names.
+WRAPS: dict[str, Callable[[], Wrap]] = {"wrapped": lambda: wrap_picky, "tls": wrap_tls}
+
 #: Gangs that share memory, by name: what they are joined with.
 SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "shm": lambda n: {},
@@ -73,7 +81,6 @@ SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "mixed": lambda n: {"identity": two_hosts(n)},
     "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
     "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},
-    "mixed-hmac": lambda n: {"identity": two_hosts(n), "integrity": "hmac"},
 }
 
 
@@ -226,21 +233,21 @@ def gang(
         with relayed_gang(n, timeout_s, aborts) as (relayed, _):
             yield relayed
         return
-    if kind == "inproc":
-        transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
-    elif kind in SHARED:
-        transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
-    elif kind in ("gloo", "ucx"):
-        connect = gloo.connect if kind == "gloo" else ucx.connect
-        transports = raise_first(connect_with(connect, n, timeout_s, aborts))
-    else:
-        options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
-        transports = raise_first(connect_tcp(n, timeout_s, aborts, **options))
-    try:
-        yield transports
-    finally:
+    with contextlib.ExitStack() as cleanup:
+        if kind == "inproc":
+            transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
+        elif kind in SHARED:
+            transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
+        elif kind == "files":
+            make_folders_in(cleanup.enter_context(tempfile.TemporaryDirectory()))
+            cleanup.callback(make_folders_in, None)
+            transports = raise_first(connect_with(connect_files, n, timeout_s, aborts))
+        else:
+            wrap = WRAPS[kind]() if kind in WRAPS else None
+            transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))
         for transport in transports:
-            transport.close()
+            cleanup.callback(transport.close)
+        yield transports
 
 
 def run_gang(

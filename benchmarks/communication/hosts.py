@@ -11,7 +11,7 @@ is left behind however the program ends.
     sudo python -m benchmarks run hosts --hosts 4 --rate 100mbit 1gbit --every 8 64 800 --out rows.jsonl
     sudo python -m benchmarks run hosts --only-worker-port        # a firewall that drops every other connection
     sudo python -m benchmarks run hosts --hosts 2 --rate 100mbit --every 32 64 128 --overlap --repeats 5
-    sudo python -m benchmarks run hosts --protect tls             # or hmac; what ranks of one host share is as without
+    sudo python -m benchmarks run hosts --protect tls             # what ranks of one host share is as without
 
 Needs Linux, the commands of iproute2 and util-linux, and root, because only root may create network cards.
 """
@@ -155,7 +155,7 @@ class Hosts:
 def protection(protect: str, folder: Path) -> dict[str, str]:
     """Return the configuration of Dask, as environment, that protects what hosts send; certificates go to a folder."""
     if protect != "tls":
-        return {"DASK_DSGD__RUNTIME__INTEGRITY": protect}
+        return {}
     from distributed.security import Security
 
     made, prefix = Security.temporary(), "DASK_DISTRIBUTED__COMM__TLS__"
@@ -367,7 +367,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=int, default=10_000, help="columns (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs of each run (default: %(default)s)")
     parser.add_argument("--only-worker-port", action="store_true", help="drop connections to any port but Dask's own")
-    parser.add_argument("--protect", choices=("none", "hmac", "tls"), default="none", help="what hosts send each other")
+    parser.add_argument("--protect", choices=("none", "tls"), default="none", help="what hosts send each other")
     parser.add_argument("--check", action="store_true", help="train the same with threads of one process, and compare")
     parser.add_argument("--overlap", action="store_true", help="also send models while the next round is worked on")
 

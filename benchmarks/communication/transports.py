@@ -13,10 +13,8 @@ terminal. Nothing is asserted.
 ``inproc``  threads of one process
 ``tcp``     `dsgd.comm.wires.tcp` over loopback
 ``tls``     the same, encrypted with certificates as those of a Dask cluster; left out where cryptography is missing
-``hmac``    TCP with ``integrity="hmac"``: in clear text, with a code for every 16 KiB
 ``shm``     `dsgd.comm.wires.shm`, ranks that wait sleep
 ``spin``    `dsgd.comm.wires.shm` with ``wait="spin"``
-``ucx``     `dsgd.comm.wires.ucx`; left out where ucxx is missing
 ``gloo``    ``torch.distributed``, plain processes; left out where torch is missing
 ``mpi``     mpi4py on MPICH, plain processes; left out where ``--mpi-python`` has no mpi4py or no mpiexec beside it
 """
@@ -51,11 +49,11 @@ ONE_THREAD = True
 
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 65536, "1 MB": 10**6, "10 MB": 10**7, "64 MB": 64 * 10**6}
 REPEATS_OF = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**6: 8}
-CASES = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "hmac", "shm", "spin", "ucx", "gloo", "mpi")
+CASES = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "shm", "spin", "gloo", "mpi")
 # What takes so much longer is repeated as much less often.
 SLOWER = {"graph": 100, "actor": 10, "rpc": 10}
 # What some need beside dsgd; cryptography makes the certificates.
-NEEDS = {"tls": "cryptography", "ucx": "ucxx", "gloo": "torch"}
+NEEDS = {"tls": "cryptography", "gloo": "torch"}
 OPERATIONS = ("allreduce", "pingpong")
 N_WARM_UP = 20
 LIMIT_S = 300.0
@@ -117,7 +115,7 @@ def time_group(group: Any, quick: bool, slower: int = 1) -> Timings:
 
 
 def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
-    from dsgd.comm.wires import shm, tcp, ucx
+    from dsgd.comm.wires import shm, tcp
 
     def wrap(sock: Any, server_side: bool) -> Any:
         settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
@@ -130,11 +128,8 @@ def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: A
         if method in ("shm", "spin"):
             wait: Any = "spin" if method == "spin" else "sleep"
             transport: Any = shm.connect(listener, rank, addresses, wait=wait, **options)
-        elif method == "ucx":
-            transport = ucx.connect(listener, rank, addresses, **options)
         else:
-            options |= {"tls": {"wrap": wrap}, "hmac": {"integrity": "hmac"}}.get(method, {})
-            transport = tcp.connect(listener, rank, addresses, **options)
+            transport = tcp.connect(listener, rank, addresses, wrap=wrap if method == "tls" else None, **options)
     found = time_transport(transport, quick)
     transport.close()
     pipe.send(found)

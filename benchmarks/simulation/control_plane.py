@@ -2,10 +2,9 @@
 
 The scheduler's plugin runs on an event loop in a thread of its own, whose processor time is counted. Members are
 coroutines in another one: each says that it has begun, gives its address a moment later than the one before, waits for
-those of all, ends, and tells of its spans; one watches as the client does. Every message is packed and unpacked as Dask
-does it, and Dask's own code keeps the spans. The job is ``done`` well, or all that have begun are told to stop and say
-when they have: one member raises (``fails``), a worker leaves while members train (``worker``) or while they still come
-(``join``), or the ``client`` leaves.
+those of all, and ends; one watches as the client does. Every message is packed and unpacked as Dask does it. The job is
+``done`` well, or all that have begun are told to stop and say when they have: one member raises (``fails``), a worker
+leaves while members train (``worker``) or while they still come (``join``), or the ``client`` leaves.
 
     python -m benchmarks run control_plane --out rows.jsonl
 """
@@ -30,10 +29,8 @@ from distributed.protocol import dumps, loads
 
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
-from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
-from dsgd.runtime.tracing import SPANS_TOPIC, Span, as_event
 from dsgd.runtime.worker.rendezvous import JOIN_S
 
 PAGE = "cluster"
@@ -49,8 +46,6 @@ QUICK_SIZES = (64, 512)
 APART_S = 0.004
 JOB = {"job_id": "a" * 32, "epoch": 0, "token": b"t" * 32}
 CLIENT = "me"
-# Parts of the work of a member, in the order in which they end.
-SPANS = ("pack", "meet", "train", "member")
 
 
 class Traffic:
@@ -110,7 +105,7 @@ class Scheduler:
         self.clients = {CLIENT: None}
         self.plugins: dict[str, Any] = {}
         self.handlers: dict[str, Callable[..., Any]] = {}
-        self.stream_handlers: dict[str, Callable[..., Any]] = {"log-event": self.log_worker_event}
+        self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.http_application = SimpleNamespace(applications=[])
         self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.events = Broker(dask.config.get("distributed.admin.low-level-log-length"), self)  # type: ignore[arg-type]
@@ -122,10 +117,6 @@ class Scheduler:
     def log_event(self, topic: str, record: dict[str, Any]) -> None:
         """Keep a record."""
         self.events.publish(topic, record)
-
-    def log_worker_event(self, worker: str, topic: str, msg: dict[str, Any]) -> None:
-        """Keep a record of a worker."""
-        self.log_event(topic, {**msg, "worker": worker})
 
     def send_all(self, client_msgs: dict[str, Any], worker_msgs: dict[str, Any]) -> None:
         """Send an event to those who listen: nobody does."""
@@ -244,20 +235,12 @@ class ControlPlane:
         worker = self.scheduler.addresses[number]
         if how == "done":
             self.say(MEMBER_END, worker, **JOB, member=number, failure=None)
-            self._tell_spans(number, "")
             return
         raises = how == "fails" and number == 0
         if not raises:
             await stop.wait()
         failure = {"kind": "raised" if raises else "aborted", "text": "rank 0 went away", "pickled": b"x" * 500}
         await self.ask("dsgd_finish", **JOB, member=number, failure={**failure, "rank": number})
-        self._tell_spans(number, f"rank {number} raised {'RuntimeError' if raises else 'AbortedError'}")
-
-    def _tell_spans(self, number: int, error: str) -> None:
-        """Send what a worker sends of a member that has ended."""
-        spans = [Span(name, time.time(), 0.25, error.rpartition(" ")[2]) for name in SPANS]
-        record = as_event(MemberCredentials(**JOB, member=number), number, 1, error, spans)
-        self.say("log-event", self.scheduler.addresses[number], topic=SPANS_TOPIC, msg=record)
 
     def close(self) -> None:
         """End both threads."""

@@ -70,7 +70,7 @@ class Frame(ProgressLine):
 
 
 def dashboard(browser: Browser, X: np.ndarray, y: np.ndarray, path: Path) -> None:
-    """Take a picture of the page while one job runs, one waits and one is over."""
+    """Take a picture of the page while one job runs and one waits."""
     enough = threading.Event()
     options: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
@@ -79,7 +79,7 @@ def dashboard(browser: Browser, X: np.ndarray, y: np.ndarray, path: Path) -> Non
             model = SGDClassifier(random_state=0, client=client, tol=None, **parameters)
             model.set_callbacks(Until(enough)).fit(X, y)
 
-        fit(max_iter=5, sync=1024)
+        fit(max_iter=5, sync=1024)  # the page comes with the first job
         jobs = [
             threading.Thread(target=fit, kwargs={"max_iter": 10**6, "loss": "log_loss", "alpha": 1e-5, "sync": 256}),
             threading.Thread(target=fit, kwargs={"max_iter": 10, "sync": 64}),

@@ -58,7 +58,7 @@ def calibrate(
             strategies=strategies,
             dtypes=("float64", "float32") if float32 else ("float64",),
             ranks=None if client is not None else jobs,
-            transport=transport,  # type: ignore[arg-type]  # a wrong name is refused by name
+            transport=transport,
             renew=renew,
         )
     if as_json:

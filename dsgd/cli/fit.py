@@ -96,7 +96,7 @@ _Transport: TypeAlias = Annotated[
     str,
     place_option(
         help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
-        "gloo, mpi or ucx."
+        "or MODULE:FUNCTION, a wire of another package."
     ),
 ]
 _OnFailure: TypeAlias = Annotated[
@@ -110,13 +110,6 @@ _Timeout: TypeAlias = Annotated[
     place_option(
         help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
     ),
-]
-_Priority: TypeAlias = Annotated[
-    int | None, place_option(help="On a cluster that others use, fits of a higher one get workers first.")
-]
-_Integrity: TypeAlias = Annotated[
-    str | None,
-    place_option(help="On a cluster without TLS, hmac detects frames that were changed on their way; none does not."),
 ]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
@@ -164,8 +157,6 @@ def fit(
     transport: _Transport = "auto",
     on_failure: _OnFailure = "raise",
     timeout: _Timeout = None,
-    priority: _Priority = None,
-    integrity: _Integrity = None,
     checkpoint: _Checkpoint = None,
     resume_from: _ResumeFrom = None,
     out_of_core: _OutOfCore = False,
@@ -194,7 +185,7 @@ def fit(
         **_given(transport=transport, on_failure=on_failure, scoring=scoring),
         **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
         **encoding(tables, categorical),
-        **_given(priority=priority, integrity=integrity, **stepping(optimizer, sampling, features)),
+        **_given(**stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
         estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import typer
@@ -84,9 +83,6 @@ def _wires() -> dict[str, Any]:
     return {
         "shared memory": memory,
         "tcp, rpc": "available",
-        "gloo": "available" if find_spec("torch") else "needs torch",
-        "mpi": "with workers started by mpiexec" if find_spec("mpi4py") else "needs mpi4py",
-        "ucx": "available" if find_spec("ucxx") else "needs ucxx",
         "dsgd.comm.ports": dask.config.get("dsgd.comm.ports", "any"),
         "dsgd.comm.interface": dask.config.get("dsgd.comm.interface", "that of the worker's address"),
     }

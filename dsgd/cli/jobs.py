@@ -43,7 +43,7 @@ _SHORT: Final = 8  # digits of an id in a table
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 def list_(scheduler: _Scheduler, as_json: _Json = False) -> None:
-    """List the jobs that run or wait, the last that ended, and detached fits until they are forgotten."""
+    """List the jobs that run or wait, and detached fits until they are forgotten."""
     from dsgd.jobs import list_jobs
 
     with _client(scheduler) as client:

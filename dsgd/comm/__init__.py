@@ -4,7 +4,7 @@
 Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 
 - `topology`: graphs of ranks, and the weights and order of an exchange with neighbours; pure functions;
-- `wires`: one module per wire: threads of one process, TCP, shared memory, the workers' ports, libraries;
+- `wires`: one module per wire: threads of one process, TCP, shared memory, the workers' ports, others;
 - `sockets`: connections between ranks: how they are made, checked and read;
 - `memory`: memory that threads of a process, or processes of a host, share.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
 
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
+from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
     from dsgd.comm.mailbox import AbstractMailbox
@@ -18,11 +19,18 @@ if TYPE_CHECKING:
     from dsgd.comm.memory.window import Window
     from dsgd.comm.offload import Offload
 
-__all__ = ["AbstractTransport", "TransportName"]
+__all__ = ["AbstractTransport", "TransportName", "check_transport"]
 
+_Ours = Literal["auto", "spin", "shm", "tcp", "rpc"]
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
-#: ports of the workers alone; a library that carries the arrays.
-TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"]
+#: ports of the workers alone; or ``"package.module:function"``, a wire of another package.
+TransportName = _Ours | str
+
+
+def check_transport(where: str, transport: Any) -> None:
+    """Raise `InvalidParameterError` unless `transport` is a wire of this package or may be one of another."""
+    if not (isinstance(transport, str) and ":" in transport):
+        check_choice(where, transport, (*get_args(_Ours), "package.module:function"))
 
 
 class AbstractTransport(ABC):

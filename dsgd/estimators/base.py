@@ -22,7 +22,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.fitted import BESIDE, OF_RANKS, check_resumable, take_in
@@ -163,7 +162,7 @@ class AbstractSGD(AbstractLinearEstimator):
         The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
         local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
         `dsgd.sim.SimulatedCluster`, ranks run in this process on a virtual clock.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
@@ -181,12 +180,6 @@ class AbstractSGD(AbstractLinearEstimator):
     timeouts : `dsgd.runtime.Timeouts` or None, default None
         How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None uses the Dask
         settings ``dsgd.runtime.timeouts``.
-    priority : int or None, default None
-        On a shared cluster, fits with a higher priority get workers first. None uses the Dask setting
-        ``dsgd.runtime.priority``, or 0.
-    integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
-        ``dsgd.runtime.integrity``, or "none".
     workers : list of str, dict of str to float, or None, default None
         Workers that a fit on a cluster may use: names, addresses or hosts, or resources that they have, as
         ``{"GPU": 1}``. None uses what ``dask.annotate(workers=..., resources=...)`` says, or all.
@@ -265,8 +258,6 @@ class AbstractSGD(AbstractLinearEstimator):
     resume_from: str | os.PathLike[str] | None = None
     elastic: bool = False
     timeouts: Timeouts | None = None
-    priority: int | None = None
-    integrity: Integrity | None = None
     workers: Workers = None
     out_of_core: bool = False
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 
-from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
+from dsgd.comm.base import check_transport
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.estimators.tables import check_encoder
 from dsgd.inputs.validation import refuse_idle
@@ -96,11 +95,9 @@ def check_parameters(estimator: Any) -> None:
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
         )
     check_numbers(estimator, "l1_ratio", low=0, high=1, optional=True)
-    check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
+    check_transport(f"{name}(transport=...)", estimator.transport)
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
-    check_numbers(estimator, "priority", integer=True, optional=True)
-    check_choice(f"{name}(integrity=...)", estimator.integrity, (*get_args(Integrity), None))
     check_workers(f"{name}(workers=...)", estimator.workers)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.blocks import Block
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
@@ -116,8 +115,6 @@ OF_CLUSTERS: Final[Mapping[str, Any]] = {
     "on_failure": "raise",
     "elastic": False,
     "timeouts": None,
-    "priority": None,
-    "integrity": None,
     "workers": None,
 }
 
@@ -136,10 +133,6 @@ class Terms:
         Whether workers that join the cluster also join the gang.
     timeouts : Timeouts or None, default None
         How long it waits for each event.
-    priority : int or None, default None
-        Jobs of a higher one get workers first.
-    integrity : str or None, default None
-        What protects frames on a cluster without TLS.
     workers : sequence of str, mapping of str to float, or None, default None
         The workers that it may use.
     on_event : callable or None, default None
@@ -152,8 +145,6 @@ class Terms:
     on_failure: FailurePolicy = "raise"
     elastic: bool = False
     timeouts: Timeouts | None = None
-    priority: int | None = None
-    integrity: Integrity | None = None
     workers: Workers = None
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None

@@ -99,8 +99,6 @@ class ClusterBlocks:
                 on_failure=terms.on_failure,
                 elastic=terms.elastic,
                 timeouts=terms.timeouts,
-                priority=terms.priority,
-                integrity=terms.integrity,
                 title=terms.title,
             )
         if self.packed is not None and name:

@@ -25,9 +25,10 @@ class JobInfo:
     title : str
         What is fitted.
     state : str
-        ``"queued"``, ``"running"``, ``"stopping"``, ``"done"``, ``"failed"`` or ``"cancelled"``.
+        ``"queued"``, ``"running"`` or ``"stopping"``; of a detached fit also ``"done"``, ``"failed"`` or
+        ``"cancelled"``.
     detached : bool
-        Whether it outlives its process; then the next fields are those of the last gang that it has formed.
+        Whether it outlives its process; then the fields from `place` to `workers` are those of its present gang.
     owner : str
         Who started it: user, host and process.
     submitted : float
@@ -38,8 +39,6 @@ class JobInfo:
         Seconds since it was submitted, or until it ended.
     place : int or None
         Its place in the queue, from 1; None if it does not wait.
-    priority : int or None
-        Jobs of a higher one get workers first.
     ranks : int or None
         Number of its ranks.
     strategy : str
@@ -69,7 +68,6 @@ class JobInfo:
     started: float | None
     elapsed_s: float
     place: int | None
-    priority: int | None
     ranks: int | None
     strategy: str
     epoch: int | None
@@ -83,7 +81,7 @@ class JobInfo:
 
 
 def list_jobs(client: Any = None) -> list[JobInfo]:
-    """Return the jobs of a scheduler and the last that have ended, of all users, newest first.
+    """Return the jobs of a scheduler, and its detached fits until they are forgotten, of all users, newest first.
 
     Parameters
     ----------
@@ -117,8 +115,8 @@ def find_job(job_id: str, client: Any = None) -> JobInfo:
         raise ClusterError(f"{len(found)} jobs begin with {job_id!r}: {', '.join(job.id for job in found)}.")
     if not found:
         raise ClusterError(
-            f"the scheduler of {client!r} has no job {job_id!r}: it ended some time ago, was forgotten, or another "
-            "scheduler has it."
+            f"the scheduler of {client!r} has no job {job_id!r}: it has ended, was forgotten, or another scheduler "
+            "has it."
         )
     return found[0]
 

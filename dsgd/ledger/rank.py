@@ -217,10 +217,6 @@ class RankLedger:
             self._bytes += n_bytes
             self._messages += messages
 
-    def count_control(self, n_bytes: int) -> None:
-        """Add bytes that go with the messages of the present round and are none of the algorithm's."""
-        self._control_bytes += n_bytes
-
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Take what is sent in a ``with`` block for control, in a round of the algorithm: a word in between."""

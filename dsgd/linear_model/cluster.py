@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
+from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import Block, BlockSummary
 from dsgd.inputs.array_api import answers_in_kind
@@ -21,7 +21,6 @@ from dsgd.linear_model.base import AbstractLinearModel
 from dsgd.linear_model.distributed import Packer, RankResult, train_rows
 from dsgd.linear_model.problem import Solution
 from dsgd.types import AnyArray
-from dsgd.validation import check_choice
 
 __all__ = ["AbstractClusterModel", "AbstractRegressor"]
 
@@ -34,7 +33,7 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
     client : distributed.Client or None, default None
         Fit on the worker processes of this client. None fits in this process or, if X is a dask collection or a list of
         blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
 
@@ -57,7 +56,7 @@ class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
     def _check_common(self) -> None:
         """Check the parameters that all of these models have."""
         super()._check_common()
-        check_choice(f"{type(self).__name__}(transport=...)", self.transport, get_args(TransportName))
+        check_transport(f"{type(self).__name__}(transport=...)", self.transport)
 
     def _check_block(self, X: Any, y: Any, sample_weight: Any) -> Block:
         """Validate arrays of this process, to be cut into blocks."""

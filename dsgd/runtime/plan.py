@@ -154,7 +154,6 @@ def make_plan(
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
     demand: MemoryDemand | None = None,
-    most_workers: int | None = None,
 ) -> Plan:
     """Give ranks to workers, and blocks to the workers that run them.
 
@@ -174,8 +173,6 @@ def make_plan(
         How many ranks a worker may run at most; None takes one per thread.
     demand : MemoryDemand or None, default None
         What ranks need beside their rows, and what to advise where a worker has too little memory.
-    most_workers : int or None, default None
-        How many workers there may be; None takes all. Of more, those that are free and hold most bytes are taken.
 
     Returns
     -------
@@ -196,8 +193,7 @@ def make_plan(
             raise InvalidParameterError(f"{name} must be at least 1, got {number}.")
     if not workers:
         raise ClusterError("The cluster has no running worker: start one, or scale the cluster, and fit again.")
-    best = _by_use(blocks, workers)[:most_workers]
-    members = _choose(best, n_ranks, ranks_per_worker, len(workers))
+    members = _choose(_by_use(blocks, workers), n_ranks, ranks_per_worker)
     shares = _assign(blocks, members)
     planned: list[MemberPlan] = []
     first = 0
@@ -229,17 +225,14 @@ def _by_use(blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> list[Work
 
 
 def _choose(
-    best: Sequence[WorkerInfo], n_ranks: int | None, ranks_per_worker: int | None, n_running: int
+    best: Sequence[WorkerInfo], n_ranks: int | None, ranks_per_worker: int | None
 ) -> list[tuple[WorkerInfo, int]]:
     """Return the workers of the gang with the number of ranks of each."""
     room = {w.address: min(max(w.nthreads, 1), ranks_per_worker or max(w.nthreads, 1)) for w in best}
     total = sum(room.values())
     if n_ranks is not None and n_ranks > total:
-        which = f"the {n_running} running workers"
-        if len(best) < n_running:
-            which = f"the {len(best)} of {n_running} workers that a user may hold (dsgd.runtime.workers-per-user)"
         raise ClusterError(
-            f"{n_ranks} ranks need {n_ranks} threads, one for each; {which} have room for "
+            f"{n_ranks} ranks need {n_ranks} threads, one for each; the {len(best)} running workers have room for "
             f"{total}. Ask for fewer ranks, or add workers."
         )
     counts = dict.fromkeys(room, 0)

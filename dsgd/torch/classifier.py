@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import BlockSummary
@@ -115,10 +114,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
     timeouts : Timeouts or None, default None
         How long a fit on a cluster waits for what; see `dsgd.runtime.Timeouts`.
-    priority : int or None, default None
-        Fits of a higher one get workers first; see `dsgd.runtime.run_on_cluster`.
-    integrity : {"none", "hmac"} or None, default None
-        What protects frames between hosts on a cluster without TLS; see `dsgd.runtime.run_on_cluster`.
     workers : list of str, dict of str to float, or None, default None
         Workers that a fit on a cluster may use; see `dsgd.runtime.run_on_cluster`.
     **options
@@ -196,8 +191,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
-        priority: int | None = None,
-        integrity: Integrity | None = None,
         workers: Workers = None,
         **options: Any,
     ) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
@@ -90,8 +89,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
     timeouts: Timeouts | None
-    priority: int | None
-    integrity: Integrity | None
     workers: Workers
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
@@ -338,8 +335,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         for flag in ("shuffle", "early_stopping", "restore_best"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_timeouts(f"{name}(timeouts=...)", self.timeouts)
-        check_numbers(self, "priority", integer=True, optional=True)
-        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
         check_workers(f"{name}(workers=...)", self.workers)
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):

@@ -34,7 +34,6 @@ from dsgd.comm.frames import (
     pack_into,
     unpack_from,
 )
-from dsgd.comm.wires.gloo import GlooCarrier
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.runtime.rank import Rank
@@ -43,9 +42,43 @@ from dsgd.types import AnyArray
 __all__ = ["TorchProcessGroup", "is_running", "rank_here"]
 
 _DEADLINE_S: Final = 600.0
+_TAG: Final = 0
 _JOB: Final = job_code("torchrun")
 # The default group that `rank_here` was last called in, and the rank in it.
 _known: list[tuple[Any, Rank]] = []
+
+
+class _Pending:
+    """An array on its way; holds what must not be freed meanwhile."""
+
+    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
+        self._work, self._tensor = work, tensor
+
+    def wait(self, limit_s: float) -> None:
+        """Return when it is through; raises TimeoutError or ConnectionError where it will not be."""
+        try:
+            self._work.wait(timedelta(seconds=limit_s))
+        except RuntimeError as error:
+            if "Timed out" in str(error):
+                raise TimeoutError("gloo made no progress") from error
+            raise ConnectionAbortedError(str(error)) from error
+
+
+class _Gloo:
+    """Moves arrays between the ranks of a process group of gloo."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def send(self, peer: int, array: AnyArray) -> _Pending:
+        """Begin to send an array."""
+        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
+        return _Pending(self._group.send([tensor], peer, _TAG), tensor)
+
+    def receive(self, peer: int, array: AnyArray) -> _Pending:
+        """Begin to receive into an array."""
+        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
+        return _Pending(self._group.recv([tensor], peer, _TAG), tensor)
 
 
 class TorchProcessGroup(AbstractTransport):
@@ -72,7 +105,7 @@ class TorchProcessGroup(AbstractTransport):
         self.rank, self.size = int(dist.get_rank()), int(dist.get_world_size())
         self.ledger, self.wire, self.deadline_s = RankLedger(self.rank), "gloo", float(deadline_s)
         self.hosts = _hosts(group, self.size)
-        self._carrier: GlooCarrier | None = GlooCarrier(group, torch.from_numpy)
+        self._carrier: _Gloo | None = _Gloo(group)
         self._n_sent: Counter[int] = Counter()
         self._under_way: list[Any] = []
         self._n_received: Counter[int] = Counter()
@@ -130,9 +163,7 @@ class TorchProcessGroup(AbstractTransport):
 
     def close(self) -> None:
         """Let go of the group; torch closes its connections with the default one."""
-        carrier, self._carrier = self._carrier, None
-        if carrier is not None:
-            carrier.close()
+        self._carrier = None
 
     @staticmethod
     def _header(number: int, op: int, dtype: int | None, array: AnyArray) -> AnyArray:
@@ -140,7 +171,7 @@ class TorchProcessGroup(AbstractTransport):
         pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
         return np.frombuffer(buffer, dtype=np.uint8)
 
-    def _receive_header(self, carrier: GlooCarrier, source: int, wanted: AnyArray) -> None:
+    def _receive_header(self, carrier: _Gloo, source: int, wanted: AnyArray) -> None:
         got = np.empty_like(wanted)
         carrier.receive(source, got).wait(self.deadline_s)
         if (got != wanted).any():

@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.compress import AbstractCompressor
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.scoring import AbstractClusterRegressor
@@ -45,7 +44,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`; validation rows are scored by R2 unless `scoring` says otherwise.
     client, transport
         See `TorchClassifier`.
-    on_failure, checkpoint, resume_from, timeouts, priority, integrity, workers
+    on_failure, checkpoint, resume_from, timeouts, workers
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -88,8 +87,6 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         timeouts: Timeouts | None = None,
-        priority: int | None = None,
-        integrity: Integrity | None = None,
         workers: Workers = None,
         **options: Any,
     ) -> None:

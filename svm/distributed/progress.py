@@ -59,7 +59,7 @@ _EVERY_S: Final = 0.5
 #: Parameters that say where and how fast a problem is solved, and how exactly, but not which.
 _FREE: Final = frozenset(
     (
-        *("cache_size", "checkpoint", "client", "elimination", "integrity", "max_iter", "n_jobs", "on_failure"),
+        *("cache_size", "checkpoint", "client", "elimination", "max_iter", "n_jobs", "on_failure"),
         *("resume_from", "shrinking", "solver", "tol", "transport", "verbose"),
         *("break_ties", "decision_function_shape", "random_state"),
     )

@@ -8,14 +8,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
-from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
+from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
@@ -84,12 +83,9 @@ class AbstractKernelSVM(AbstractKernelMachine):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client or on a local cluster, which is kept for later fits.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
-    integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
-        ``dsgd.runtime.integrity``, or "none".
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
         What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
         workers, which continue from the saved coefficients (:ref:`svm-failures`).
@@ -139,7 +135,6 @@ class AbstractKernelSVM(AbstractKernelMachine):
     max_iter: int
     elimination: str | Elimination
     transport: TransportName
-    integrity: Integrity | None
     on_failure: FailurePolicy
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
@@ -203,8 +198,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
         check_n_jobs(name, self.n_jobs)
-        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
-        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
+        check_transport(f"{name}(transport=...)", self.transport)
         check_restart(name, self.on_failure)
         check_saving(name, self.checkpoint, self.resume_from)
         self._policy()

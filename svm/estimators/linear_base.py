@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
-from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
+from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
@@ -64,12 +63,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     client : distributed.Client or None, default None
         Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
         list of blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
-    integrity : {"none", "hmac"} or None, default None
-        On a cluster without TLS, "hmac" detects frames that were changed between hosts. None uses the Dask setting
-        ``dsgd.runtime.integrity``, or "none".
     on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
         What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
         workers and start again.
@@ -100,7 +96,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     solver: str
     n_jobs: int | None
     transport: TransportName
-    integrity: Integrity | None
     on_failure: FailurePolicy
     penalize_intercept: bool
 
@@ -146,8 +141,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_bool(f"{name}(penalize_intercept=...)", self.penalize_intercept)
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
-        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
-        check_choice(f"{name}(integrity=...)", self.integrity, (*get_args(Integrity), None))
+        check_transport(f"{name}(transport=...)", self.transport)
         check_restart(name, self.on_failure)
         check_n_jobs(name, self.n_jobs)
 

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.array_api import answers_in_kind
@@ -154,7 +153,6 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
-    integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
@@ -102,7 +101,6 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
-    integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -63,7 +62,6 @@ class NuSVR(AbstractKernelRegressor):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
-    integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None
     resume_from: str | os.PathLike[str] | None = None

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.base import OutlierMixin
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
@@ -64,7 +63,6 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     n_jobs: int | None = None
     client: Any = None
     transport: TransportName = "auto"
-    integrity: Integrity | None = None
     on_failure: FailurePolicy = "raise"
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None
     resume_from: str | os.PathLike[str] | None = None

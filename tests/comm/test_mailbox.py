@@ -18,9 +18,9 @@ from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.comm.wires.link_mailbox import LinkMailbox
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
-from gangs import connect_with, gang, raise_first, run_ranks, wrap_picky
+from gangs import WRAPS, connect_with, gang, raise_first, run_ranks
 
-KINDS = ("inproc", "tcp", "wrapped", "hmac", "rpc")
+KINDS = ("inproc", "tcp", "wrapped", "tls", "rpc")
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def mailboxes(
             meshes = cleanup.enter_context(gang(kind, n, timeout_s, aborts))
             boxes = [LinkMailbox(mesh) for mesh in meshes]
         else:
-            options: dict[str, Any] = {"wrapped": {"wrap": wrap_picky}, "hmac": {"integrity": "hmac"}}.get(kind, {})
+            options: dict[str, Any] = {"wrap": WRAPS[kind]()} if kind in WRAPS else {}
             boxes = raise_first(connect_with(link_mailbox.connect, n, timeout_s, aborts, **options))
         for box in boxes:
             cleanup.callback(box.close)

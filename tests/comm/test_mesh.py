@@ -46,7 +46,7 @@ def test_first_peers_are_those_of_the_sum_of_short_vectors(size: int) -> None:
             assert set(peers) == set(range(size)) - {rank}
 
 
-@pytest.mark.parametrize("kind", ["tcp", "shm", "wrapped", "hmac", "rpc", "spin"])
+@pytest.mark.parametrize("kind", ["tcp", "shm", "wrapped", "tls", "rpc", "spin"])
 def test_a_sum_opens_no_further_connection(kind: str) -> None:
     """Twelve ranks that sum short vectors stay connected with their first peers."""
     with gang(kind, 12) as transports:

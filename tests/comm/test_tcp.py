@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from hypothesis import strategies as st
 
 import firewall
 from dsgd.comm import AbortFlag
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Record
 from dsgd.comm.sockets.listener import split_address
 from dsgd.comm.wires import tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
-from gangs import TOKEN, connect_tcp, gang, process_gang, run_ranks, sum_of
+from gangs import TOKEN, connect_tcp, gang, process_gang, raise_first, run_ranks, sum_of
 
 
 def close_all(transports: list[Any]) -> None:
@@ -47,6 +49,54 @@ def test_the_latency_of_every_link_is_measured() -> None:
         for transport in transports:
             for peer in {0, 1, 2} - {transport.rank}:
                 assert 0.0 < transport.latency_s(peer) < 0.5
+
+
+@contextlib.contextmanager
+def counting_path(address: str) -> Iterator[tuple[str, list[int]]]:
+    """Give an address that leads to another one, and how many bytes have passed on the way there and back."""
+    counts, held = [0, 0], []
+
+    def forward(source: socket.socket, to: socket.socket, way: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                counts[way] += len(data)
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        near, far = server.accept()[0], socket.create_connection(split_address(address))
+        held.extend([near, far])
+        back = threading.Thread(target=forward, args=(far, near, 1), daemon=True)
+        back.start()
+        forward(near, far, 0)
+        back.join(10.0)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", counts
+        thread.join(10.0)
+        for sock in held:
+            sock.close()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2043, 70_000])
+def test_the_ledger_counts_every_byte_on_the_wire(n: int) -> None:
+    """Joining takes four records and eight pings each way; then a frame is its header and its array, and no more."""
+    with contextlib.ExitStack() as cleanup:
+        listeners = [cleanup.enter_context(tcp.Listener()) for _ in range(2)]
+        path, counts = cleanup.enter_context(counting_path(listeners[0].address))
+        options: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "timeout_s": 20.0}
+        addresses = [path, listeners[1].address]
+        calls = [lambda rank=rank: tcp.connect(listeners[rank], rank, addresses, **options) for rank in range(2)]
+        zero, one = raise_first(run_ranks(calls))
+        cleanup.callback(zero.close)
+        cleanup.callback(one.close)
+        assert counts == [2 * RECORD_BYTES + 8] * 2
+        one.ledger.begin_round("sync")
+        raise_first(run_ranks([lambda: zero.recv(1, np.empty(n)), lambda: one.send(0, np.ones(n))]))
+        one.ledger.end_round()
+        assert counts[0] - (2 * RECORD_BYTES + 8) == one.ledger.records().totals["bytes_sent"] == HEADER_BYTES + 8 * n
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +17,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks
 
-needs_ucxx = pytest.mark.skipif(find_spec("ucxx") is None, reason="needs ucxx")
-KINDS = ("inproc", "tcp", "wrapped", "hmac", "rpc", "gloo", pytest.param("ucx", marks=needs_ucxx), *SHARED)
+KINDS = ("inproc", "tcp", "wrapped", "tls", "rpc", "files", *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.worker.wires import WireOptions, open_listener
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
+from own_wire import make_folders_in
 
 pytestmark = pytest.mark.cluster
 
@@ -46,19 +47,30 @@ def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> No
     assert over_rpc.ledger.totals()["bytes_sent"] == over_tcp.ledger.totals()["bytes_sent"]
 
 
-@pytest.mark.slow
-def test_a_library_may_carry_the_arrays(client: Client) -> None:
-    """With transport="gloo" or "ucx" the bits are those of TCP; a library that is missing is named."""
-    result = sums(client, transport="gloo", n_ranks=2)
-    assert transports(result) == ["gloo"] * 2
-    over_tcp = sums(client, transport="tcp", n_ranks=2).value
-    assert result.value == over_tcp
-    if find_spec("ucxx"):
-        over_ucx = sums(client, transport="ucx", n_ranks=2)
-        assert transports(over_ucx) == ["ucx"] * 2
-        assert over_ucx.value == over_tcp
-    with pytest.raises(ClusterError, match='transport="mpi" needs'):
-        sums(client, transport="mpi", n_ranks=2)
+def test_a_wire_of_another_package_may_carry_the_arrays(client: Client, tmp_path: Path) -> None:
+    """With transport="package.module:function" the bits are those of TCP; what cannot be imported is named."""
+    X, y = make_classification(600, 20, random_state=0)
+
+    def fitted(transport: str) -> SGDClassifier:
+        model = SGDClassifier(max_iter=2, tol=None, sync=32, random_state=0, client=client, transport=transport)
+        return model.fit(X, y)
+
+    client.run(make_folders_in, str(tmp_path))
+    try:
+        result, model = sums(client, transport="own_wire:connect"), fitted("own_wire:connect")
+    finally:
+        client.run(make_folders_in, None)
+    assert transports(result) == ["files"] * 3
+    assert result.value == sums(client, transport="tcp").value
+    assert model.fit_report_["transport"] == "files"
+    assert model.coef_.tobytes() == fitted("tcp").coef_.tobytes()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    for transport, problem in (("no_such:connect", "No module named 'no_such'"), ("own_wire:nothing", "'nothing'")):
+        with pytest.raises(ClusterError, match=f"transport='{transport}' cannot be imported on a worker: .*{problem}"):
+            sums(client, transport=transport)
+    with pytest.raises(InvalidParameterError, match=r"run_on_cluster\(transport=\.\.\.\) must be one of 'auto'"):
+        sums(client, transport="gloo")
+    assert_clean(client)
 
 
 @pytest.mark.parametrize("how", ["closed", "filtered"])
@@ -187,44 +199,6 @@ def test_the_listener_is_bound_to_the_network_and_the_port_asked_for() -> None:
         open_listener(SimpleNamespace(address="ucx://127.0.0.1:1"), WireOptions())  # type: ignore[arg-type]
 
 
-def test_codes_on_every_frame_give_the_same_model(client: Client) -> None:
-    """With integrity="hmac", given or configured, a model and its bytes are those without; memory has no codes."""
-    X, y = make_classification(600, 20, random_state=0)
-
-    def train(transport: Any, **options: Any) -> tuple[bytes, dict[str, float]]:
-        model = SGDClassifier(max_iter=3, tol=None, sync=32, random_state=0, client=client, transport=transport)
-        model.set_params(**options).fit(X, y)
-        totals = model.ledger_.totals()
-        return model.coef_.tobytes(), {name: totals[name] for name in ("bytes_sent", "control_bytes_sent")}
-
-    plain, sent = train("tcp")
-    with dask.config.set({"dsgd.runtime.integrity": "hmac"}):
-        configured = train("tcp")
-        assert train("tcp", integrity="none") == (plain, sent)
-    for coef, totals in (configured, train("tcp", integrity="hmac"), train("rpc", integrity="hmac")):
-        assert coef == plain
-        assert totals["bytes_sent"] == sent["bytes_sent"]
-        assert totals["control_bytes_sent"] > sent["control_bytes_sent"]
-    assert train("auto", integrity="hmac") == (plain, sent)
-    assert_clean(client)
-
-
-def test_what_protects_frames_is_checked(client: Client) -> None:
-    """A word that is none, given or configured, and a library that would send arrays without codes are refused."""
-    for nothing in (None, "none"):
-        with dask.config.set({"dsgd.runtime.integrity": nothing}):
-            assert WireOptions.of_call("run_on_cluster", "auto").integrity == "none"
-    with pytest.raises(InvalidParameterError, match=r"run_on_cluster\(integrity=\.\.\.\)"):
-        sums(client, integrity="crc")
-    with dask.config.set({"dsgd.runtime.integrity": True}), pytest.raises(InvalidParameterError, match=r"the setting"):
-        sums(client)
-    for transport in ("gloo", "mpi", "ucx"):
-        with pytest.raises(InvalidParameterError, match=f"transport='{transport}'.*without codes"):
-            sums(client, transport=transport, integrity="hmac")
-    with pytest.raises(InvalidParameterError, match=r"SGDClassifier\(integrity=\.\.\.\)"):
-        SGDClassifier(integrity="sha").fit([[0.0], [1.0]], [0, 1])
-
-
 def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
     """With certificates made on the fly every wire is tried, and the model has the bits of a plain cluster."""
     pytest.importorskip("cryptography")
@@ -235,7 +209,6 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
         return model.fit(X, y)
 
     plain = train(client, "tcp")
-    control_bytes = plain.ledger_.totals()["control_bytes_sent"]
     security = Security.temporary()
     with (
         start_cluster(3, security=security, protocol="tls://") as cluster,
@@ -246,14 +219,10 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
             assert model.coef_.tobytes() == plain.coef_.tobytes()
             assert model.fit_report_["transport"] == {"auto": "shm"}.get(transport, transport)
             assert model.fit_report_["refused"] == {}
-        # TLS has codes of its own: none are added.
-        with dask.config.set({"dsgd.runtime.integrity": "hmac"}):
-            assert train(encrypted, "tcp").ledger_.totals()["control_bytes_sent"] == control_bytes
-        for open_to_all in ("gloo", "mpi", "ucx"):
-            with pytest.raises(ClusterError, match=r"does not encrypt.*Use transport=\"auto\""):
-                sums(encrypted, transport=open_to_all)
+        with pytest.raises(ClusterError, match=r"does not encrypt.*Use transport=\"auto\""):
+            sums(encrypted, transport="own_wire:connect")
         # Ranks refuse it, too: what a client says is not what protects the cluster.
-        refusals = encrypted.run(firewall.refuse_open_ports)
+        refusals = encrypted.run(firewall.refuse_own_wire)
         assert all("does not encrypt" in text for text in refusals.values())
         # One for those that connect and one for those that listen, for all ranks of all jobs.
         assert all(1 <= n <= 2 for n in encrypted.run(firewall.tls_contexts).values())

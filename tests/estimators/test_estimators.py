@@ -337,7 +337,7 @@ def test_early_stopping_needs_rows_to_validate_on(make, options):
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic", "timeouts", "priority", "integrity"])
+@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic", "timeouts"])
 @pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
 def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
     """A parameter of worker processes that changes nothing in this process is named in a warning."""
@@ -346,8 +346,6 @@ def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
         "on_failure": "restart",
         "elastic": True,
         "timeouts": Timeouts(hung=9),
-        "priority": 2,
-        "integrity": "hmac",
     }[name]
     said = re.escape(f"{make.__name__}({name}={value!r})")
     with pytest.warns(UserWarning, match=rf"{said} has an effect on worker"):

@@ -260,7 +260,8 @@ def test_a_job_that_is_not_detached_is_listed_and_cancelled(
     finally:
         thread.join(60.0)
     assert "it was cancelled by" in str(errors[0])
-    assert find_job(job.id[:10], client).state == "failed"
+    with pytest.raises(ClusterError, match=r"has no job .*: it has ended"):
+        find_job(job.id[:10], client)
 
 
 def test_a_result_is_dropped_when_its_time_is_over(client: Client, rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import own_wire
 from dsgd import SGDClassifier
 from dsgd.cli.parts import compressing
-from dsgd.comm.wires import carried
 from dsgd.compress import QSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import DPSGD, LocalSGD
@@ -27,7 +27,6 @@ import epochs
 from beyond import Beyond
 from chords import Chords
 from eight_bits import EightBits
-from files import Files
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "docs" / "examples"
@@ -101,14 +100,11 @@ def test_the_wire_sums(n: int, tmp_path: Path) -> None:
     """A sum over it is the sum of the vectors, whatever their length, and no file is left."""
     from dsgd.collectives import Group
 
-    def connect(listener: Any, rank: int, addresses: list[str], **options: Any) -> Any:
-        def make(links: Any, abort: Any, job: int) -> Files:
-            told = carried.tell_all(links, rank, str(tmp_path if rank == 0 else "").encode())
-            return Files(rank, Path(told[0].decode()), abort)
-
-        return carried.connect(listener, rank, addresses, "files", make, **options)
-
-    transports = raise_first(connect_with(connect, n, 20.0, None))
+    own_wire.make_folders_in(str(tmp_path))
+    try:
+        transports = raise_first(connect_with(own_wire.connect, n, 20.0, None))
+    finally:
+        own_wire.make_folders_in(None)
 
     def summed(transport: Any) -> list[np.ndarray]:
         vectors = [np.arange(size, dtype=np.float64) * (transport.rank + 1) for size in (0, 1, 1000, 70_001)]
@@ -125,7 +121,8 @@ def test_the_wire_sums(n: int, tmp_path: Path) -> None:
     for vectors in results:
         for vector in vectors:
             np.testing.assert_array_equal(vector, np.arange(vector.size) * factor)
-    assert list(tmp_path.iterdir()) == []
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.iterdir()) == []
 
 
 def test_the_study_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

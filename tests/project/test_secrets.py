@@ -33,8 +33,6 @@ def _sources() -> Iterator[tuple[Path, ast.Module]]:
 def _records() -> Iterator[type[Any]]:
     for package in _PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith((".gloo", ".mpi", ".ucx")):
-                continue  # they load libraries that need not be there
             for item in vars(importlib.import_module(module.name)).values():
                 if inspect.isclass(item) and item.__module__ == module.name and dataclasses.is_dataclass(item):
                     yield item

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.simulation.control_plane import CASES, ControlPlane
 from dsgd.runtime import scheduler
-from dsgd.runtime.tracing import SPANS_TOPIC
 
 N_MEMBERS = 300
 
@@ -20,7 +19,7 @@ N_MEMBERS = 300
 def test_a_member_costs_the_scheduler_the_same_however_many_there_are(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member sends four messages, one of them its spans, gets three, and has its gang looked at twice at most."""
+    """A member sends three messages, gets three, and has its gang looked at twice at most."""
     plane = ControlPlane(N_MEMBERS, apart_s=0.0005)
     registry, looks = plane.plugin.registry, Counter[int]()
     join = registry.join
@@ -37,9 +36,6 @@ def test_a_member_costs_the_scheduler_the_same_however_many_there_are(
     messages = plane.traffic.messages
     assert messages["dsgd_join"] == messages["dsgd_join answer"] == N_MEMBERS
     assert messages["dsgd-member-event"] == messages["dsgd-member-end"] + messages["dsgd_finish"] == N_MEMBERS
-    kept = plane.scheduler.events.get_events(SPANS_TOPIC)
-    assert messages["log-event"] == len(kept) == len({record["worker"] for _, record in kept}) == N_MEMBERS
-    assert all([one["name"] for one in record["spans"]] == ["pack", "meet", "train", "member"] for _, record in kept)
     # To open and to close the job, and of one that fails to stop it, but for who has said so.
     assert messages["to workers"] == 2 * N_MEMBERS + (N_MEMBERS - 1) * (how == "fails")
     assert max(looks.values()) <= 2

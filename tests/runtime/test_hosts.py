@@ -37,12 +37,12 @@ def links() -> list[str]:
     [
         (2, 1, [], "tcp"),
         (2, 2, ["--protect", "tls"], "shm+tcp"),
-        (2, 1, ["--only-worker-port", "--protect", "hmac"], "rpc"),
+        (2, 1, ["--only-worker-port"], "rpc"),
     ],
-    ids=["two hosts", "two hosts of two with TLS", "two hosts with codes behind firewalls"],
+    ids=["two hosts", "two hosts of two with TLS", "two hosts behind firewalls"],
 )
 def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, workers_per_host, network, wire):
-    """Ranks on several hosts train over 1 Gbit/s, past firewalls, with TLS or codes, to the bits of threads."""
+    """Ranks on several hosts train over 1 Gbit/s, past firewalls and with TLS, to the bits of threads."""
     before, out = links(), tmp_path / "rows.jsonl"
     options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host), *network]
     subprocess.run([*HOSTS, *options, "--out", out], cwd=ROOT, check=True, timeout=240)

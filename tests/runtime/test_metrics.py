@@ -119,8 +119,8 @@ def test_meters_keep_what_ranks_have_done_when_they_end() -> None:
 def test_the_registry_counts_what_happens_to_jobs() -> None:
     """Users' workers, slow ranks, gangs that are formed again, and failures by kind are counted."""
     registry = Registry(lambda worker, message: None, lambda job_id: None)
-    registry.admit("a", 0, b"t", "c", [("x", "h", 1), ("y", "h", 1)], label=("fit", "ada@here:1", 0))
-    registry.admit("b", 0, b"t", "c", [("z", "h", 1)], label=("fit", "eve@here:2", 0))
+    registry.admit("a", 0, b"t", "c", [("x", "h", 1), ("y", "h", 1)], label=("fit", "ada@here:1"))
+    registry.admit("b", 0, b"t", "c", [("z", "h", 1)], label=("fit", "eve@here:2"))
     assert registry.workers_of_users() == {"ada": 2, "eve": 1}
     registry.publish("a", 0, b"t", 0, {"phase": "straggler", "text": "slow"})
     registry.publish("a", 0, b"wrong", 0, {"phase": "straggler", "text": "slow"})

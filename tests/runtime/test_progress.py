@@ -19,7 +19,6 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
-from dsgd.runtime.scheduler.job_history import JobHistory
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
@@ -367,17 +366,3 @@ def test_events_are_read_back() -> None:
     notice = read_event({"phase": "queued", "text": "place 1", "position": 1})
     assert (notice.text, notice.phase) == ("place 1", "queued")
     assert notice.values["position"] == 1
-
-
-def test_a_history_stays_small() -> None:
-    """A curve of a long job is thinned out, and ends with the last event."""
-    history = JobHistory("fit")
-    for k in range(5000):
-        history.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1, "comm_share": 0.0})
-    points = history.points()
-    assert 100 < len(points) <= 402
-    assert points[-1] == (0.2 * 4999, 1.0 / 5000)
-    assert np.all(np.diff([seconds for seconds, _ in points]) > 0)
-    history.note_event({"phase": "straggler", "text": "rank 1 is slow"})
-    assert history.note == "rank 1 is slow"
-    assert history.latest["epoch"] == 5000

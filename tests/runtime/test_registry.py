@@ -282,13 +282,13 @@ def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
     "credentials", [("b", 0, TOKEN, 0), ("a", 1, TOKEN, 0), ("a", 0, b"wrong", 0), ("a", 0, TOKEN, 2)]
 )
 def test_events_of_strangers_are_not_kept(world: World, credentials: Any) -> None:
-    """An event of another job, epoch, token or member reaches neither the client nor the history."""
+    """An event of another job, epoch, token or member reaches neither the client nor observers."""
     world.admit("a", "xy")
     version = world.registry.status("a")["version"]
     world.registry.publish(*credentials, {"phase": "straggler", "rank": 99})
     assert world.registry.take_events("a") == []
     assert world.registry.status("a")["version"] == version
-    assert not world.registry.jobs["a"].history.note
+    assert not world.registry.jobs["a"].note
 
 
 def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
@@ -307,30 +307,38 @@ def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
     assert {worker for worker, action, _ in world.sent if action == "abort"} == {"w", "x", "y"}
 
 
-def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
-    """The newest job comes first; one that is over stays with its outcome and length, one that waits has a place."""
+def test_the_overview_shows_what_jobs_do(world: World) -> None:
+    """The newest job comes first, one that waits has a place, and one that is over is not shown."""
     world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], label=("SVC", "me@host:1"))
     world.admit("b", "yz")
     world.now = 3.0
     world.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
+    world.publish("a", {"phase": "straggler", "text": "rank 1 is slow"})
     newest, oldest = world.registry.overview()
-    assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
-    assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)
-    assert (oldest.owner, oldest.client, oldest.position, oldest.history.granted) == ("me@host:1", "me", 0, 0.0)
-    assert (newest.position, newest.history.granted, newest.failure) == (1, None, "")
-    assert oldest.history.points() == [(1.0, 0.5)]
+    assert (newest.job.job_id, newest.state, oldest.state) == ("b", "queued", "running")
+    assert (oldest.job.label, oldest.job.places, oldest.elapsed_s) == (("SVC", "me@host:1"), ["x", "x", "y"], 3.0)
+    assert (oldest.job.client, oldest.position, oldest.job.granted, oldest.n_ranks) == ("me", 0, 0.0, 3)
+    assert (newest.position, newest.job.granted, newest.failure) == (1, None, "")
+    assert (oldest.job.latest["train_loss"], oldest.job.note) == (0.5, "rank 1 is slow")
     world.registry.abort("a", "enough")
     assert (world.registry.overview()[1].state, world.registry.overview()[1].failure) == ("stopping", "enough")
     world.registry.close("a")
     world.now = 9.0
-    assert [(view.job_id, view.state, view.elapsed_s) for view in world.registry.overview()] == [
-        ("b", "running", 9.0),
-        ("a", "failed", 3.0),
+    assert [(view.job.job_id, view.state, view.elapsed_s) for view in world.registry.overview()] == [
+        ("b", "running", 9.0)
     ]
-    for number in range(20):
-        world.admit(f"c{number}", "w")
-        world.registry.close(f"c{number}")
-    assert len(world.registry.overview()) == 9
+
+
+def test_a_gang_that_is_formed_again_shows_what_it_has_done(world: World) -> None:
+    """Title, owner, the times and the last events of a job are those of all its epochs."""
+    members = [("x", "host", 1)]
+    world.registry.admit("a", 0, TOKEN, "me", members, label=("SVC", "me@host:1"))
+    world.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
+    world.now = 4.0
+    world.registry.admit("a", 1, TOKEN, "me", members, label=("other", "other"))
+    (view,) = world.registry.overview()
+    assert (view.job.epoch, view.job.label, view.job.began, view.job.granted) == (1, ("SVC", "me@host:1"), 0.0, 0.0)
+    assert (view.elapsed_s, view.job.latest["epoch"]) == (4.0, 1)
 
 
 def test_the_log_tells_the_life_of_a_job(world: World) -> None:

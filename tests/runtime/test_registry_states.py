@@ -1,8 +1,7 @@
-"""The queue and the leases of gangs under any sequence of events; each client is a user of its own."""
+"""The queue and the leases of gangs under any sequence of events."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from hypothesis import settings
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dsgd.runtime.messages import read_table
-from dsgd.runtime.scheduler.fair_share import MOST_PASSES
 from dsgd.runtime.scheduler.jobs import Job
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -34,9 +32,6 @@ class Gangs(RuleBasedStateMachine):
         #: Jobs each worker has open, with their epochs: what its plugin would hold.
         self.open: dict[str, dict[str, int]] = {worker: {} for worker in WORKERS}
         self.versions: dict[str, int] = {}
-        #: How often later jobs took workers that a job waited for.
-        self.passes: Counter[str] = Counter()
-        self.granted_last: tuple[str, int] | None = None
 
     def deliver(self, worker: str, message: dict[str, Any]) -> None:
         """Do as a worker would, and check what the registry may not say."""
@@ -45,23 +40,17 @@ class Gangs(RuleBasedStateMachine):
             job = self.registry.jobs[job_id]
             assert self.open[worker].get(job_id, -1) < message["epoch"] == job.epoch, "a worker is told twice"
             self.open[worker][job_id] = job.epoch
-            if (job_id, job.epoch) != self.granted_last:
-                self.granted_last = (job_id, job.epoch)
-                self.count_passes(job)
+            self.check_turn(job)
         elif message["action"] == "close":
             # The worker may have left and come back meanwhile.
             self.open[worker].pop(job_id, None)
 
-    def count_passes(self, job: Job) -> None:
-        """Check that a job which gets its workers may go before the earlier ones that wait for some of them."""
+    def check_turn(self, job: Job) -> None:
+        """Check that a job which gets its workers needs none that an earlier one waits for."""
         for other in self.registry.jobs.values():
             if other is job:
                 return
-            if waits(other) and set(other.workers) & set(job.workers):
-                self.passes[other.job_id] += 1
-                assert self.passes[other.job_id] <= MOST_PASSES, "later jobs were let past again and again"
-                overdue = self.passes[job.job_id] >= MOST_PASSES
-                assert job.client != other.client or overdue, "a later job of the same client was let past"
+            assert not (waits(other) and set(other.workers) & set(job.workers)), "a later job was let past"
 
     def some_job(self, number: int) -> Job | None:
         """Return one of the jobs, if there is one."""

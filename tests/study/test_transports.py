@@ -113,8 +113,8 @@ def test_claims_are_decided_by_training(seconds: dict[str, float], load: float, 
 def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     """The report has its figures, says what was left out, and is refused where there is nothing to report."""
     rows = made_rows()
-    page = transport_page(STUDY, rows, {"ucx": "ucxx is not installed"})
-    assert "UCX was left out: ucxx is not installed." in page.doubts
+    page = transport_page(STUDY, rows, {"tls": "cryptography is not installed"})
+    assert "TLS was left out: cryptography is not installed." in page.doubts
     check_page(page.save(tmp_path).read_text(encoding="utf-8"))
     figures = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert figures == {"transports_messages", "transports_copies", "transports_training"}
@@ -224,8 +224,8 @@ def test_what_cannot_be_run_is_left_out(tmp_path: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(running, "find_spec", lambda name: None)
     monkeypatch.setattr(running, "launcher", lambda: None)
     monkeypatch.setattr(running, "can_count", lambda: False)
-    study = TransportStudy(("none", "tls", "gloo", "ucx", "mpi"), (4,), ("cnn", "logistic"), 1, 0.0)
-    assert set(missing_parts(study)) == {"tls", "gloo", "ucx", "mpi", "cnn", "counts"}
+    study = TransportStudy(("none", "tls", "mpi"), (4,), ("cnn", "logistic"), 1, 0.0)
+    assert set(missing_parts(study)) == {"tls", "mpi", "cnn", "counts"}
     rows = [run.row for run in run_transport_study(study, tmp_path)]
     assert [(row["way"], row["work"]) for row in rows] == [("none", "messages"), ("none", "logistic")]
     assert set(missing_parts(replace(study, ways=("none",), models=("logistic",)))) == {"counts"}

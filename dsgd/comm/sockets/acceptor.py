@@ -122,9 +122,7 @@ class Acceptor:
             return
         peer = guest.hello.rank
         self._listener.guests.remove(guest)
-        who = f"rank {peer} at {guest.peer}"
-        sock = self._credentials.secure(guest.sock, who, guest.hello, guest.welcome, record, called=False)
-        guest.sock = sock
+        sock = guest.sock
         self._opened.add(sock)
         try:
             sock.settimeout(self._limit_s)

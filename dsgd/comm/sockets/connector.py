@@ -232,15 +232,13 @@ class Connector:
         with self.holding(sock):
             if isinstance(sock, ssl.SSLSocket):
                 sock.do_handshake()
-            said = self._greet(sock, peer, who, relayed=relayed)
-        sock = self._credentials.secure(sock, who, *said, called=True)
-        with self.holding(sock):
+            self._greet(sock, peer, who, relayed=relayed)
             latency_s = measure_latency(sock, is_first=True)
         job, epoch = self._credentials.job, self._credentials.epoch
         return Link(sock, peer, address, job=job, epoch=epoch, latency_s=latency_s, way="rpc" if relayed else "tcp")
 
-    def _greet(self, sock: socket.socket, peer: int, who: str, *, relayed: int) -> tuple[Record, Record, Record]:
-        """Exchange the four records of a handshake; return the first three, which both ends know now."""
+    def _greet(self, sock: socket.socket, peer: int, who: str, *, relayed: int) -> None:
+        """Exchange the four records of a handshake."""
         credentials = self._credentials
         hello = credentials.hello(peer, relayed=relayed)
         sock.sendall(hello.pack())
@@ -261,7 +259,6 @@ class Connector:
             raise CrossedError
         if verdict.status != handshake.OK:
             raise ProtocolError(f"{who} and rank {credentials.rank} do not fit: {refusal_text(verdict.status)}.")
-        return hello, welcome, proof
 
 
 def _read(sock: socket.socket, who: str) -> Record:

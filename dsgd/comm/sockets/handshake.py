@@ -11,8 +11,7 @@ One of two ranks connects, usually the one with the higher number. Four records 
     acceptor  -> connector  verdict: joined, or why not, and HMAC(token, "verdict" + ...)
 
 The token is never sent. A connection that fails before the proof (garbage, another job, a wrong token) is dropped and
-counted, and the acceptor keeps waiting: a stranger must not be able to stop a gang. With ``integrity="hmac"`` the same
-secret and records give the keys of what follows (`dsgd.comm.sockets.authenticated`). A failure after the proof (other
+counted, and the acceptor keeps waiting: a stranger must not be able to stop a gang. A failure after the proof (other
 settings, a rank that has already joined) is an error on both sides, but for two ranks that connect to each other at
 once: the connection of the lower one ends here (`dsgd.comm.sockets.link_table`).
 
@@ -30,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dsgd.comm.frames import job_code
-from dsgd.comm.sockets.authenticated import AuthenticatedSocket, Integrity
 from dsgd.errors import InvalidParameterError, ProtocolError
 
 __all__ = ["RECORD_BYTES", "Credentials", "Record", "check_job", "receive_exactly", "refusal_kind", "refusal_text"]
@@ -163,8 +161,6 @@ class Credentials:
         Secret of the job.
     config : bytes
         Anything that all ranks must agree on; only its digest travels.
-    integrity : {"none", "hmac"}, default "none"
-        What protects the frames after the handshake; the same on all ranks.
 
     Raises
     ------
@@ -172,16 +168,7 @@ class Credentials:
         The token is too short, or the epoch is negative or beyond 32 bits.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        job_id: bytes | str,
-        epoch: int,
-        token: bytes,
-        config: bytes,
-        integrity: Integrity = "none",
-    ) -> None:
+    def __init__(self, rank: int, size: int, job_id: bytes | str, epoch: int, token: bytes, config: bytes) -> None:
         if len(token) < _MIN_TOKEN_BYTES:
             raise InvalidParameterError(
                 f"connect(token=...) must have at least {_MIN_TOKEN_BYTES} bytes (secrets.token_bytes(32)). "
@@ -194,8 +181,7 @@ class Credentials:
         self.job = job_code(job_id)
         self.epoch = epoch
         self._token = token
-        self._is_authenticated = integrity == "hmac"
-        self._config = hashlib.sha256(b"hmac " * self._is_authenticated + config).digest()
+        self._config = hashlib.sha256(config).digest()
 
     def hello(self, peer: int, status: int = OK, *, relayed: int = 0) -> Record:
         """Return a record from this rank to `peer`, without a proof."""
@@ -218,26 +204,6 @@ class Credentials:
         if not hmac.compare_digest(hello.config, self._config):
             return WRONG_CONFIG
         return OK if hello.peer == self.rank else WRONG_RANK
-
-    def secure(self, sock: socket.socket, peer: str, *records: Record, called: bool) -> socket.socket:
-        """Return the socket for what follows the handshake: `sock` or, with ``integrity="hmac"``, one in its place.
-
-        Parameters
-        ----------
-        sock : socket
-            Over which the handshake has gone.
-        peer : str
-            Who is at its other end, for errors.
-        *records : Record
-            Hello, welcome and proof, whose random numbers no other connection has.
-        called : bool
-            Whether this end has connected.
-        """
-        if not self._is_authenticated:
-            return sock
-        to, back = (self._proof(label, *records) for label in (b"to the acceptor", b"to the connector"))
-        keys = (to, back) if called else (back, to)
-        return AuthenticatedSocket(sock, *keys, peer)
 
     def _proof(self, label: bytes, *records: Record) -> bytes:
         digest = hmac.new(self._token, label, hashlib.sha256)

@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 
 from dsgd.comm.frames import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
-from dsgd.comm.sockets.authenticated import PIECE_BYTES, AuthenticatedSocket, added_bytes
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -43,7 +42,7 @@ __all__ = [
 SEGMENT_BYTES: Final = 512 * 1024
 # What two ranks that send before they receive may have under way without waiting for each other, in any TCP; also what
 # TLS has in one record.
-STREAM_SEGMENT_BYTES: Final = PIECE_BYTES
+STREAM_SEGMENT_BYTES: Final = 16 * 1024
 # To fall asleep and be woken costs more than a few looks, and a peer at the same point of its work is there by then: an
 # all-reduce of 1 KB took 34 us over TCP without looks and 15 us with them. Where a third program wanted one of the two
 # cores the looks were in vain, and it took 33 us without and 51 us with them; hence the rests, with which it took 35.
@@ -100,9 +99,7 @@ class Link:
     Attributes
     ----------
     is_plain : bool
-        Whether the socket is the kernel's own; one that is wrapped (TLS, or records with codes) has no ``sendmsg``.
-    is_authenticated : bool
-        Whether every frame has codes (`dsgd.comm.sockets.authenticated`).
+        Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
     """
 
     def __init__(
@@ -122,7 +119,6 @@ class Link:
         self.latency_s = latency_s
         self.way = way
         self.is_plain = type(sock) is socket.socket
-        self.is_authenticated = isinstance(sock, AuthenticatedSocket)
         self._rest = 1
         self._n_looks = _LOCAL_LOOKS if sock.family == socket.AF_UNIX else LOOKS
         self._n_unlooked = 0
@@ -141,10 +137,6 @@ class Link:
             return False
         pending = getattr(self.sock, "pending", None)
         return pending is not None and pending() > 0
-
-    def added_bytes(self, nbytes: int) -> int:
-        """Return how many bytes the codes of a frame of an array of `nbytes` have."""
-        return added_bytes(HEADER_BYTES + nbytes) if self.is_authenticated else 0
 
     def configure(self, timeout_s: float) -> None:
         """Set deadlines and options for the data path."""

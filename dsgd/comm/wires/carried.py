@@ -1,7 +1,7 @@
-"""The common part of transports whose arrays are carried by a library (gloo, MPI, UCX).
+"""The common part of wires of other packages, whose arrays a library carries; docs/extending.rst has one.
 
-Problem: gloo, MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are
-at different points; calls that do not match hang or end the process.
+Problem: MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are at
+different points; calls that do not match hang or end the process.
 
 All ranks join over TCP (`mesh`), which authenticates the members of the gang. The header of a frame is sent over that
 connection. Only after it has shown that the right array follows does the library receive the array. So mismatches, dead
@@ -24,7 +24,7 @@ from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.comm.sockets.link import Link, charge_exchange
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
-from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.types import AnyArray
 
 __all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "look_until", "tell_all"]
@@ -62,7 +62,7 @@ class Carrier(Protocol):
 
 
 class CarriedTransport(AbstractTransport):
-    """A rank whose arrays a library carries; made by the ``connect`` of `gloo`, `mpi` or `ucx`.
+    """A rank whose arrays a library carries; made by `connect`.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def connect(
     Parameters
     ----------
     listener, rank, addresses, **options
-        See `dsgd.comm.wires.tcp.Entrance`; sockets are neither wrapped nor relayed, and frames have no codes.
+        See `dsgd.comm.wires.tcp.Entrance`; sockets are neither wrapped nor relayed.
     wire : str
         What to call it; the same on all ranks.
     make : callable
@@ -205,8 +205,6 @@ def connect(
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
         See `dsgd.comm.wires.tcp.connect`.
     """
-    if options.get("integrity", "none") != "none":
-        raise InvalidParameterError(f"connect(integrity=...) protects no arrays that {wire} carries: leave it out.")
     everybody = tuple(peer for peer in range(len(addresses)) if peer != rank)
     entrance = Entrance(listener, rank, addresses, f"{wire} ".encode(), first=everybody, **options)
     joined = entrance.join()

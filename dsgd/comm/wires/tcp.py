@@ -21,13 +21,12 @@ import select
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final, NoReturn, get_args
+from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
@@ -137,8 +136,6 @@ class TCPTransport(AbstractTransport):
         if out is not None and outgoing is not None:
             out.pack_out(dtype_out, outgoing.nbytes, op)
             self.ledger.count(HEADER_BYTES + outgoing.nbytes)
-            if out.is_authenticated:
-                self.ledger.count_control(out.added_bytes(outgoing.nbytes))
         if inn is not None and incoming is not None:
             inn.pack_wanted(dtype_in, incoming.nbytes, op)
         return out, inn
@@ -273,8 +270,6 @@ class Entrance:
         How to get to peers that cannot be connected to.
     first : collection of int, optional
         The peers to connect with at once; `dsgd.comm.sockets.mesh.first_peers` by default.
-    integrity : {"none", "hmac"}, default "none"
-        What protects frames on sockets between processes; the same on all ranks. Shared memory has no need of it.
 
     Attributes
     ----------
@@ -286,7 +281,7 @@ class Entrance:
     Raises
     ------
     InvalidParameterError
-        `rank`, `token` or a time limit cannot be; or there are both `wrap` and codes, which TLS has by itself.
+        `rank`, `token` or a time limit cannot be.
     """
 
     listener: Listener
@@ -305,7 +300,6 @@ class Entrance:
     wrap: Wrap | None = None
     detour: Detour | None = None
     first: Collection[int] | None = None
-    integrity: Integrity = "none"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -314,14 +308,9 @@ class Entrance:
             raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {self.rank}.")
         check_limit("timeout_s", self.timeout_s)
         check_limit("connect_timeout_s", self.connect_timeout_s)
-        if self.integrity not in get_args(Integrity):
-            raise InvalidParameterError(f"connect(integrity=...) must be 'none' or 'hmac'. Got {self.integrity!r}.")
-        if self.wrap is not None and self.integrity != "none":
-            raise InvalidParameterError(f"connect(integrity={self.integrity!r}) has no use beside wrap=...: drop one.")
         self.flag = AbortFlag() if self.abort is None else self.abort
         config = self.greeting + self.config
-        job = self.job_id, self.epoch, self.token, config, self.integrity
-        self.credentials = Credentials(self.rank, size, *job)
+        self.credentials = Credentials(self.rank, size, self.job_id, self.epoch, self.token, config)
 
     def join(self) -> Mesh:
         """Return the connections to the first peers, once they are there; see `connect` for the errors."""

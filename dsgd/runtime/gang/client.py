@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import getpass
 import logging
 import multiprocessing
 import os
@@ -18,7 +19,6 @@ from distributed import Client, LocalCluster, get_worker, rejoin, secede, worker
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 from dsgd.runtime.dask_internals import QUIET_HEARTBEATS, ask_scheduler, event_loop, open_client, stop_loop
 from dsgd.runtime.gang.loop_call import LoopCall
-from dsgd.runtime.sharing import user_here
 from dsgd.stages import stage
 
 __all__ = [
@@ -271,8 +271,12 @@ def call_scheduler(client: Client, op: str, timeout_s: float, /, **arguments: An
 
 
 def owner_here() -> str:
-    """Return whose process this is, for the queue and the lists of jobs: user, host and process."""
-    return f"{user_here()}@{platform.node()}:{os.getpid()}"
+    """Return whose process this is, for the lists of jobs: user, host and process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}:{os.getpid()}"
 
 
 def require_cluster(client: Any) -> Client:

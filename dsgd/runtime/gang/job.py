@@ -12,7 +12,6 @@ import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
@@ -26,9 +25,8 @@ from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.sharing import Workers, check_workers, priority_of
+from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
-from dsgd.runtime.tracing import carrier, span
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import slow_timers
@@ -69,7 +67,6 @@ def run_on_cluster(
     transport: TransportName = "auto",
     ports: str | int | None = None,
     interface: str | None = None,
-    integrity: Integrity | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -81,7 +78,6 @@ def run_on_cluster(
     given: Any = None,
     packed_as: PackedAs | None = None,
     title: str | None = None,
-    priority: int | None = None,
     workers: Workers = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
@@ -126,23 +122,19 @@ def run_on_cluster(
         These and the other limits; see `dsgd.runtime.Timeouts` for what holds by default.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
         ``"auto"`` connects ranks of one host through shared memory and all others over TCP, or over the RPC of their
         workers if no connection can be opened (with an entry in the worker's log); ``"spin"`` is the same, but a rank
         that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
         and no other program beside them); ``"shm"`` is an error unless all ranks share memory; ``"tcp"`` takes TCP
-        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or ucxx
-        carry the arrays.
+        alone, ``"rpc"`` the ports of the workers alone; ``"package.module:function"`` a wire of another package
+        (:doc:`/extending`), which the workers import.
     ports : str or int, optional
         Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default the
         setting ``dsgd.comm.ports`` of dask, else any.
     interface : str, optional
         Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
         that of the worker's own address.
-    integrity : {"none", "hmac"} or None, default None
-        What protects frames between processes on a cluster without TLS: with ``"hmac"`` each piece of a frame has a
-        code by which its receiver detects that it was changed on its way (:doc:`/security`). None takes the setting
-        ``dsgd.runtime.integrity`` of Dask, else ``"none"``.
     on_event : callable, optional
         Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
@@ -170,9 +162,6 @@ def run_on_cluster(
         and a later job with the same name packs nothing. By default nothing is kept.
     title : str, optional
         Title of the job on the dashboard of the cluster; by default the name of the program.
-    priority : int or None, default None
-        Jobs of a higher one get workers first; see :doc:`/deployment` for the order of those that have the same. None
-        takes the setting ``dsgd.runtime.priority`` of Dask, else 0.
     workers : sequence of str, mapping of str to float, or None, default None
         The workers that ranks may run on: names, addresses or hosts, or amounts of resources that they have, as
         ``{"GPU": 1}``; ranks count against these. None takes what ``dask.annotate(workers=..., resources=...)`` says,
@@ -209,7 +198,7 @@ def run_on_cluster(
     if hung_after_s is not None:
         check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
-    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface, integrity)
+    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     wires.check_cluster(scheduler_address(client))
     check_workers("run_on_cluster(workers=...)", workers)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
@@ -217,10 +206,10 @@ def run_on_cluster(
     with stage("connect"):
         cluster = Cluster(client, limits, workers)
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    handle = JobHandle(cluster, on_event, title, priority_of("run_on_cluster", priority))
+    handle = JobHandle(cluster, on_event, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    with out_of_pool(), handle.lease.attended, working_for(handle.job_id), span("job", title=title):
-        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as, carrier())
+    with out_of_pool(), handle.lease.attended, working_for(handle.job_id):
+        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
             with stage("gather"):
@@ -252,9 +241,9 @@ def _outcomes(
     while True:
         plan: Plan | None = None
         try:
-            with stage("plan"), span("plan"):
+            with stage("plan"):
                 plan = _admitted(handle, recovery, blocks)
-            with stage("workers"), span("gang", formed=handle.epoch):
+            with stage("workers"):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan, [future.key for future in blocks.futures])

@@ -60,8 +60,6 @@ class JobHandle:
         waits for its workers. Its errors stop the job; `StopTraining` asks the program to end early.
     title : str
         Title of the job.
-    priority : int, default 0
-        Jobs of a higher one get workers first.
 
     Attributes
     ----------
@@ -74,10 +72,9 @@ class JobHandle:
         cluster: Cluster,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         title: str = "",
-        priority: int = 0,
     ) -> None:
         self.cluster, self.client, limits = cluster, cluster.client, cluster.limits
-        self._title, self._priority = title, priority
+        self._title = title
         self.job_id = uuid.uuid4().hex
         self.epoch = 0
         self.timeout_s, self.hung_after_s = limits.seconds("peer"), limits.seconds("hung")
@@ -128,7 +125,7 @@ class JobHandle:
             client=self.client.id,
             members=self._members,
             hung_after_s=self.hung_after_s,
-            label=JobLabel(self._title, owner_here(), self._priority),
+            label=JobLabel(self._title, owner_here()),
             lease_s=self._lease_s,
         )
         told = 0
@@ -136,9 +133,8 @@ class JobHandle:
             place = status["position"]
             if place != told:
                 told = place
-                n_workers, most = len(status["ahead"]), status["most"]
-                why = f"{n_workers} belong to other jobs" if most is None else f"a user may hold {most} of this cluster"
-                text = f"waiting for workers: {why}, place {place} in the queue"
+                n_workers = len(status["ahead"])
+                text = f"waiting for workers: {n_workers} belong to other jobs, place {place} in the queue"
                 self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
                 which = "jobs of this user" if status["most"] is not None else "other jobs"

@@ -58,14 +58,11 @@ class Limits(NamedTuple):
         Largest number of ranks, in all and on a worker.
     demand : MemoryDemand or None
         Memory that they need on their workers.
-    most_workers : int or None, default None
-        How many workers the cluster lets the user hold.
     """
 
     n_ranks: int | None
     ranks_per_worker: int | None
     demand: MemoryDemand | None
-    most_workers: int | None = None
 
 
 class Recovery:
@@ -175,7 +172,6 @@ class Recovery:
 
     def missing(self, survey: Mapping[str, Any]) -> list[int]:
         """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
-        self._limits = self._limits._replace(most_workers=survey["most_workers"])
         alive = {worker["address"] for worker in survey["workers"]}
         self.kept = {worker: packed for worker, packed in self.kept.items() if worker in alive}
         had = self._dropped.union(*self.kept.values())
@@ -243,7 +239,6 @@ class Recovery:
         """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""
         now = time.monotonic()
         full = self._limits.n_ranks is not None and plan.n_ranks >= self._limits.n_ranks
-        full = full or len(plan.members) == self._limits.most_workers
         if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
             return
         self._looked = now

@@ -1,8 +1,7 @@
 """The part of a job in Dask's scheduler: queue, leases of workers, rendezvous, failures.
 
 `plugin` receives calls, `admission` gets workers ready, and `registry` decides, independently of Dask. `jobs` has its
-records of jobs, `job_history` and `dashboard` show them to users. `dsgd.runtime.gang` installs it. Begin with
-`registry`.
+records of jobs, and `dashboard` shows them to users. `dsgd.runtime.gang` installs it. Begin with `registry`.
 """
 
 __all__: list[str] = []

@@ -1,11 +1,13 @@
 """The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
 
-It shows the records of the scheduler plugin, updated twice a second while the page is open. This file is loaded only if
-the scheduler has a dashboard, and therefore bokeh; without a dashboard there is no page, and nothing else changes.
+It shows the jobs of the scheduler plugin, updated twice a second while the page is open; their losses since it was
+opened are kept by the page. This file is loaded only if the scheduler has a dashboard, and therefore bokeh; without a
+dashboard there is no page, and nothing else changes.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +18,7 @@ from bokeh.plotting import figure
 
 from dsgd.progress.event import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
-from dsgd.runtime.scheduler.job_history import JobView
+from dsgd.runtime.scheduler.jobs import JobView
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -28,6 +30,7 @@ __all__ = ["PAGE", "GangPage", "attach"]
 
 PAGE: Final = "/dsgd"
 _REDRAW_MS: Final = 500
+_MAX_POINTS: Final = 1000
 # Stacked from work to waiting, in colours that people with any colour vision can distinguish; reports use the same.
 _PHASES: Final = ("compute", "encode", "wire", "wait", "control")
 _COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00", "#b8609a")
@@ -37,8 +40,6 @@ _NEWEST: Final = "the newest job"
 _STATES: Final = {
     "running": "#0072b2",
     "queued": "#9a6700",
-    "done": "#1a7f5a",
-    "failed": "#c02f1d",
     "stopping": "#c02f1d",
 }
 _EMPTY: Final = (
@@ -102,6 +103,7 @@ class GangPage:
 
     def __init__(self, registry: Callable[[], Registry]) -> None:
         self._registry = registry
+        self._points: dict[str, deque[tuple[float, float]]] = {}
         self._bars = ColumnDataSource({name: [] for name in ("rank", "place", *_PHASES)})
         self._curves = ColumnDataSource({name: [] for name in ("seconds", "loss", "name", "colour", "width")})
         self._ends = ColumnDataSource({name: [] for name in ("seconds", "loss", "colour")})
@@ -133,7 +135,7 @@ class GangPage:
 
     def _chosen(self, views: Sequence[JobView]) -> JobView | None:
         """Return the job whose ranks are shown; by default the newest that has reported them."""
-        known = [view for view in views if view.history.latest]
+        known = [view for view in views if view.job.latest]
         return next((view for view in known if _name(view) == self._choice.value), known[0] if known else None)
 
     def _make_bars(self) -> None:
@@ -180,10 +182,10 @@ class GangPage:
         _decorate(self.loss, [LegendItem(label={"field": "name"}, renderers=[lines])])
 
     def _draw_bars(self, view: JobView | None) -> None:
-        latest = {} if view is None else view.history.latest
+        latest = {} if view is None else view.job.latest
         n = len(latest.get("compute_s", ()))
         times = {name: list(latest.get(f"{name}_s", [0.0] * n)) for name in _PHASES}
-        places = [] if view is None else [*view.places, *[""] * n][:n]
+        places = [] if view is None else [*view.job.places, *[""] * n][:n]
         self._bars.data = {"rank": list(range(n)), "place": places, **times}
         title = "Where the time of each rank goes"
         self.ranks.title.text = title if view is None else f"{title}: {_name(view)}"
@@ -192,12 +194,17 @@ class GangPage:
         self.ranks.y_range.start = max(n, 2) - 0.5
 
     def _draw_curves(self, views: Sequence[JobView], shown: JobView | None) -> None:
-        # Finished jobs would only take space from running ones.
-        drawn = [view for view in views if view.history.latest and (view is shown or view.state == "running")]
-        drawn = drawn[: len(_CURVES)]
-        points = [view.history.points() for view in drawn]
+        known = [view for view in views if view.job.latest]
+        before = self._points
+        self._points = {view.job.job_id: before.get(view.job.job_id, deque(maxlen=_MAX_POINTS)) for view in known}
+        for view in known:
+            point = float(view.job.latest["seconds"]), float(view.job.latest["train_loss"])
+            if point not in self._points[view.job.job_id]:
+                self._points[view.job.job_id].append(point)
+        drawn = known[: len(_CURVES)]
+        points = [self._points[view.job.job_id] for view in drawn]
         # A job keeps its colour while others start and end.
-        colours = [_CURVES[view.number % len(_CURVES)] for view in drawn]
+        colours = [_CURVES[view.job.number % len(_CURVES)] for view in drawn]
         self._curves.data = {
             "seconds": [[seconds for seconds, _ in curve] for curve in points],
             "loss": [[loss for _, loss in curve] for curve in points],
@@ -214,7 +221,11 @@ class GangPage:
 
 
 def _name(view: JobView) -> str:
-    return f"{view.title} {view.name}"
+    return f"{view.job.label.title} {_short(view)}"
+
+
+def _short(view: JobView) -> str:
+    return view.job.job_id[:6]
 
 
 _NUMBERS: Final = ("ranks", "epoch", "training loss", "rows/s", "communication", "period", "elapsed")
@@ -233,15 +244,15 @@ def _table(views: Sequence[JobView]) -> str:
 
 
 def _cells(view: JobView) -> dict[str, str]:
-    latest = view.history.latest
+    latest = view.job.latest
     cells = dict.fromkeys(_COLUMNS, "")
     place = f", place {view.position}" if view.position else ""
     cells |= {
-        "job": f"{escape(view.title)} <span class='id'>{escape(view.name)}</span>",
+        "job": f"{escape(view.job.label.title)} <span class='id'>{escape(_short(view))}</span>",
         "state": f"<b style='color: {_STATES.get(view.state, _MUTED)}'>{view.state}</b>{place}",
         "ranks": str(view.n_ranks),
         "elapsed": f"{view.elapsed_s:.1f} s",
-        "note": escape(view.history.note),
+        "note": escape(view.job.note),
     }
     if latest:
         cells |= {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.runtime.dask_internals import published, unpublish
 from dsgd.runtime.scheduler.detached import DetachedFits, FitRecord, last_line, result_of
-from dsgd.runtime.scheduler.job_history import JobView
+from dsgd.runtime.scheduler.jobs import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
@@ -80,14 +80,13 @@ class FitHandlers:
         return True
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs and the last finished ones, newest first, as `dsgd.jobs.list_jobs` describes them."""
+        """Return all jobs and detached fits, newest first, as `dsgd.jobs.list_jobs` describes them."""
         views = self._registry.overview()
         rows = []
         for fit in self.fits.fits.values():
-            own = [view for view in views if fit.driver and view.client == fit.driver]
+            own = [view for view in views if fit.driver and view.job.client == fit.driver]
             rows.append(self._fit_row(fit, own[0] if own else None))
-        others = [view for view in views if not self.fits.has_driven(view.client)]
-        rows += [_job_row(view, self._clock() - view.history.began) for view in others]
+        rows += [_job_row(view) for view in views if not self.fits.has_driven(view.job.client)]
         now = time.time()
         for row in rows:
             row["submitted"] = now - row.pop("age_s")
@@ -160,7 +159,6 @@ def _row(job_id: str, title: str, state: str, owner: str, age_s: float) -> dict[
         "started": None,
         "elapsed_s": 0.0,
         "place": None,
-        "priority": None,
         "ranks": None,
         "strategy": "",
         "epoch": None,
@@ -174,20 +172,19 @@ def _row(job_id: str, title: str, state: str, owner: str, age_s: float) -> dict[
     }
 
 
-def _job_row(view: JobView, age_s: float) -> dict[str, Any]:
-    row = _row(view.job_id, view.title, view.state, view.owner, age_s) | _progress(view)
-    started = view.history.granted
-    row["started"] = None if started is None else time.time() - (age_s - (started - view.history.began))
-    return row | {"elapsed_s": view.elapsed_s, "failure": view.failure or None}
+def _job_row(view: JobView) -> dict[str, Any]:
+    job, age_s = view.job, view.elapsed_s
+    row = _row(job.job_id, job.label.title, view.state, job.label.owner, age_s) | _progress(view)
+    row["started"] = None if job.granted is None else time.time() - (age_s - (job.granted - job.began))
+    return row | {"elapsed_s": age_s, "failure": view.failure or None}
 
 
 def _progress(view: JobView) -> dict[str, Any]:
-    latest: Mapping[str, Any] = view.history.latest
+    latest: Mapping[str, Any] = view.job.latest
     return {
         "place": view.position or None,
-        "priority": view.priority,
         "ranks": view.n_ranks,
-        "workers": list(dict.fromkeys(view.places)),
+        "workers": list(view.job.workers),
         "strategy": latest.get("strategy", ""),
         "epoch": latest.get("epoch"),
         "max_iter": latest.get("max_iter"),

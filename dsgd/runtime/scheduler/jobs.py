@@ -9,19 +9,17 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from dsgd.runtime.plan import rank_names
-from dsgd.runtime.scheduler.job_history import JobHistory
 
-__all__ = ["Counts", "Job", "JobLabel", "Member"]
+__all__ = ["Counts", "Job", "JobLabel", "JobView", "Member"]
 
 _MAX_EVENTS: Final = 256
 
 
 class JobLabel(NamedTuple):
-    """What a client says of its job: title, owner (user, host and process) and priority."""
+    """What a client says of its job: title, and owner (user, host and process)."""
 
     title: str = ""
     owner: str = ""
-    priority: int = 0
 
 
 @dataclass
@@ -62,8 +60,9 @@ class Job:
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; `failure` and `suspicion` say whether it failed; `opened`
     are the workers that hold data of it, perhaps from an earlier epoch; `live` members have begun and not ended;
-    `table` is what all members get once the last has joined; `events` wait for the client, `history` stays; `passes`
-    counts the later jobs that got workers which it wants.
+    `table` is what all members get once the last has joined; `events` wait for the client. For observers: its label,
+    when it was requested (`began`) and first got its workers (`granted`), the number of jobs before it, the last
+    progress event (`latest`), and the text of the last other one (`note`).
     """
 
     job_id: str
@@ -74,8 +73,6 @@ class Job:
     hung_after_s: float = float("inf")
     lease_s: float = float("inf")
     renewed_at: float = 0.0
-    priority: int = 0
-    passes: int = 0
     phase: str = "queued"
     opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
@@ -90,12 +87,17 @@ class Job:
     closed_at: float = 0.0
     version: int = 0
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
-    history: JobHistory = field(default_factory=JobHistory)
+    label: JobLabel = field(default_factory=JobLabel)
+    began: float = 0.0
+    granted: float | None = None
+    number: int = 0
+    latest: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def user(self) -> str:
         """Whose it is: the first part of its owner, else its client."""
-        return self.history.owner.partition("@")[0] or self.client
+        return self.label.owner.partition("@")[0] or self.client
 
     @cached_property
     def members_on(self) -> dict[str, tuple[int, ...]]:
@@ -129,6 +131,37 @@ class Job:
         return tuple(dict.fromkeys(self.members[member].worker for member in sorted(members)))
 
     @property
+    def places(self) -> list[str]:
+        """The worker of each rank."""
+        return [member.worker for member in self.members for _ in range(member.n_ranks)]
+
+    def note_event(self, event: dict[str, Any]) -> None:
+        """Keep an event for observers, in the place of the one before."""
+        if "comm_share" in event:
+            self.latest = event
+        else:
+            self.note = str(event.get("text", event.get("phase", self.note)))
+
+    @property
     def stopped(self) -> bool:
         """Whether it failed or is suspected to have."""
         return self.failure is not None or self.suspicion is not None
+
+
+class JobView(NamedTuple):
+    """A job as shown to observers.
+
+    `state` is ``"queued"``, ``"running"`` or ``"stopping"``; `elapsed_s` are the seconds since it was requested;
+    `position` is its place in the queue, from 1, or 0; `failure` says why it stops.
+    """
+
+    job: Job
+    state: str
+    elapsed_s: float
+    position: int
+    failure: str
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of its ranks."""
+        return len(self.job.places)

@@ -37,7 +37,7 @@ class GangCollector:
         if self.source is None:
             return
         registry, fits = self.source
-        views = [view for view in registry.overview() if view.job_id in registry.jobs]
+        views = registry.overview()
         states = Counter(view.state for view in views)
         running = [view for view in views if view.state == "running"]
         waits = [view.elapsed_s for view in views if view.state == "queued"]

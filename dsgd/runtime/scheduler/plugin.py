@@ -41,7 +41,6 @@ from dsgd.runtime.scheduler.fit_handlers import FitHandlers
 from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 from dsgd.runtime.scheduler.vigil import Pings, Vigil
-from dsgd.runtime.sharing import workers_per_user
 from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
@@ -80,14 +79,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
         ------
         VersionMismatchError
             The client has another version than the scheduler, or another version has jobs here.
-        InvalidParameterError
-            The configuration of the scheduler limits users to what is no number of workers.
         """
         keep_log()
         self._give_way(scheduler)
         self.scheduler = scheduler
-        most_workers = workers_per_user()
-        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log, most_workers=most_workers)
+        self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log)
         self.detached = FitHandlers(scheduler, self.registry, self._log)
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
@@ -105,7 +101,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
             self._meetings, self.detached = before._meetings, before.detached
             self._aside, self._vigil, self._pings = before._aside, before._vigil, before._pings
             self.admission = before.admission
-            self.registry.queue.most_workers = most_workers
             before._next_tick.cancel()
         self._tick()
         serve(
@@ -152,7 +147,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """Return the workers, and for each block its size, its holders, and whether it is still available.
 
         Workers are those that can run ranks and, apart, those of them that Dask has paused because their memory is
-        full; a gang has at most so many as a user may hold (``most_workers``). ``left_out`` says why others cannot.
+        full. ``left_out`` says why others cannot.
 
         Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
         the first few.
@@ -187,7 +182,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
             "left_out": {ws.address: refused[ws.address] for ws in meant if ws.address in refused},
             "n_meant": len(meant),
             "blocks": blocks,
-            "most_workers": self.registry.queue.most_workers,
         }
 
     def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:

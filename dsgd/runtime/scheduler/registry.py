@@ -3,11 +3,12 @@
 Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of the
 workers would wait forever), its members must find each other, and it must stop as a whole when one of them stops.
 
-Method: a job requests a set of workers and gets all of them at once, in the order that `FairQueue` says. It has a
-member for every worker, or several on one, which is leased once; a member may run several ranks. Members send their
-addresses and get the full list once the last has joined. Every message of a member carries (job, epoch, token), so that
-repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of members that only
-noticed a silent peer count after a grace period, in which the cause itself usually arrives.
+Method: a job requests a set of workers and gets all of them at once. First come, first served: a later job may only run
+before an earlier one if it needs none of the workers that the earlier one waits for, so no job waits for ever. A job
+has a member for every worker, or several on one, which is leased once; a member may run several ranks. Members send
+their addresses and get the full list once the last has joined. Every message of a member carries (job, epoch, token),
+so that repeated tasks and tasks of finished jobs are refused. The first failure is the cause; reports of members that
+only noticed a silent peer count after a grace period, in which the cause itself usually arrives.
 
 Cost: a member's message is recorded in constant time and wakes nobody, except that of the last; the list of all is made
 once and is the same bytes for every member.
@@ -26,9 +27,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from dsgd.runtime.messages import pack_table
-from dsgd.runtime.scheduler.fair_share import FairQueue
-from dsgd.runtime.scheduler.job_history import JobHistory, JobView
-from dsgd.runtime.scheduler.jobs import Counts, Job, JobLabel, Member
+from dsgd.runtime.scheduler.jobs import Counts, Job, JobLabel, JobView, Member
 
 __all__ = ["Registry"]
 
@@ -39,7 +38,7 @@ _LINGER_S: Final = 10.0
 # Heartbeats in the time after which a worker counts as hung; few enough for clusters of hundreds.
 _HEARTBEATS: Final = 8
 _LONGEST_HEARTBEAT_S: Final = 2.0
-# Number of finished jobs that are still shown.
+# Of how many jobs it is known why they ended, for clients that were away.
 _N_OVER: Final = 8
 # Members of a gang that stops whose end is told each.
 _FEW: Final = 8
@@ -62,13 +61,13 @@ class Registry:
         gang is over.
     log : callable, optional
         Takes a record of plain values: a job was requested, has got its workers, fails, or has ended.
-    most_workers : int or None, default None
-        How many workers a user may hold; None sets no limit.
 
     Attributes
     ----------
-    queue : FairQueue
-        The jobs that wait.
+    jobs : dict of str to Job
+        All jobs, in the order in which they came.
+    leases : dict of str to str
+        The workers that are held, and the jobs that hold them.
     n_ended : Counter of str
         How many jobs have ended, ``"done"`` or ``"failed"``.
     counts : Counts
@@ -82,7 +81,6 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
         met: Callable[[str], None] = lambda job_id: None,
         log: Callable[[dict[str, Any]], None] = lambda record: None,
-        most_workers: int | None = None,
     ) -> None:
         self._send = send
         self._notify = changed
@@ -91,11 +89,10 @@ class Registry:
         self._log = log
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
-        self.queue = FairQueue(self.jobs, self.leases, clock, most_workers)
         self._n_jobs = 0
         self.n_ended: Counter[str] = Counter()
         self.counts = Counts()
-        self.over: deque[Job] = deque(maxlen=_N_OVER)
+        self._over: deque[tuple[str, dict[str, Any] | None]] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
 
@@ -122,14 +119,14 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s, lease_s, self._clock())
-            said = JobLabel(*label)
-            job.priority = said.priority
             if before is None:
-                job.history = JobHistory(said.title, said.owner, self._clock(), self._n_jobs)
+                job.label, job.began, job.number = JobLabel(*label), self._clock(), self._n_jobs
                 self._n_jobs += 1
             else:
-                job.history, job.passes, job.opened = before.history, before.passes, before.opened & set(job.workers)
-            more = {"title": said.title, "owner": said.owner, "priority": said.priority}
+                job.label, job.began, job.number = before.label, before.began, before.number
+                job.granted, job.latest, job.note = before.granted, before.latest, before.note
+                job.opened = before.opened & set(job.workers)
+            more = job.label._asdict()
             self._record("queued", job, **more, n_ranks=sum(n for *_, n in members))
         self._grant()
 
@@ -141,15 +138,15 @@ class Registry:
         dict
             ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
             ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
-            ``ahead``, the workers it waits for; ``most``, the workers that a user may hold, if it waits for that;
-            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None;
-            ``why``, for an unknown job the record of how it ended, if it was known recently.
+            ``ahead``, the workers it waits for that others hold; ``started`` and ``live`` members; ``failure``, a
+            record (kind, rank, worker, host, text, pickled) or None; ``why``, for an unknown job the record of how it
+            ended, if it was known recently.
         """
         self._sweep()
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
             # A client that was away when the job ended needs to know why.
-            why = next((over.failure for over in self.over if over.job_id == job_id), None)
+            why = next((failure for over, failure in self._over if over == job_id), None)
             return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else [], "why": why}
         if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
             job.failure = job.suspicion
@@ -162,8 +159,7 @@ class Registry:
         return {
             "job_state": state,
             "version": job.version,
-            "position": self.queue.place(job),
-            "most": self.queue.most_workers if state == "queued" and self.queue.is_limited(job) else None,
+            "position": self._places().get(job_id, 0),
             "ahead": sorted(self._taken(job)) if state == "queued" else [],
             "started": sorted(job.started),
             "live": sorted(job.live),
@@ -233,14 +229,13 @@ class Registry:
         for worker in job.workers:
             if worker in job.opened:
                 self._tell(worker, "close", job)
-        job.history.close("failed" if job.failure is not None else "done", self._clock())
-        self.n_ended[job.history.outcome] += 1
+        outcome, now = "done" if job.failure is None else "failed", self._clock()
+        self.n_ended[outcome] += 1
         if job.failure is not None:
             self.counts.failures[job.failure["kind"]] += 1
-        began, granted, now = job.history.began, job.history.granted, self._clock()
-        waited_s = (now if granted is None else granted) - began
-        self._record(job.history.outcome, job, elapsed_s=now - began, waited_s=waited_s)
-        self.over.append(job)
+        waited_s = (now if job.granted is None else job.granted) - job.began
+        self._record(outcome, job, elapsed_s=now - job.began, waited_s=waited_s)
+        self._over.append((job_id, job.failure))
         job.phase = "closed"
         job.closed_at = self._clock()
         self._changed(job)
@@ -253,18 +248,14 @@ class Registry:
         return Counter(self.jobs[job_id].user for job_id in self.leases.values() if job_id in self.jobs)
 
     def overview(self) -> list[JobView]:
-        """Return views of all jobs and of the last finished ones, newest first."""
-        jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
-        places_in_queue = {job.job_id: place for place, job in enumerate(self.queue.order(), 1)}
-        views = []
-        for job in jobs.values():
-            history = job.history
-            state = history.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
-            places = [member.worker for member in job.members for _ in range(member.n_ranks)]
-            elapsed_s = (self._clock() if history.ended is None else history.ended) - history.began
-            about = job.client, places_in_queue.get(job.job_id, 0), self._reason(job), job.priority
-            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history, *about))
-        return sorted(views, key=lambda view: -view.number)
+        """Return views of the jobs that have not ended, newest first."""
+        places, views = self._places(), []
+        for job in self.jobs.values():
+            if job.phase != "closed":
+                state = "queued" if job.phase == "queued" else "stopping" if job.stopped else "running"
+                elapsed_s = self._clock() - job.began
+                views.append(JobView(job, state, elapsed_s, places.get(job.job_id, 0), self._reason(job)))
+        return views[::-1]
 
     # ---- the members' side
 
@@ -348,7 +339,7 @@ class Registry:
         if job is not None:
             job.events.append(event)
             self.counts.stragglers += event.get("phase") == "straggler"
-            job.history.note_event(event)
+            job.note_event(event)
             self._changed(job)
 
     # ---- the cluster's side
@@ -373,7 +364,7 @@ class Registry:
             if job.phase != "closed":
                 self._fail(job, _failure("lost", job.members[gone[0]], f"worker {worker} {how}"))
             self._changed(job)
-        self._free(worker)
+        self.leases.pop(worker, None)
         self._sweep()
 
     def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
@@ -413,31 +404,37 @@ class Registry:
         return job if 0 <= member < len(job.members) else None
 
     def _grant(self) -> None:
-        while (job := self.queue.next()) is not None:
-            self.queue.pass_over(job)
+        """Give their workers to the jobs that need none of those that are held, or that an earlier one waits for."""
+        queue = [job for job in self.jobs.values() if job.phase == "queued" and not job.stopped]
+        taken = set(self.leases) if queue else set()
+        for job in queue:
+            is_blocked = not taken.isdisjoint(job.workers)
+            taken.update(job.workers)
+            if is_blocked:
+                continue
             job.phase = "granted"
-            job.history.grant(self._clock())
+            job.granted = self._clock() if job.granted is None else job.granted
             self._record("running", job, n_workers=len(job.workers))
             for worker in job.workers:
                 self.leases[worker] = job.job_id
-                self.queue.shares.lease(worker, job.user)
                 job.opened.add(worker)
                 self._tell(worker, "open", job)
             self._changed(job)
+
+    def _places(self) -> dict[str, int]:
+        """Return the places in the queue, from 1, of the jobs that wait."""
+        waiting = (job_id for job_id, job in self.jobs.items() if job.phase == "queued")
+        return {job_id: place for place, job_id in enumerate(waiting, 1)}
 
     def _taken(self, job: Job) -> list[str]:
         """Return the workers of a job that others hold."""
         return [worker for worker in job.workers if self.leases.get(worker, job.job_id) != job.job_id]
 
-    def _free(self, worker: str) -> None:
-        self.leases.pop(worker, None)
-        self.queue.shares.free(worker)
-
     def _vacate(self, job: Job, workers: Iterable[str]) -> None:
         """Free those workers of a closed job on which no member runs."""
         for worker in workers:
             if job.phase == "closed" and self.leases.get(worker) == job.job_id and job.is_idle(worker):
-                self._free(worker)
+                del self.leases[worker]
 
     def _sweep(self) -> None:
         """Forget closed jobs whose members have ended, or had their time to end, and grant what can be granted."""
@@ -454,7 +451,7 @@ class Registry:
         """Release the workers of an epoch; those that stay keep the job's data."""
         for worker in job.workers:
             if self.leases.get(worker) == job.job_id:
-                self._free(worker)
+                del self.leases[worker]
             if worker in job.opened and worker not in staying:
                 self._tell(worker, "close", job)
         self._met(job.job_id)

@@ -13,8 +13,8 @@ import contextlib
 import gc
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -23,7 +23,6 @@ from distributed import get_worker, secede
 from dsgd.collectives.group import Algorithm, Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wires import nested
-from dsgd.errors import GangError
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
@@ -35,7 +34,6 @@ from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.timeouts import Timeouts
-from dsgd.runtime.tracing import SPANS_TOPIC, as_event, collected, span
 from dsgd.runtime.worker.failures import describe, release_frames
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
@@ -87,8 +85,6 @@ class Orders:
         Whether ranks get mailboxes, and which servers the gang has.
     packed_as : PackedAs or None
         How long workers keep what the blocks are packed into, beyond the job; None if they do not.
-    trace : mapping of str to str
-        Where in a trace the job is; see `dsgd.runtime.tracing.carrier`.
     """
 
     payload: bytes
@@ -98,7 +94,6 @@ class Orders:
     keeps: bool
     mail: Mail | None
     packed_as: PackedAs | None = None
-    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def timeout_s(self) -> float:
@@ -216,7 +211,8 @@ def run_member(task: MemberTask) -> MemberOutcome:
     link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
-    with _circles_freed(failures), _observed(task, worker, failures), contextlib.ExitStack() as cleanup, recording():
+    here = working_for(credentials.job_id, credentials.epoch, task.ranks[0])
+    with _circles_freed(failures), here, contextlib.ExitStack() as cleanup, recording():
         try:
             outcome = _Member(task, worker, job, link, failures).run(cleanup)
             if outcome.ok:
@@ -240,20 +236,6 @@ def _circles_freed(failures: _Failures) -> Iterator[None]:
         gc.collect()
 
 
-@contextlib.contextmanager
-def _observed(task: MemberTask, worker: Worker, failures: _Failures) -> Iterator[None]:
-    """Trace a member, and tell Dask's scheduler of its spans when it has ended: one event, kept for observers."""
-    shown, rank, n_ranks = task.credentials, task.ranks[0], len(task.ranks)
-    with working_for(shown.job_id, shown.epoch, rank), collected() as spans:
-        with contextlib.suppress(GangError), span("member", task.orders.trace, worker=worker.address, n_ranks=n_ranks):
-            yield
-            if failures.are_told:
-                raise GangError(failures.text)  # for the span alone: the client knows
-        # A worker that closes may tell nothing any more.
-        with contextlib.suppress(Exception):
-            worker.log_event(SPANS_TOPIC, as_event(shown, rank, n_ranks, failures.text, spans))
-
-
 class _Failures:
     """Tells the scheduler of the first rank of a member that failed, and then stops the others."""
 
@@ -261,7 +243,6 @@ class _Failures:
         self._link, self._job = link, job
         self._lock = threading.Lock()
         self.are_told = False
-        self.text = ""
 
     def tell(self, rank: int, error: BaseException) -> None:
         """Report that `rank` raised `error`; only the first error of a member is reported."""
@@ -269,12 +250,11 @@ class _Failures:
             told, self.are_told = self.are_told, True
         if told:
             return
-        self.text = f"rank {rank} raised {type(error).__name__}"
         self._job.recorder.keep(rank, error)
         failure = describe(error, aborted=self._job.abort.is_set)
         with contextlib.suppress(Exception):
             self._link.finish({**failure, "rank": rank})
-        self._job.abort.set(f"{self.text}: {error}")
+        self._job.abort.set(f"rank {rank} raised {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -322,10 +302,10 @@ class _Member:
         # on few cores a third of them.
         cleanup.enter_context(slow_timers([self._worker]))
         cleanup.enter_context(keep_freed_memory(self._task.place.worker.memory_limit))
-        with stage("pack"), span("pack"):
+        with stage("pack"):
             data = self._pack_rows()
         job.abort.check()
-        with stage("meet"), span("meet"):
+        with stage("meet"):
             ends = self._meet(cleanup)
         values: list[Any] = [None] * len(ranks)
 
@@ -339,7 +319,7 @@ class _Member:
                 else:
                     self._run_server(number, ends)
 
-        with stage("train"), span("train"):
+        with stage("train"):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING

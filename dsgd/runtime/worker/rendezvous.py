@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import importlib
 import logging
 import socket
 import time
@@ -182,8 +181,6 @@ class MemberContext:
             "abort": self.job.abort,
             "timeout_s": self.timeout_s,
             "connect_timeout_s": min(self.timeout_s, _CONNECT_S),
-            # TLS has codes of its own.
-            "integrity": "none" if self.is_encrypted else self.wires.integrity,
         }
 
     @property
@@ -332,11 +329,9 @@ def _connect(
     addresses: Sequence[str] = answer["addresses"]
     asked, member = context.wires.transport, context.credentials.member
     settings, wrap = context.settings(ledger), context.wrap()
-    if context.wires.is_carried:
+    if context.wires.is_foreign:
         context.wires.check_cluster(context.worker.address)
-        library = importlib.import_module(f"dsgd.comm.wires.{asked}")
-        joined: AbstractTransport = library.connect(listener, member, addresses, **settings)
-        return joined
+        return context.wires.load()(listener, member, addresses, **settings)
     settings |= {"wrap": wrap, "detour": context.detour(member, range(len(workers)), workers)}
     if asked in ("tcp", "rpc"):
         return tcp.connect(listener, member, addresses, **settings)

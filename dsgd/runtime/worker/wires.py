@@ -3,24 +3,22 @@
 Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster more than to
 one call: they can stand in Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and
 ``dsgd.comm.interface``. What a call says comes first, then what the client's configuration says, then the worker's.
-
-What protects frames, ``dsgd.runtime.integrity``, must be the same on all ranks: only the client's configuration counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 import dask.config
 from distributed.comm import get_address_host, parse_address
 
-from dsgd.comm.base import TransportName
-from dsgd.comm.sockets.authenticated import Integrity
+from dsgd.comm.base import AbstractTransport, TransportName, check_transport
 from dsgd.comm.sockets.listener import Listener, parse_ports
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime.dask_internals import interface_address
-from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -29,9 +27,6 @@ __all__ = ["WireOptions", "data_host", "open_listener"]
 
 _PORTS = "dsgd.comm.ports"
 _INTERFACE = "dsgd.comm.interface"
-_INTEGRITY = "dsgd.runtime.integrity"
-#: Transports whose arrays a library carries over connections of its own, without certificates.
-_OPEN: Final = ("gloo", "mpi", "ucx")
 
 
 @dataclass(frozen=True)
@@ -46,14 +41,11 @@ class WireOptions:
         Ports to listen on, ``"40000-40100"`` or one; any by default.
     interface : str or None, default None
         Network interface to listen on; the one of the worker's own address by default.
-    integrity : {"none", "hmac"}, default "none"
-        What protects frames between processes on a cluster without TLS.
     """
 
     transport: TransportName = "auto"
     ports: str | int | None = None
     interface: str | None = None
-    integrity: Integrity = "none"
 
     @classmethod
     def of_call(
@@ -62,7 +54,6 @@ class WireOptions:
         transport: TransportName,
         ports: str | int | None = None,
         interface: str | None = None,
-        integrity: Integrity | None = None,
     ) -> Self:
         """Check what a user gave, and complete it by the configuration of the client.
 
@@ -71,7 +62,7 @@ class WireOptions:
         InvalidParameterError
             One of them is impossible; `caller` is named.
         """
-        check_choice(f"{caller}(transport=...)", transport, get_args(TransportName))
+        check_transport(f"{caller}(transport=...)", transport)
         if ports is None:
             ports = dask.config.get(_PORTS, None)
             parse_ports(ports, f"the setting {_PORTS} of dask")
@@ -80,21 +71,30 @@ class WireOptions:
         interface = dask.config.get(_INTERFACE, None) if interface is None else interface
         if interface is not None and not (isinstance(interface, str) and interface):
             raise InvalidParameterError(f"{caller}(interface=...) must be the name of a network. Got {interface!r}.")
-        wires = cls(transport, ports, interface, _settled_integrity(caller, integrity))
-        if wires.is_carried and wires.integrity != "none":
-            raise InvalidParameterError(
-                f"{caller}(transport={transport!r}) leaves arrays to a library, which sends them without codes, but "
-                f'integrity={wires.integrity!r} asks for these: use transport="auto", "tcp" or "rpc".'
-            )
-        return wires
+        return cls(transport, ports, interface)
 
     @property
-    def is_carried(self) -> bool:
-        """Whether a library carries the arrays over connections of its own."""
-        return self.transport in _OPEN
+    def is_foreign(self) -> bool:
+        """Whether the wire is one of another package."""
+        return ":" in self.transport
+
+    def load(self) -> Callable[..., AbstractTransport]:
+        """Return what connects ranks over the wire of another package; `dsgd.comm.wires.tcp.connect` is like it.
+
+        Raises
+        ------
+        ClusterError
+            It cannot be imported here.
+        """
+        module, _, name = self.transport.partition(":")
+        try:
+            found: Callable[..., AbstractTransport] = getattr(import_module(module), name)
+        except Exception as error:  # a module may raise anything at all
+            raise ClusterError(f"transport={self.transport!r} cannot be imported on a worker: {error}.") from error
+        return found
 
     def check_cluster(self, address: str) -> None:
-        """Refuse a library that would send arrays past the encryption of a cluster.
+        """Refuse a wire of another package where it would send arrays past the encryption of a cluster.
 
         Parameters
         ----------
@@ -104,24 +104,13 @@ class WireOptions:
         Raises
         ------
         ClusterError
-            The cluster uses TLS, and `transport` does not encrypt.
+            The cluster uses TLS, whose certificates `transport` does not have.
         """
-        if self.is_carried and address.startswith("tls://"):
+        if self.is_foreign and address.startswith("tls://"):
             raise ClusterError(
-                f"transport={self.transport!r} does not encrypt and opens ports to all, but this cluster uses TLS. "
+                f"transport={self.transport!r} does not encrypt with the certificates of this cluster, which uses TLS. "
                 'Use transport="auto", "tcp" or "rpc": they use the certificates of the workers.'
             )
-
-
-def _settled_integrity(caller: str, given: Integrity | None) -> Integrity:
-    if given is None:
-        # Dask reads the word "none" of an environment variable as None.
-        configured: Integrity | None = dask.config.get(_INTEGRITY, None)
-        caller, given = f"the setting {_INTEGRITY} of dask", "none" if configured is None else configured
-    else:
-        caller = f"{caller}(integrity=...)"
-    check_choice(caller, given, get_args(Integrity))
-    return given
 
 
 def open_listener(worker: Worker, options: WireOptions) -> Listener:

@@ -24,8 +24,6 @@ WAYS: Final = MappingProxyType(
         "rpc": "Dask RPC",
         "tls": "TLS",
         "tcp": "TCP",
-        "gloo": "gloo",
-        "ucx": "UCX",
         "mpi": "MPI",
         "ring": "memory, ring",
         "pulled": "memory, pulled",

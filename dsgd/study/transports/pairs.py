@@ -1,4 +1,4 @@
-"""Two ranks that send each other messages over what a gang has: sockets, rings of memory, slots, libraries."""
+"""Two ranks that send each other messages over what a gang has: sockets, rings of memory, slots."""
 
 from __future__ import annotations
 

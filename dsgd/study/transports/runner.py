@@ -30,8 +30,7 @@ _ON_CLIENTS: Final = MappingProxyType(
     {"graph": dask_ways.run_graph, "actor": dask_ways.run_actor, "rpc": dask_ways.run_rpc}
 )
 #: What the gang of a way goes over, where it is not memory read from the other process.
-_TRANSPORTS: Final = MappingProxyType({"tcp": "tcp", "tls": "tcp", "spin": "spin", "gloo": "gloo", "ucx": "ucx"})
-_NEEDS: Final = MappingProxyType({"tls": "cryptography", "gloo": "torch", "ucx": "ucxx"})
+_TRANSPORTS: Final = MappingProxyType({"tcp": "tcp", "tls": "tcp", "spin": "spin"})
 
 
 def missing_parts(study: TransportStudy) -> dict[str, str]:
@@ -42,9 +41,9 @@ def missing_parts(study: TransportStudy) -> dict[str, str]:
     study : TransportStudy
         The study.
     """
-    found = {
-        way: f"{need} is not installed" for way, need in _NEEDS.items() if way in study.ways and find_spec(need) is None
-    }
+    found = {}
+    if "tls" in study.ways and find_spec("cryptography") is None:
+        found["tls"] = "cryptography is not installed"
     if "mpi" in study.ways and launcher() is None:
         found["mpi"] = "there is no mpi4py here, or no mpiexec beside it"
     if "cnn" in study.models and find_spec("torch") is None:
