@@ -232,7 +232,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "sigmoids are fitted to zeros and ones",
-            "svm/calibration/platt.py",
+            "svm/calibration.py",
             "target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))",
             "target = np.where(is_first, 1.0, 0.0)",
             "svm/test_probability.py",

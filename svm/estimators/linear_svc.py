@@ -26,7 +26,7 @@ from dsgd.inputs.named import takes_tables
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.inputs.scoring import classes_of
 from dsgd.runtime.gang.policy import FailurePolicy
-from dsgd.svm.calibration.curves import draw_seed, normalised
+from dsgd.svm.calibration import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
 from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts
 from dsgd.svm.estimators.calibrated import AbstractCalibrated

@@ -21,8 +21,7 @@ import dsgd
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, LinearSVC, NuSVC
-from dsgd.svm.calibration.curves import fit_curve
-from dsgd.svm.calibration.platt import couple
+from dsgd.svm.calibration import couple, fit_curve
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.distributed.linear import LinearPacker, train_linear
 from dsgd.svm.estimators.kernel_base import near_start
