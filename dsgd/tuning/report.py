@@ -36,7 +36,7 @@ def write_tuning_report(result: TuningResult, path: str | os.PathLike[str], comm
     Raises
     ------
     DsgdError
-        bokeh or jinja2 is not installed.
+        jinja2 or matplotlib is not installed.
     """
     return tuning_page(result, command).write(path)
 
