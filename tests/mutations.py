@@ -311,7 +311,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "prices of ADMM push the wrong way",
-            "dsgd/sync/admm.py",
+            "dsgd/sync/contrib/admm.py",
             "(params - consensus + dual)",
             "(params - consensus - dual)",
             "laws/test_fixed_points.py",

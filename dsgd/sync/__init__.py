@@ -2,6 +2,7 @@
 
 The rank loop (`dsgd.runtime.train`) calls them, and servers those in which ranks do not wait. Begin with `base`, then
 `local_sgd`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
+`contrib` has strategies of which no more than the laws is promised.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ from dsgd.lazy import loaded_on_use
 from dsgd.sync.resolve import resolve
 
 if TYPE_CHECKING:
-    from dsgd.sync.admm import ADMM, ConsensusState
     from dsgd.sync.adpsgd import ADPSGD, PairState
-    from dsgd.sync.anytime import AnytimeSGD
     from dsgd.sync.asgd import ASGD
-    from dsgd.sync.async_admm import AsyncADMM, WorkerState
     from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
     from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
     from dsgd.sync.auto import AutoState, AutoSync
@@ -35,16 +33,24 @@ if TYPE_CHECKING:
     from dsgd.sync.choco import ChocoSGD, ChocoState
     from dsgd.sync.combine import check_combination
     from dsgd.sync.compression import CompressionState, Compressor, common_factor
-    from dsgd.sync.decoupled import DecoupledDiLoCo, DecoupledState
+    from dsgd.sync.contrib.admm import ADMM, AsyncADMM, ConsensusState, WorkerState
+    from dsgd.sync.contrib.anytime import AnytimeSGD
+    from dsgd.sync.contrib.diloco import (
+        DecoupledDiLoCo,
+        DecoupledState,
+        EagerDiLoCo,
+        EagerState,
+        StreamingDiLoCo,
+        StreamingState,
+    )
+    from dsgd.sync.contrib.fragments import streaming_for
     from dsgd.sync.delay_compensated import DelayCompensatedASGD
     from dsgd.sync.diloco import DiLoCo
     from dsgd.sync.downpour import Downpour, DownpourState
     from dsgd.sync.dpsgd import DPSGD, RoundState
-    from dsgd.sync.eager import EagerDiLoCo, EagerState
     from dsgd.sync.easgd import EASGD, CentreState
     from dsgd.sync.epoch_averaging import EpochAveraging
     from dsgd.sync.fedprox import AnchorState, FedProx
-    from dsgd.sync.fragments import streaming_for
     from dsgd.sync.hogwild import Hogwild
     from dsgd.sync.leader import LeaderSGD, LeaderState
     from dsgd.sync.local_sgd import LocalSGD
@@ -71,7 +77,6 @@ if TYPE_CHECKING:
     from dsgd.sync.slowmo import SlowMo, slow_momentum_for
     from dsgd.sync.stale_synchronous import StaleSynchronous
     from dsgd.sync.staleness_aware import StalenessAware
-    from dsgd.sync.streaming import StreamingDiLoCo, StreamingState
     from dsgd.sync.taxonomy import Taxonomy
     from dsgd.sync.weighing import Weighing, mean_shares
 
@@ -161,7 +166,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ADMM": "dsgd.sync.admm",
+    "ADMM": "dsgd.sync.contrib.admm",
     "ADPSGD": "dsgd.sync.adpsgd",
     "ASGD": "dsgd.sync.asgd",
     "DPSGD": "dsgd.sync.dpsgd",
@@ -174,8 +179,8 @@ _HOMES: Final = {
     "AbstractPeriod": "dsgd.sync.period",
     "AbstractStrategy": "dsgd.sync.base",
     "AnchorState": "dsgd.sync.fedprox",
-    "AnytimeSGD": "dsgd.sync.anytime",
-    "AsyncADMM": "dsgd.sync.async_admm",
+    "AnytimeSGD": "dsgd.sync.contrib.anytime",
+    "AsyncADMM": "dsgd.sync.contrib.admm",
     "AsyncEASGD": "dsgd.sync.async_easgd",
     "AsyncLeaderSGD": "dsgd.sync.async_leader",
     "AutoState": "dsgd.sync.auto",
@@ -186,17 +191,17 @@ _HOMES: Final = {
     "ChocoState": "dsgd.sync.choco",
     "CompressionState": "dsgd.sync.compression",
     "Compressor": "dsgd.sync.compression",
-    "ConsensusState": "dsgd.sync.admm",
+    "ConsensusState": "dsgd.sync.contrib.admm",
     "ControlState": "dsgd.sync.scaffold",
     "Cut": "dsgd.sync.period",
-    "DecoupledDiLoCo": "dsgd.sync.decoupled",
-    "DecoupledState": "dsgd.sync.decoupled",
+    "DecoupledDiLoCo": "dsgd.sync.contrib.diloco",
+    "DecoupledState": "dsgd.sync.contrib.diloco",
     "DelayCompensatedASGD": "dsgd.sync.delay_compensated",
     "DiLoCo": "dsgd.sync.diloco",
     "Downpour": "dsgd.sync.downpour",
     "DownpourState": "dsgd.sync.downpour",
-    "EagerDiLoCo": "dsgd.sync.eager",
-    "EagerState": "dsgd.sync.eager",
+    "EagerDiLoCo": "dsgd.sync.contrib.diloco",
+    "EagerState": "dsgd.sync.contrib.diloco",
     "ElasticState": "dsgd.sync.async_easgd",
     "EpochAveraging": "dsgd.sync.epoch_averaging",
     "EveryBatch": "dsgd.sync.period",
@@ -230,17 +235,17 @@ _HOMES: Final = {
     "SlowMo": "dsgd.sync.slowmo",
     "StaleSynchronous": "dsgd.sync.stale_synchronous",
     "StalenessAware": "dsgd.sync.staleness_aware",
-    "StreamingDiLoCo": "dsgd.sync.streaming",
-    "StreamingState": "dsgd.sync.streaming",
+    "StreamingDiLoCo": "dsgd.sync.contrib.diloco",
+    "StreamingState": "dsgd.sync.contrib.diloco",
     "Taxonomy": "dsgd.sync.taxonomy",
     "Weighing": "dsgd.sync.weighing",
-    "WorkerState": "dsgd.sync.async_admm",
+    "WorkerState": "dsgd.sync.contrib.admm",
     "carry_over": "dsgd.sync.momentum",
     "check_combination": "dsgd.sync.combine",
     "common_factor": "dsgd.sync.compression",
     "mean_shares": "dsgd.sync.weighing",
     "slow_momentum_for": "dsgd.sync.slowmo",
-    "streaming_for": "dsgd.sync.fragments",
+    "streaming_for": "dsgd.sync.contrib.fragments",
     "weighted_mean": "dsgd.sync.averaging",
 }
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, get_args
 from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Steps
-from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.contrib.anytime import AnytimeSGD
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod

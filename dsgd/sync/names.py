@@ -11,23 +11,21 @@ from dsgd.compress.parse import COMPRESSORS
 from dsgd.named import Kind
 from dsgd.sync import adaptive
 from dsgd.sync.adaptive import AbstractRule
-from dsgd.sync.admm import ADMM
 from dsgd.sync.adpsgd import ADPSGD
-from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
-from dsgd.sync.async_admm import AsyncADMM
 from dsgd.sync.async_easgd import AsyncEASGD
 from dsgd.sync.async_leader import AsyncLeaderSGD
 from dsgd.sync.auto import AutoSync
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.choco import ChocoSGD
-from dsgd.sync.decoupled import DecoupledDiLoCo
+from dsgd.sync.contrib.admm import ADMM, AsyncADMM
+from dsgd.sync.contrib.anytime import AnytimeSGD
+from dsgd.sync.contrib.diloco import DecoupledDiLoCo, EagerDiLoCo, StreamingDiLoCo
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.downpour import Downpour
 from dsgd.sync.dpsgd import DPSGD
-from dsgd.sync.eager import EagerDiLoCo
 from dsgd.sync.easgd import EASGD
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import FedProx
@@ -43,7 +41,6 @@ from dsgd.sync.sgp import SGP
 from dsgd.sync.slowmo import SlowMo
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
-from dsgd.sync.streaming import StreamingDiLoCo
 
 __all__ = ["STRATEGIES", "STRATEGY_KIND"]
 
