@@ -14,7 +14,6 @@ from playwright.sync_api import Page, sync_playwright
 
 # A machine that is busy with other work is slow to begin.
 _PATIENCE_MS = 120_000
-_DRAWN = "[...document.querySelectorAll('figure')].every((figure) => figure.dataset.drawn === '{}')"
 
 
 def main() -> None:
@@ -32,23 +31,18 @@ def main() -> None:
         page.on("console", lambda line: said.append(line.text) if line.type in {"error", "warning"} else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(Path(path).as_uri())
-        page.wait_for_function(_DRAWN.format("light"))
-        seen = look(page) | sort(page) | hover(page) | hide(page) | download(page) | switch(page) | narrow(page)
+        seen = look(page) | sort(page) | hover(page) | download(page) | switch(page) | narrow(page)
         browser.close()
     sys.stdout.write(json.dumps(seen | {"asked": asked, "said": said}))
 
 
 def look(page: Page) -> dict[str, Any]:
     """Return what is there."""
-    canvases = page.locator("figure .plot canvas")
+    size = "(all) => all.map((one) => { const {width, height} = one.getBoundingClientRect(); return [width, height]; })"
     return {
         "title": page.title(),
         "headings": page.locator("h1, h2").all_inner_texts(),
-        "plots": page.locator("figure .plot").count(),
-        "canvases": canvases.count(),
-        "inked": canvases.first.evaluate(
-            "(c) => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size"
-        ),
+        "sizes": [[round(side) for side in sides] for sides in page.locator("figure svg").evaluate_all(size)],
         "captions": page.locator("table caption").count() == page.locator("table").count(),
     }
 
@@ -72,41 +66,13 @@ def sort(page: Page) -> dict[str, Any]:
 
 
 def hover(page: Page) -> dict[str, Any]:
-    """Return what is said when the pointer comes to a point of the first panel."""
-    plot = page.locator("figure .plot").first
-    plot.scroll_into_view_if_needed()
-    place = page.evaluate(
-        """() => {
-          const doc = Bokeh.documents.at(-1);
-          const [plot] = doc.roots();
-          const view = Bokeh.index.get_by_id(plot.id);
-          const [hover] = plot.toolbar.tools.filter((tool) => tool.type === "HoverTool");
-          const [source] = hover.renderers.map((renderer) => renderer.data_source);
-          const box = view.el.getBoundingClientRect();
-          const {x_scale, y_scale, bbox} = view.frame;
-          const {x, y} = source.data;
-          return [box.x + x_scale.compute(x[1]), box.y + y_scale.compute(y[1])];
-        }"""
-    )
-    page.mouse.move(place[0] - 3, place[1] - 3)
-    page.mouse.move(*place)
-    tip = page.locator(".dsgd-tip").first
-    tip.wait_for()
-    return {"tip": tip.inner_text()}
-
-
-def hide(page: Page) -> dict[str, Any]:
-    """Return whether a series goes when its key is pressed, and comes again."""
-    key = page.get_by_role("button", name="2 ranks")
-    visible = """() => {
-      const models = [...Bokeh.documents.at(-1).all_models];
-      return models.filter((model) => model.name === "2 ranks").some((model) => model.visible);
-    }"""
-    states = [page.evaluate(visible)]
-    for _ in range(2):
-        key.click()
-        states.append(page.evaluate(visible))
-    return {"series": states}
+    """Return the title of what is under the pointer where the first point of the second series is."""
+    point = page.locator("figure svg use", has=page.locator("title")).first
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    assert box is not None
+    found = "([x, y]) => document.elementFromPoint(x, y).querySelector('title')?.textContent"
+    return {"tip": page.evaluate(found, [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])}
 
 
 def download(page: Page) -> dict[str, Any]:
@@ -120,16 +86,14 @@ def download(page: Page) -> dict[str, Any]:
 
 
 def switch(page: Page) -> dict[str, Any]:
-    """Return the grounds before and after the switch, and after the system has changed."""
-    ground = "() => getComputedStyle(document.body).backgroundColor"
-    found = [page.evaluate(ground)]
-    page.get_by_role("button", name="Switch to dark").click()
-    page.wait_for_function(_DRAWN.format("dark"))
-    found.append(page.evaluate(ground))
-    page.get_by_role("button", name="Switch to light").click()
-    page.wait_for_function(_DRAWN.format("light"))
-    found.append(page.evaluate(ground))
-    return {"grounds": found, "canvases_after": page.locator("figure .plot canvas").count()}
+    """Return the colours of page and figure before and after the switch, and after it is used again."""
+    colours = """() => [getComputedStyle(document.body).backgroundColor,
+                        getComputedStyle(document.querySelector("figure svg path")).fill]"""
+    found = [page.evaluate(colours)]
+    for name in ("Switch to dark", "Switch to light"):
+        page.get_by_role("button", name=name).click()
+        found.append(page.evaluate(colours))
+    return {"grounds": found}
 
 
 def narrow(page: Page) -> dict[str, Any]:

@@ -232,7 +232,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "sigmoids are fitted to zeros and ones",
-            "svm/calibration/platt.py",
+            "svm/calibration.py",
             "target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))",
             "target = np.where(is_first, 1.0, 0.0)",
             "svm/test_probability.py",
@@ -311,7 +311,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "prices of ADMM push the wrong way",
-            "dsgd/sync/admm.py",
+            "dsgd/sync/contrib/admm.py",
             "(params - consensus + dual)",
             "(params - consensus - dual)",
             "laws/test_fixed_points.py",

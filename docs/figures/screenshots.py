@@ -49,7 +49,6 @@ SCRIPTS: Final = {"progress": "progress.py"}
 _LOOKS: Final = {
     "light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390), "phone-dark": ("dark", 390),
 }  # fmt: skip
-_DRAWN: Final = "[...document.querySelectorAll('figure')].every((figure) => figure.dataset.drawn)"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _PATIENCE_MS: Final = 180_000
 
@@ -100,7 +99,6 @@ def look(browser: Browser, path: Path, to: Path) -> None:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
         page.set_default_timeout(_PATIENCE_MS)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function(_DRAWN)
         page.wait_for_timeout(500)
         page.screenshot(path=f"{to}-{look_name}.png", full_page=True)
         if look_name == "light":
@@ -115,7 +113,6 @@ def top(browser: Browser, path: Path, to: Path) -> None:
         page = browser.new_page(viewport={"width": 1240, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
         page.set_default_timeout(_PATIENCE_MS)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function(_DRAWN)
         page.wait_for_timeout(500)
         halves.append(Image.open(io.BytesIO(page.screenshot(timeout=_PATIENCE_MS))).convert("RGB"))
         page.close()

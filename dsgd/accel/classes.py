@@ -198,6 +198,8 @@ def _why_not(estimator: Any, given: Mapping[str, Any]) -> str:
         return linear.why_not(estimator, given)
     if name == "NuSVC" and parameters["class_weight"] is not None:
         return "class_weight=...: scikit-learn leaves it out of the problem"
+    if name == "LinearSVC" and parameters["multi_class"] == "crammer_singer":
+        return 'multi_class="crammer_singer": dsgd.svm calls LIBLINEAR for it, too'
     if parameters.get("average"):
         return "average=...: partial_fit could not go on from here"
     if callable(parameters.get("kernel")):

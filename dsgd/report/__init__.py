@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML page with sortable tables and interactive figures.
+"""Reports: one self-contained HTML page with sortable tables and figures.
 
 ::
 
@@ -22,9 +22,9 @@
     page.write("study/report.html")   # the page alone
     page.save("study/")               # report.html, and figures/*.png
 
-A figure is said once, in `Panel` with `Line`, `Bars`, `Level`, `Band` and `Words`; bokeh draws it in the page (its
-script is part of the page) and matplotlib in files. Colours come from `dsgd.report.theme`, each for light and dark
-grounds. All three libraries are loaded when something is written; `check_extras` raises early if one is missing.
+A figure is said once, in `Panel` with `Line`, `Bars`, `Level`, `Band` and `Words`; matplotlib draws it, as SVG in the
+page and as PNG in files. Colours come from `dsgd.report.theme`, each for light and dark grounds. matplotlib and jinja2
+are loaded when something is written; `check_extras` raises early if one is missing.
 """
 
 from dsgd.report.citation import Publication, library_bibtex

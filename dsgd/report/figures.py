@@ -1,6 +1,6 @@
 """The content of a figure, independent of how it is drawn: panels with axes, lines, bars, levels, bands and text.
 
-`dsgd.report.interactive` draws it for a page, to hover over and zoom; `dsgd.report.png` as a picture in a file.
+`dsgd.report.png` draws it, for a page or as a picture in a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Line:
     colour : Colour
         Of line and points.
     marker : str, default ""
-        ``"circle"``, ``"square"`` or another marker of bokeh; no points are marked with ``""``.
+        ``"circle"``, ``"square"`` or another one of `dsgd.report.png`; no points are marked with ``""``.
     dash : str, default "solid"
         ``"solid"``, ``"dashed"``, ``"dotted"`` or ``"dotdash"``.
     width : float, default 1.8
@@ -271,7 +271,7 @@ class Axis:
         Parameters
         ----------
         low, high : float
-            The ends of the axis. There are ticks beyond them, for who zooms out.
+            The ends of the axis. There are ticks beyond them.
         """
         ratio = high / low
         steps = (1.0,) if ratio > 300 else (1.0, 2.0, 5.0) if ratio > 4 else _FINE
@@ -340,7 +340,7 @@ class Figure:
     height : int, default 280
         Of a panel, in pixels.
     share : {"", "x", "y", "xy"}, default ""
-        The sides that all panels have in common: they have the same ends, and are zoomed together.
+        The sides that all panels have in common: they have the same ends.
     """
 
     name: str

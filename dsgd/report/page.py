@@ -15,13 +15,11 @@ from dsgd.report.citation import library_bibtex
 from dsgd.report.claims import Claim
 from dsgd.report.figures import Figure
 from dsgd.report.tables import Table, sort_value
-from dsgd.report.theme import BLUE, GREEN, GREY, GRID, GROUND, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
 
 __all__ = ["Page", "check_extras"]
 
-_EXTRAS: Final = ("bokeh", "jinja2", "matplotlib")
+_EXTRAS: Final = ("jinja2", "matplotlib")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-_PALETTE: Final = (GROUND, TEXT, MUTED, GRID, BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 
 
 def check_extras(what: str = "the report", *names: str) -> None:
@@ -104,25 +102,9 @@ class Page:
         Raises
         ------
         DsgdError
-            bokeh or jinja2 is not installed.
+            jinja2 or matplotlib is not installed.
         """
-        check_extras()
-        import jinja2
-
-        from dsgd.report.interactive import drawing, library
-
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-        )  # fmt: skip
-        environment.filters |= {"script": _script, "sort_value": sort_value}
-        return environment.get_template("page.html").render(
-            page=self,
-            citations="\n\n".join([*self.citations, library_bibtex()]),
-            drawings=[drawing(figure) for figure in self.figures],
-            library=library() if self.figures else "",
-            colours={colour.light: colour.dark for colour in self._colours()},
-        )
+        return self._render(None)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page into a file, whose folder is made if it is not there; return its path.
@@ -135,10 +117,9 @@ class Page:
         Raises
         ------
         DsgdError
-            bokeh or jinja2 is not installed.
+            jinja2 or matplotlib is not installed.
         """
-        path = Path(path)
-        text = self.render()
+        path, text = Path(path), self.render()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
@@ -154,18 +135,35 @@ class Page:
         Raises
         ------
         DsgdError
-            bokeh, jinja2 or matplotlib is not installed.
+            jinja2 or matplotlib is not installed.
         """
+        folder = Path(out) / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = Path(out) / "report.html"
+        path.write_text(self._render(folder), encoding="utf-8")
+        return path
+
+    def _render(self, folder: Path | None) -> str:
+        """Return the page; write a picture of every figure into the folder, if there is one."""
         check_extras()
-        from dsgd.report.png import drawn_beside
+        import jinja2
 
-        with drawn_beside(self.figures, Path(out) / "figures"):
-            return self.write(Path(out) / "report.html")
+        from dsgd.report.png import canvas, picture, vectors
 
-    def _colours(self) -> list[Colour]:
-        """Return all colours that are on the page."""
-        marks = [mark for figure in self.figures for panel in figure.panels for mark in panel.marks]
-        return list(dict.fromkeys([*_PALETTE, *(mark.colour for mark in marks if hasattr(mark, "colour"))]))
+        drawings = []
+        for figure in self.figures:
+            drawn = canvas(figure)
+            drawings.append(vectors(drawn, figure))
+            if folder is not None:
+                drawn.set_layout_engine("none")  # it has been laid out
+                (folder / f"{figure.name}.png").write_bytes(picture(drawn))
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )  # fmt: skip
+        environment.filters |= {"script": _script, "sort_value": sort_value}
+        citations = "\n\n".join([*self.citations, library_bibtex()])
+        return environment.get_template("page.html").render(page=self, citations=citations, drawings=drawings)
 
 
 def _script(value: Any) -> Any:

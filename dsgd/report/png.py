@@ -1,38 +1,33 @@
-"""Figures as PNG files, drawn by matplotlib.
+"""Figures drawn by matplotlib: as SVG in pages, as PNG in files.
 
 Only this module of the package imports matplotlib.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
-import os
-import pickle
-import subprocess
-import sys
-import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image  # comes with matplotlib
 
-from dsgd.errors import DsgdError
-from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
+from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words
 from dsgd.report.labels import boxes_along, boxes_at, place_labels
 from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 
-__all__ = ["canvas", "draw", "drawn_beside", "log_scale", "picture", "settings", "spread"]
+__all__ = ["canvas", "draw", "log_scale", "picture", "settings", "spread", "vectors"]
 
+_SVG: Final = "http://www.w3.org/2000/svg"
 _DPI: Final = 120
 _CROWDED: Final = 7
 _NAMES_PT: Final = 8.5
@@ -48,6 +43,10 @@ _MARKERS: Final = {
 _DASHES: Final[dict[str, Any]] = {
     "solid": "-", "dashed": (0, (4, 2)), "dotted": (0, (1, 1.2)), "dotdash": (0, (1, 1.5, 5, 1.5)),
 }  # fmt: skip
+
+
+ElementTree.register_namespace("", _SVG)
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def draw(figure: Figure, *, dark: bool = False) -> bytes:
@@ -75,13 +74,64 @@ def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
         for axis in axes[len(figure.panels) :]:
             axis.set_axis_off()
         limits = zip(axes, figure.panels, figure.limits("x"), figure.limits("y"), strict=False)
-        for axis, panel, x_limits, y_limits in limits:
-            _panel(axis, panel, int(dark))
+        for number, (axis, panel, x_limits, y_limits) in enumerate(limits):
+            _panel(axis, panel, int(dark), number)
             _side(axis.xaxis, axis.set_xlim, panel.x, x_limits)
             _side(axis.yaxis, axis.set_ylim, panel.y, y_limits)
         _legend(drawn, axes)
         _write_names(drawn, axes, figure.panels)
         return drawn
+
+
+def vectors(canvas: Canvas, figure: Figure) -> str:
+    """Return the canvas of a figure on a light ground as SVG for a page.
+
+    Its colours follow the ground of the page, and points and bars say what they are where a pointer rests on them.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
+        FigureCanvasSVG(canvas).print_svg(buffer)
+    root = ElementTree.fromstring(buffer.getvalue())
+    said = {f"{i} {k}": _said(mark, p) for i, p in enumerate(figure.panels) for k, mark in enumerate(p.marks)}
+    for group in list(root.iter(f"{{{_SVG}}}g")):
+        texts = said.get(group.attrib.pop("id", ""), [])
+        points = list(group.iter(f"{{{_SVG}}}use")) or [group]  # each bar is a group
+        while texts and points:
+            ElementTree.SubElement(points.pop(0), f"{{{_SVG}}}title").text = texts.pop(0)
+    for name in ("metadata", "defs"):  # the first definitions are a style, which would be that of the whole page
+        found = root.find(f"{{{_SVG}}}{name}")
+        if found is not None:
+            root.remove(found)
+    del root.attrib["height"]
+    root.set("width", f"{96 * canvas.get_figwidth():.0f}")
+    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    marks = [mark for panel in figure.panels for mark in panel.marks if not isinstance(mark, Words)]
+    text = ElementTree.tostring(root, encoding="unicode")
+    for light, dark in {GROUND, TEXT, MUTED, GRID, *(mark.colour for mark in marks)}:
+        text = text.replace(f": {light}", f": light-dark({light}, {dark})")
+    return text
+
+
+def _said(mark: Mark, panel: Panel) -> list[str]:
+    """Return what every point or bar of a mark is."""
+    if isinstance(mark, Bars):
+        names, heights = mark.names or [""] * len(mark.top), np.subtract(mark.top, mark.bottom)
+        parts = [[mark.label, name, _value(panel.y, height)] for name, height in zip(names, heights, strict=True)]
+    elif isinstance(mark, Line) and not mark.pale:
+        names = mark.names or [mark.label] * len(mark.x)
+        parts = [
+            [name, _value(panel.x, x), _value(panel.y, y)] for name, x, y in zip(names, mark.x, mark.y, strict=True)
+        ]
+        for part, (low, high) in zip(parts, mark.ranges, strict=False):
+            axis, place = (panel.x, 1) if mark.ranges_along == "x" else (panel.y, 2)
+            part[place] += f" ({axis.text(low)} to {axis.text(high)})"
+    else:
+        return []
+    return ["\n".join(filter(None, part)) for part in parts]
+
+
+def _value(axis: Axis, value: float) -> str:
+    return f"{axis.label}: {axis.text(value)}" if axis.label else axis.text(value)
 
 
 def picture(canvas: Canvas) -> bytes:
@@ -94,45 +144,6 @@ def picture(canvas: Canvas) -> bytes:
     # optimize=True, which saves a twelfth of the bytes and takes eight times as long.
     image.quantize(192, dither=Image.Dither.NONE).save(buffer, format="png")
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def drawn_beside(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
-    """Draw figures into ``folder/NAME.png`` in a process beside this one, while the body of the context runs.
-
-    Parameters
-    ----------
-    figures : sequence of Figure
-        What to draw.
-    folder : path
-        Where to; made if it is not there.
-
-    Raises
-    ------
-    DsgdError
-        The process failed; says what it printed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile() as parcel:
-        pickle.dump(list(figures), parcel)
-        parcel.seek(0)
-        # Not multiprocessing, which imports the script of the user once more.
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder)],
-            stdin=parcel,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-        )
-    try:
-        yield
-        _, complaint = process.communicate()
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
-    if process.returncode:
-        raise DsgdError(f"the figures could not be drawn: {complaint.decode(errors='replace').strip()}")
 
 
 def settings(*, dark: bool = False) -> dict[str, Any]:
@@ -221,26 +232,27 @@ def spread(places: Sequence[float], room: float, low: float = -math.inf, high: f
     return moved
 
 
-def _panel(axis: Any, panel: Panel, ground: int) -> None:
+def _panel(axis: Any, panel: Panel, ground: int, number: int) -> None:
     axis.set_xscale(panel.x.scale)
     axis.set_yscale(panel.y.scale)
     if panel.title:
         axis.set_title(textwrap.fill(panel.title, _TITLE))
-    for mark in panel.marks:
-        _mark(axis, mark, ground)
+    for k, mark in enumerate(panel.marks):
+        _mark(axis, mark, ground, f"{number} {k}")
 
 
-def _mark(axis: Any, mark: Mark, ground: int) -> None:
+def _mark(axis: Any, mark: Mark, ground: int, gid: str) -> None:
     if isinstance(mark, Line):
         _line(axis, mark, mark.colour[ground], ground)
+        if not mark.pale:  # a pointer needs a larger target than the point
+            axis.plot(mark.x, mark.y, "o", color=mark.colour[ground], markersize=12, alpha=0.0, gid=gid)
     elif isinstance(mark, Bars):
         heights = [top - bottom for bottom, top in zip(mark.bottom, mark.top, strict=True)]
         widths = [right - left for left, right in zip(mark.left, mark.right, strict=True)]
-        axis.bar(
-            mark.left, heights, widths, mark.bottom, align="edge", color=mark.colour[ground], label=mark.label or None
-        )
-    elif isinstance(mark, (Level, Band)):
         style: dict[str, Any] = {"color": mark.colour[ground], "label": mark.label or None}
+        axis.bar(mark.left, heights, widths, mark.bottom, align="edge", gid=gid, **style)
+    elif isinstance(mark, (Level, Band)):
+        style = {"color": mark.colour[ground], "label": mark.label or None}
         if isinstance(mark, Level):
             (axis.axhline if mark.along == "y" else axis.axvline)(
                 mark.value, linewidth=1.3, linestyle=_DASHES[mark.dash], **style
@@ -295,13 +307,13 @@ def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[Panel]) -
                 taken.append(boxes_at(points, 0.75 * mark.size * pixels))
             if mark.width:
                 taken.append(boxes_along(_corners(points) if mark.steps else points, 2.0))
-        style = {"textcoords": "offset pixels", "fontsize": _NAMES_PT, "ha": "left", "va": "bottom"}
+        style = {"textcoords": "offset points", "fontsize": _NAMES_PT, "ha": "left", "va": "bottom"}
         texts = [axis.annotate(text, at, xytext=(0, 0), **style) for text, at in _texts(panel)]
         sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
         points = [tuple(to_pixels(text.xy)) for text in texts]
         corners = place_labels(points, sizes, 5.0 * pixels, np.concatenate(taken), axis.get_window_extent().extents)
         for text, point, corner in zip(texts, points, corners, strict=True):
-            text.set_position((corner[0] - point[0], corner[1] - point[1]))
+            text.set_position(((corner[0] - point[0]) / pixels, (corner[1] - point[1]) / pixels))
             text.set_in_layout(False)
 
 
@@ -362,13 +374,3 @@ def _legend(canvas: Canvas, axes: Sequence[Any]) -> None:
         widest_in = 0.6 + 0.07 * max(map(len, entries))  # a line, blanks and the longest name
         columns = max(1, min(len(entries), int(canvas.get_figwidth() / widest_in)))
         canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
-
-
-def _draw_all() -> None:
-    """Draw the figures that come in on standard input into the folder that is named."""
-    for figure in pickle.load(sys.stdin.buffer):
-        Path(sys.argv[1], f"{figure.name}.png").write_bytes(draw(figure))
-
-
-if __name__ == "__main__":
-    _draw_all()

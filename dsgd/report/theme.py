@@ -72,10 +72,10 @@ def ramp(n: int) -> list[Colour]:
     n : int
         How many.
     """
-    from bokeh.palettes import Viridis256
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
+    viridis = colormaps["viridis"]
     places = [number / max(1, n - 1) for number in range(n)]
     # On a dark ground the dark end of the map would vanish, on a light one the light end.
-    return [
-        Colour(Viridis256[int(195 * place)].lower(), Viridis256[int(100 + 155 * place)].lower()) for place in places
-    ]
+    return [Colour(to_hex(viridis(int(195 * place))), to_hex(viridis(int(100 + 155 * place)))) for place in places]

@@ -10,7 +10,7 @@ That study is in `dsgd.study.msf`; each of the others has a folder beside it, an
 gTop-k, which trains a network of `dsgd.study.dnn`. What they share is in `dsgd.study.frame`. Both the command line and
 programs call them.
 
-The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
+The report needs jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
 """
 
 from dsgd.report import Claim, Table, check_extras, claims_table

@@ -2,6 +2,7 @@
 
 The rank loop (`dsgd.runtime.train`) calls them, and servers those in which ranks do not wait. Begin with `base`, then
 `local`. `outer` is what SlowMo and DiLoCo share, `compression` what all share that average models.
+`contrib` has strategies of which no more than the laws is promised.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from dsgd.lazy import loaded_on_use
 from dsgd.sync.resolve import resolve
 
 if TYPE_CHECKING:
-    from dsgd.sync.admm import ADMM, ConsensusState
-    from dsgd.sync.anytime import AnytimeSGD
-    from dsgd.sync.async_admm import AsyncADMM, WorkerState
     from dsgd.sync.async_gossip import ADPSGD, InFlightState, OverlapSGP, PairState
     from dsgd.sync.auto import AutoState, AutoSync
     from dsgd.sync.averaging import weighted_mean
@@ -30,11 +28,19 @@ if TYPE_CHECKING:
     )
     from dsgd.sync.combine import check_combination
     from dsgd.sync.compression import CompressionState, Compressor, common_factor
-    from dsgd.sync.decoupled import DecoupledDiLoCo, DecoupledState
-    from dsgd.sync.eager import EagerDiLoCo, EagerState
+    from dsgd.sync.contrib.admm import ADMM, AsyncADMM, ConsensusState, WorkerState
+    from dsgd.sync.contrib.anytime import AnytimeSGD
+    from dsgd.sync.contrib.diloco import (
+        DecoupledDiLoCo,
+        DecoupledState,
+        EagerDiLoCo,
+        EagerState,
+        StreamingDiLoCo,
+        StreamingState,
+    )
+    from dsgd.sync.contrib.fragments import streaming_for
     from dsgd.sync.elastic import EASGD, AsyncEASGD, CentreState, Downpour, DownpourState, ElasticState
     from dsgd.sync.federated import SCAFFOLD, AnchorState, ControlState, FedProx
-    from dsgd.sync.fragments import streaming_for
     from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD, ChocoState, PushSumState, RoundState
     from dsgd.sync.hogwild import Hogwild
     from dsgd.sync.leaders import AsyncLeaderSGD, FollowerState, LeaderSGD, LeaderState
@@ -55,7 +61,6 @@ if TYPE_CHECKING:
         Once,
         RoundClock,
     )
-    from dsgd.sync.streaming import StreamingDiLoCo, StreamingState
     from dsgd.sync.taxonomy import Taxonomy
     from dsgd.sync.weighing import Weighing, mean_shares
 
@@ -145,7 +150,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ADMM": "dsgd.sync.admm",
+    "ADMM": "dsgd.sync.contrib.admm",
     "ADPSGD": "dsgd.sync.async_gossip",
     "ASGD": "dsgd.sync.parameter_server",
     "DPSGD": "dsgd.sync.gossip",
@@ -158,8 +163,8 @@ _HOMES: Final = {
     "AbstractPeriod": "dsgd.sync.period",
     "AbstractStrategy": "dsgd.sync.base",
     "AnchorState": "dsgd.sync.federated",
-    "AnytimeSGD": "dsgd.sync.anytime",
-    "AsyncADMM": "dsgd.sync.async_admm",
+    "AnytimeSGD": "dsgd.sync.contrib.anytime",
+    "AsyncADMM": "dsgd.sync.contrib.admm",
     "AsyncEASGD": "dsgd.sync.elastic",
     "AsyncLeaderSGD": "dsgd.sync.leaders",
     "AutoState": "dsgd.sync.auto",
@@ -170,17 +175,17 @@ _HOMES: Final = {
     "ChocoState": "dsgd.sync.gossip",
     "CompressionState": "dsgd.sync.compression",
     "Compressor": "dsgd.sync.compression",
-    "ConsensusState": "dsgd.sync.admm",
+    "ConsensusState": "dsgd.sync.contrib.admm",
     "ControlState": "dsgd.sync.federated",
     "Cut": "dsgd.sync.period",
-    "DecoupledDiLoCo": "dsgd.sync.decoupled",
-    "DecoupledState": "dsgd.sync.decoupled",
+    "DecoupledDiLoCo": "dsgd.sync.contrib.diloco",
+    "DecoupledState": "dsgd.sync.contrib.diloco",
     "DelayCompensatedASGD": "dsgd.sync.parameter_server",
     "DiLoCo": "dsgd.sync.outer",
     "Downpour": "dsgd.sync.elastic",
     "DownpourState": "dsgd.sync.elastic",
-    "EagerDiLoCo": "dsgd.sync.eager",
-    "EagerState": "dsgd.sync.eager",
+    "EagerDiLoCo": "dsgd.sync.contrib.diloco",
+    "EagerState": "dsgd.sync.contrib.diloco",
     "ElasticState": "dsgd.sync.elastic",
     "EpochAveraging": "dsgd.sync.local",
     "EveryBatch": "dsgd.sync.period",
@@ -214,17 +219,17 @@ _HOMES: Final = {
     "SlowMo": "dsgd.sync.outer",
     "StaleSynchronous": "dsgd.sync.parameter_server",
     "StalenessAware": "dsgd.sync.parameter_server",
-    "StreamingDiLoCo": "dsgd.sync.streaming",
-    "StreamingState": "dsgd.sync.streaming",
+    "StreamingDiLoCo": "dsgd.sync.contrib.diloco",
+    "StreamingState": "dsgd.sync.contrib.diloco",
     "Taxonomy": "dsgd.sync.taxonomy",
     "Weighing": "dsgd.sync.weighing",
-    "WorkerState": "dsgd.sync.async_admm",
+    "WorkerState": "dsgd.sync.contrib.admm",
     "carry_over": "dsgd.sync.momentum",
     "check_combination": "dsgd.sync.combine",
     "common_factor": "dsgd.sync.compression",
     "mean_shares": "dsgd.sync.weighing",
     "slow_momentum_for": "dsgd.sync.outer",
-    "streaming_for": "dsgd.sync.fragments",
+    "streaming_for": "dsgd.sync.contrib.fragments",
     "weighted_mean": "dsgd.sync.averaging",
 }
 

@@ -11,14 +11,12 @@ from dsgd.compress.parse import COMPRESSORS
 from dsgd.named import Kind
 from dsgd.sync import adaptive
 from dsgd.sync.adaptive import AbstractRule
-from dsgd.sync.admm import ADMM
-from dsgd.sync.anytime import AnytimeSGD
-from dsgd.sync.async_admm import AsyncADMM
 from dsgd.sync.async_gossip import ADPSGD, OverlapSGP
 from dsgd.sync.auto import AutoSync
 from dsgd.sync.base import AbstractStrategy
-from dsgd.sync.decoupled import DecoupledDiLoCo
-from dsgd.sync.eager import EagerDiLoCo
+from dsgd.sync.contrib.admm import ADMM, AsyncADMM
+from dsgd.sync.contrib.anytime import AnytimeSGD
+from dsgd.sync.contrib.diloco import DecoupledDiLoCo, EagerDiLoCo, StreamingDiLoCo
 from dsgd.sync.elastic import EASGD, AsyncEASGD, Downpour
 from dsgd.sync.federated import SCAFFOLD, FedProx
 from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD
@@ -28,7 +26,6 @@ from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLoca
 from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.outer import DiLoCo, SlowMo
 from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
-from dsgd.sync.streaming import StreamingDiLoCo
 
 __all__ = ["STRATEGIES", "STRATEGY_KIND"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
-from dsgd.sync.fragments import kept_of
+from dsgd.sync.contrib.fragments import kept_of
 from dsgd.tuning.line import import_lines
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.space import Fragments
@@ -36,7 +36,7 @@ def write_tuning_report(result: TuningResult, path: str | os.PathLike[str], comm
     Raises
     ------
     DsgdError
-        bokeh or jinja2 is not installed.
+        jinja2 or matplotlib is not installed.
     """
     return tuning_page(result, command).write(path)
 

@@ -10,8 +10,8 @@ Rules:
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
 - Of long models fragments that are exchanged beside the steps (`StreamingDiLoCo`) are worth a run where the cost model
-  says that they get as far in less time than whole models in the same period, `dsgd.sync.fragments`: for each useful
-  period the number of fragments with which they gain most.
+  says that they get as far in less time than whole models in the same period (`dsgd.sync.contrib.fragments`): for each
+  useful period the number of fragments with which they gain most.
 - Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
   then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
   only a few, they differ in both.
@@ -28,7 +28,7 @@ from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
 from dsgd.local.parse import resolve_optimizer
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
-from dsgd.sync.fragments import kept_of
+from dsgd.sync.contrib.fragments import kept_of
 from dsgd.tuning.line import call_text
 
 __all__ = ["Candidate", "Fragments", "StepSize", "candidates", "fragments_of", "strategies_of", "useful_periods"]

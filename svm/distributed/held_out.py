@@ -1,7 +1,7 @@
 """Calibration curves of a linear machine, from scores of rows that it was not trained on; on one rank or several.
 
 Rows are taken once more, each by itself: equal rows may be in different folds, so they are not merged. Folds are those
-of all rows (`dsgd.svm.calibration.curves`), assigned on rank 0. The machine of each fold is trained by all ranks on
+of all rows (`dsgd.svm.calibration`), assigned on rank 0. The machine of each fold is trained by all ranks on
 those of their rows that are not in it, and scores its rows where they are; rank 0 collects the scores and fits the
 curves.
 
@@ -111,7 +111,7 @@ def fit_held_out(
         A class has too few rows.
     """
     # Loads scikit-learn, which a rank that fits no curves does without.
-    from dsgd.svm.calibration.curves import N_FOLDS, fit_curve
+    from dsgd.svm.calibration import N_FOLDS, fit_curve
 
     folds = _share_folds(held, hold_out, team)[held.all_numbers[held.places]]
     scores: list[FloatMatrix] = []
@@ -137,7 +137,7 @@ def fit_held_out(
 
 def _share_folds(held: HeldRows, hold_out: HoldOut, team: Team) -> AnyArray:
     """Return the fold of every row of the whole, on all ranks."""
-    from dsgd.svm.calibration.curves import assign_folds
+    from dsgd.svm.calibration import assign_folds
 
     n = int(team.totals(float(len(held.all_numbers)))[0])
     numbers, codes = team.gather(held.all_numbers), team.gather(held.all_codes)

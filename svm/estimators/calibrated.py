@@ -1,11 +1,11 @@
-"""What classifiers with calibration curves share: `dsgd.svm.calibration.curves`, fitted and applied."""
+"""What classifiers with calibration curves share: `dsgd.svm.calibration`, fitted and applied."""
 
 from __future__ import annotations
 
 from sklearn.exceptions import NotFittedError
 
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.svm.calibration.curves import METHODS, probabilities_of
+from dsgd.svm.calibration import METHODS, probabilities_of
 from dsgd.types import FloatMatrix
 
 __all__ = ["AbstractCalibrated"]

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy.sparse as sp
 from joblib import effective_n_jobs
+from sklearn.svm import LinearSVC as LiblinearSVC
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,12 +25,11 @@ from dsgd.inputs.named import takes_tables
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.inputs.scoring import classes_of
 from dsgd.runtime.gang.policy import FailurePolicy
-from dsgd.svm.calibration.curves import draw_seed, normalised
+from dsgd.svm.calibration import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
 from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts
 from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
 from dsgd.svm.linear_solver.l1.columns import make_columns
 from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
@@ -68,7 +69,8 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         The loss.
     multi_class : {"ovr", "crammer_singer"}, default "ovr"
         One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest excess
-        of another class's score. `loss` and `dual` then have no effect, as in scikit-learn.
+        of another class's score. scikit-learn's class of this name, that is LIBLINEAR, solves the joint problem, on one
+        thread and without a certificate: `tol` is on its gradients, and `loss` and `dual` have no effect.
     probability : {False, "sigmoid", "isotonic"}, default False
         Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
         to scores of unseen rows, from five more machines trained on four fifths of the rows each (stratified folds of
@@ -102,11 +104,12 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     n_iter_ : int
         Passes and Newton steps of the output that took the most.
     gap_ : float
-        Largest relative duality gap of an output.
+        Largest relative duality gap of an output; NaN for the joint problem, whose dual variables LIBLINEAR keeps to
+        itself.
     converged_ : bool
-        Whether every output has a gap of at most `tol`.
+        Whether every output has a gap of at most `tol`; for the joint problem, whether LIBLINEAR stopped by itself.
     primal_objective_, dual_objective_ : array of float64, shape (n_outputs,)
-        The objective, and a lower bound of its minimum.
+        The objective, and a lower bound of its minimum; the joint problem has one objective, and no bound (NaN).
     n_screened_ : int array, shape (n_outputs,)
         Rows (equal ones counted once) whose dual variable the gap proves to have its final value: zero, or C with the
         hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
@@ -185,19 +188,52 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         codes = self._learn_classes(y)
         job = self._make_job(self._seed())
         factors = job.factors(np.bincount(codes, weights, job.n_classes).astype(np.float64))
+        if self.multi_class == "crammer_singer":
+            return self._fit_jointly(X, codes, weights * factors[codes])
         data = self._gather(X, codes, weights, job.seed)
         solutions = self._solve_outputs(job, data, factors, None if self._near is None else self._begin_near)
         self._curves = (self._curve_method(), self._fit_curves(X, codes, weights, job, solutions))
         self._take_in(solutions)
-        if self._is_one_of_two(job):
-            self.coef_ = self.coef_[1:] - self.coef_[:1]
-            if self.fit_intercept:
-                self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
         return self
 
-    def _is_one_of_two(self, job: LinearJob) -> bool:
-        """Return whether two outputs of a joint problem become one, as scikit-learn has it."""
-        return self.multi_class == "crammer_singer" and job.n_classes == 2
+    def _fit_jointly(self, X: Any, codes: IntVector, weights: FloatVector) -> Self:
+        """Solve the problem of Crammer and Singer by scikit-learn's class of this name."""
+        left_out = np.bincount(codes, weights) == 0.0
+        if left_out.any():
+            raise InvalidDataError(
+                'LinearSVC(multi_class="crammer_singer") needs rows of weight above zero in every class. Got none of '
+                f'{self.classes_[left_out].tolist()}: leave these classes out of X and y, or use multi_class="ovr".'
+            )
+        if sp.issparse(X):
+            if max(X.nnz, X.shape[1]) >= 2**31:
+                raise InvalidDataError(
+                    'LinearSVC(multi_class="crammer_singer") takes fewer than 2**31 entries and columns. Got '
+                    f'{X.nnz} and {X.shape[1]}: use multi_class="ovr".'
+                )
+            X = sp.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
+        solver = LiblinearSVC(
+            multi_class="crammer_singer",
+            C=self.C,
+            tol=self.tol,
+            fit_intercept=self.fit_intercept,
+            intercept_scaling=self.intercept_scaling,
+            verbose=self.verbose,
+            random_state=self.random_state,
+            max_iter=self.max_iter,
+        ).fit(X, codes, weights)
+        self.coef_, self.intercept_, self.n_iter_ = solver.coef_, solver.intercept_, int(solver.n_iter_)
+        scores = X @ self.coef_.T + self.intercept_
+        norm = np.vdot(self.coef_, self.coef_) + np.sum(np.square(self.intercept_ / self.intercept_scaling))
+        if scores.shape[1] == 1:  # the difference of two vectors whose sum is zero
+            scores, norm = np.hstack([-scores, scores]) / 2, norm / 2
+        excess = 1.0 + scores - np.take_along_axis(scores, codes[:, None], axis=1)
+        np.put_along_axis(excess, codes[:, None], 0.0, axis=1)
+        self.primal_objective_ = np.array([0.5 * norm + self.C * weights @ excess.max(axis=1)])
+        self.dual_objective_, self.gap_ = np.array([np.nan]), np.nan
+        self.n_screened_ = np.zeros(1, np.int64)
+        self.solver_, self.converged_ = ["liblinear"], self.n_iter_ < self.max_iter
+        self._curves = (None, [])
+        return self
 
     def _solve_outputs(
         self,
@@ -210,8 +246,6 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
         With `begin`, no variables are proven.
         """
-        if self.multi_class == "crammer_singer":
-            return self._solve_jointly(job, data, factors)
         columns = make_columns(data.rows) if self.penalty == "l1" else None
 
         def solve(k: int, team: Team) -> LinearSolution:
@@ -239,24 +273,13 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
             LinearSolution(weights, np.zeros(n_rows), np.inf, -np.inf, 0, False, "") if len(weights) == width else None
         )
 
-    def _solve_jointly(self, job: LinearJob, data: LinearShare, factors: FloatVector) -> list[LinearSolution]:
-        """Solve the problem of Crammer and Singer."""
-        codes = data.targets.astype(np.int64)
-        costs = job.C * data.weights * factors[codes]
-
-        def solve(_: int, team: Team) -> LinearSolution:
-            limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
-            return solve_crammer_singer(data.rows, codes, costs, job.n_classes, **limits, seed=job.seed)
-
-        return self._solve(1, solve)
-
     def _fit_curves(
         self, X: Any, codes: IntVector, weights: FloatVector, job: LinearJob, solutions: list[LinearSolution]
     ) -> list[FloatMatrix]:
         """Return the calibration curves, of machines that are trained in this process; none without a `probability`."""
         if job.hold_out is None:
             return []
-        may_begin = self.penalty == "l2" and self.multi_class == "ovr"
+        may_begin = self.penalty == "l2"
         with closing(Team(effective_n_jobs(self.n_jobs))) as team:
             numbers = np.arange(len(codes))
             held = HeldRows.of(X, codes, weights, numbers, bias=self._bias(), seed=job.seed, team=team)
@@ -270,8 +293,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
                 if may_begin:
                     for output, solution in enumerate(found):
                         starts.take(output, solution, kept)
-                machine = np.vstack([solution.weights for solution in found])
-                return machine[1:] - machine[:1] if self._is_one_of_two(job) else machine
+                return np.vstack([solution.weights for solution in found])
 
             return fit_held_out(held, job.hold_out, train, team)
 
@@ -320,6 +342,8 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
             )
             free = self.fit_intercept and not self.penalize_intercept
             self._refuse(free, "multi_class", "penalize_intercept", "penalises its intercepts")
+            hint = "has no probabilities: put scikit-learn's CalibratedClassifierCV around it"
+            self._refuse(self._curve_method() is not None, "multi_class", "probability", hint)
 
     def _refuse(self, is_wrong: bool, left: str, right: str, reason: str) -> None:
         """Raise for two parameters that contradict each other."""

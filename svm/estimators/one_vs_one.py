@@ -26,8 +26,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.svm.calibration.curves import METHODS, N_FOLDS, assign_folds, draw_seed, fit_curve
-from dsgd.svm.calibration.platt import draw_folds, fit_sigmoid
+from dsgd.svm.calibration import METHODS, N_FOLDS, assign_folds, draw_folds, draw_seed, fit_curve, fit_sigmoid
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes

@@ -36,11 +36,11 @@ class SVC(AbstractKernelClassifier):
     probability : {"sigmoid", "isotonic"} or bool, default "deprecated"
         Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
         to the scores of five more machines, each for the fifth of the rows that it has not seen
-        (`dsgd.svm.calibration.curves`). With two classes, they equal those of ``CalibratedClassifierCV(SVC(),
+        (`dsgd.svm.calibration`). With two classes, they equal those of ``CalibratedClassifierCV(SVC(),
         ensemble=False)``, except that ``gamma="scale"`` is computed from all rows. With more, each pair has a curve,
         and pairs are combined as in LIBSVM; scikit-learn instead calibrates each class against the rest, by decision
         values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
-        each pair (`dsgd.svm.calibration.platt`). True and False are deprecated, as in scikit-learn, and warn.
+        each pair (`dsgd.svm.calibration`). True and False are deprecated, as in scikit-learn, and warn.
     class_weight : dict, "balanced" or None, default None
         Weight of each class. A class of weight zero is as if its rows were not there. "balanced" gives the rows of all
         classes the same total before their own weights: it counts rows as they are given, whatever their

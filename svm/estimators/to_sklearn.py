@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
-from dsgd.svm.calibration.curves import N_FOLDS
+from dsgd.svm.calibration import N_FOLDS
 from dsgd.types import FloatMatrix
 
 __all__ = ["kernel_machine_to_sklearn", "linear_machine_to_sklearn"]

@@ -228,6 +228,7 @@ def test_comparing_tells_what_was_saved(installed: Any, capsys: pytest.CaptureFi
         ("SGDClassifier", {"average": True}, {}, "average"),
         ("SGDRegressor", {}, {"coef_init": [0.0] * 6}, "coef_init"),
         ("SVC", {"kernel": lambda A, B: A @ B.T}, {}, "function"),
+        ("LinearSVC", {"multi_class": "crammer_singer", "C": 0.01}, {}, "LIBLINEAR"),
         ("SGDRegressor", {"alpha": 0.1}, {"sample_weight": np.full(120, 2.0)}, "sample_weight"),
         ("SGDClassifier", {"alpha": 0.1}, {"sample_weight": np.r_[0.0, np.ones(119)]}, "sample_weight"),
     ],

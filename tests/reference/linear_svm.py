@@ -79,32 +79,6 @@ def joint_primal(X, codes, costs, W):
     return 0.5 * np.sum(W**2) + costs @ excess.max(axis=1)
 
 
-def joint_dual(X, codes, costs, A):
-    """Return the dual objective of Crammer and Singer, and by how much A breaks its constraints."""
-    limits = np.zeros_like(A)
-    limits[np.arange(len(codes)), codes] = costs
-    wrong = max(np.abs(A.sum(axis=1)).max(), np.max(A - limits))
-    return A[np.arange(len(codes)), codes].sum() - 0.5 * np.sum((A.T @ X) ** 2), wrong
-
-
-def joint_dual_descent(X, codes, costs, n_classes, passes):
-    """Run the sequential dual method over the rows in order, each by bisection; return W."""
-    W, A = np.zeros((n_classes, X.shape[1])), np.zeros((len(codes), n_classes))
-    for _ in range(passes):
-        for i, x in enumerate(X):
-            limits = np.where(np.arange(n_classes) == codes[i], costs[i], 0.0)
-            norm = x @ x
-            levels = W @ x + (np.arange(n_classes) != codes[i]) - norm * A[i]
-            low, high = levels.min() - norm * costs[i], levels.max() + norm * costs[i]
-            for _ in range(60):
-                middle = 0.5 * (low + high)
-                new = np.minimum(limits, (middle - levels) / norm)
-                low, high = (middle, high) if new.sum() < 0.0 else (low, middle)
-            W += np.outer(new - A[i], x)
-            A[i] = new
-    return W
-
-
 def cocoa_round(name, parts, alphas, w, safety, epsilon=0.0):
     """Run a round of CoCoA+ in the terms of the paper: one pass over each part, rows in order, changes added up.
 

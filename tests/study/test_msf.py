@@ -391,8 +391,8 @@ def test_report_warns_of_rows_that_do_not_compare():
 
 
 def test_missing_extras_are_named_before_anything_is_run(monkeypatch, tmp_path, capsys):
-    """Without bokeh the study does not start, and says what to install."""
-    monkeypatch.setattr("dsgd.report.page.find_spec", lambda name: None if name == "bokeh" else object())
+    """Without jinja2 the study does not start, and says what to install."""
+    monkeypatch.setattr("dsgd.report.page.find_spec", lambda name: None if name == "jinja2" else object())
     assert main(["study", "msf", "--dataset", "ijcnn1", "--out", str(tmp_path)]) == 2
     assert "dsgd[study]" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()

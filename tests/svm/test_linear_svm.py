@@ -57,6 +57,13 @@ def line():
     return X, y / y.std()
 
 
+#: scikit-learn excepts its own class from these, too.
+LIBLINEARS = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "LIBLINEAR visits rows in an order that copies of rows change"
+    for kind in ("dense", "sparse")
+}
+
+
 @parametrize_with_checks(
     [
         LinearSVC(),
@@ -65,11 +72,12 @@ def line():
         LinearSVC(loss="hinge", penalize_intercept=False, fit_intercept=True),
         LinearSVR(),
         LinearSVR(loss="squared_epsilon_insensitive", penalize_intercept=False),
-    ]
+    ],
+    expected_failed_checks=lambda estimator: LIBLINEARS if getattr(estimator, "multi_class", "ovr") != "ovr" else {},
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_sklearn_contract(estimator, check):
-    """Both estimators keep scikit-learn's whole contract, with no expected failure."""
+    """Both estimators keep scikit-learn's whole contract, but for what its own solver of the joint problem breaks."""
     check(estimator)
 
 
@@ -397,6 +405,7 @@ def test_pickle_sparsify_and_verbose(two_classes, capsys):
         ({"multi_class": "crammer_singer", "penalty": "l1"}, IncompatiblePartsError, "penalty"),
         ({"multi_class": "crammer_singer", "solver": "newton"}, IncompatiblePartsError, "solver"),
         ({"multi_class": "crammer_singer", "penalize_intercept": False}, IncompatiblePartsError, "penalises"),
+        ({"multi_class": "crammer_singer", "probability": "sigmoid"}, IncompatiblePartsError, "CalibratedClassifierCV"),
         ({"penalize_intercept": "no"}, InvalidParameterError, "penalize_intercept"),
         ({"class_weight": "even"}, InvalidParameterError, "balanced"),
         ({"class_weight": {7: 1.0}}, InvalidParameterError, "no labels of y"),

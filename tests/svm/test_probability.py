@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsgd.errors import InvalidParameterError
 from dsgd.svm import SVC, NuSVC, svm_path
-from dsgd.svm.calibration.platt import couple, draw_folds, fit_sigmoid
+from dsgd.svm.calibration import couple, draw_folds, fit_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

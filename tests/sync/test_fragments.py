@@ -10,7 +10,7 @@ from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
 from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for
-from dsgd.sync.fragments import gain_of, kept_of
+from dsgd.sync.contrib.fragments import gain_of, kept_of
 
 N, P, ROW_S, ADDED_S = 200_000, 8, 2e-6, 1.5e-10
 

@@ -12,7 +12,6 @@ const scheme = document.getElementById("scheme");
 function showScheme() {
   scheme.setAttribute("aria-label", isDark() ? "Switch to light" : "Switch to dark");
   scheme.title = scheme.getAttribute("aria-label");
-  for (const figure of all("figure")) draw(figure);
 }
 
 scheme.addEventListener("click", () => {
@@ -20,50 +19,6 @@ scheme.addEventListener("click", () => {
   showScheme();
 });
 dark.addEventListener("change", showScheme);
-
-// ---- figures: drawn anew when the ground changes, with the other form of each colour
-
-const darkOf = content("colours");
-const coarse = matchMedia("(pointer: coarse)").matches;
-const drawn = new Map();
-let turn = Promise.resolve();
-
-function draw(figure) {
-  turn = turn.then(() => embed(figure));
-}
-
-async function embed(figure) {
-  const night = isDark();
-  const exchange = (key, value) => {
-    if (coarse && key === "active_drag") return null; // a finger that moves scrolls the page
-    return night && typeof value === "string" ? (darkOf[value.toLowerCase()] ?? value) : value;
-  };
-  const { doc, roots } = JSON.parse(figure.querySelector("script.drawing").textContent, exchange);
-  drawn.get(figure)?.clear();
-  const places = Object.fromEntries(roots.map((id, number) => [id, `${figure.id}-${number}`]));
-  const item = { docid: figure.id, roots: places, root_ids: roots };
-  const [views] = await Bokeh.embed.embed_items({ [figure.id]: doc }, [item]);
-  drawn.set(figure, views);
-  for (const key of all(".legend button", figure)) showSeries(figure, key);
-  for (const model of views.roots[0].model.document.all_models) {
-    if (model.name === "words") model.visible = figure.clientWidth > 600;
-  }
-  figure.dataset.drawn = night ? "dark" : "light";
-}
-
-function showSeries(figure, key) {
-  const models = drawn.get(figure)?.roots[0].model.document.all_models ?? [];
-  for (const model of models) {
-    if (model.name === key.dataset.label) model.visible = key.getAttribute("aria-pressed") === "true";
-  }
-}
-
-for (const key of all(".legend button")) {
-  key.addEventListener("click", () => {
-    key.setAttribute("aria-pressed", key.getAttribute("aria-pressed") !== "true");
-    showSeries(key.closest("figure"), key);
-  });
-}
 
 // ---- tables: a heading sorts by its column, again the other way round; cells without a number stay last
 

@@ -187,7 +187,7 @@ class Comparison:
         Raises
         ------
         DsgdError
-            bokeh or jinja2 is not installed; says how to get them.
+            jinja2 or matplotlib is not installed; says how to get them.
         """
         return self.page().write(path)
 

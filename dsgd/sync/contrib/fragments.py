@@ -34,7 +34,7 @@ from typing import Final
 
 from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.streaming import StreamingDiLoCo
+from dsgd.sync.contrib.diloco import StreamingDiLoCo
 from dsgd.validation import check_number
 
 __all__ = ["gain_of", "kept_of", "streaming_for"]

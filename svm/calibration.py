@@ -1,0 +1,293 @@
+"""Class probabilities from decision values: sigmoids, monotone curves, and how pairs of classes are combined.
+
+Scores of rows that a machine was trained on are too good. So the rows are divided into five folds, each is scored by
+the machine of the four others, and all rows together make one curve, for the scores of the machine of all rows.
+
+**probability="sigmoid", "isotonic".** `sklearn.calibration.CalibratedClassifierCV` with ``ensemble=False``: the folds
+of its StratifiedKFold, each with its share of every class, and its curves. A curve is the sigmoid 1/(1 + exp(A f + B))
+of least cross-entropy, or the non-decreasing function of least squares, which scikit-learn fits (Zadrozny and Elkan,
+"Transforming classifier scores into accurate multiclass probability estimates", KDD 2002). A row counts by its weight.
+A curve is an array of two rows: A and B, or the corners' scores and their probabilities.
+
+**probability=True.** LIBSVM's: its folds, and a sigmoid per pair of classes, P(first | f) = 1/(1 + exp(A f + B)).
+
+The sigmoid minimises the cross-entropy against targets drawn in from 0 and 1, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2).
+scikit-learn's fit of it is private. The public ways there are CalibratedClassifierCV around a classifier of one column,
+and LogisticRegression on rows with both labels: of a thousand scores they take eight and four times as long as the
+Newton method here, the first loses tiny scores, and the second warns where all scores are alike.
+
+**Coupling.** Curves r_ij of all pairs, of class i against j, give the p that minimises ½ Σ_i Σ_{j≠i} (r_ji p_i − r_ij
+p_j)² over Σp = 1: one linear system for each row.
+
+Cost: five fits of four fifths of the rows, a sort of the scores, and k³ for the p of a row. Sources: Platt,
+"Probabilistic outputs for support vector machines", 1999, with the Newton method of Lin, Lin, Weng, "A note on Platt's
+probabilistic outputs", Machine Learning 2007; Wu, Lin, Weng, "Probability estimates for multi-class classification by
+pairwise coupling", JMLR 2004, its second method. Departures: LIBSVM iterates the second until it is right to 0.005/k,
+and here the system is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import expit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.model_selection import StratifiedKFold
+
+from dsgd.errors import InvalidDataError
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import as_random_state
+
+__all__ = [
+    "METHODS",
+    "N_FOLDS",
+    "assign_folds",
+    "couple",
+    "draw_folds",
+    "draw_seed",
+    "fit_curve",
+    "fit_sigmoid",
+    "normalised",
+    "probabilities_of",
+]
+
+#: What `probability=` may be, besides LIBSVM's True.
+METHODS: Final = ("sigmoid", "isotonic")
+
+N_FOLDS: Final = 5
+_MAX_STEPS: Final = 100
+
+#: No pair is more certain than this, as in LIBSVM: with a zero the coupling could have several solutions.
+_LEAST: Final = 1e-7
+
+#: Entries of the linear systems that are solved at once.
+_ENTRIES: Final = 1 << 20
+
+
+def draw_seed(where: str, random_state: Any) -> int | None:
+    """Return the seed that shuffles rows before they are divided; None, to leave them in order, if there is none.
+
+    Parameters
+    ----------
+    where : str
+        The estimator.
+    random_state : int, RandomState or None
+        A number is the seed, a generator draws one.
+    """
+    if random_state is None:
+        return None
+    states = as_random_state(where, random_state)
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(states.randint(np.iinfo(np.int32).max))
+
+
+def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArray:
+    """Return the fold of each row, uint8, shape (n,).
+
+    Parameters
+    ----------
+    codes : int array, shape (n,)
+        The class of each row.
+    classes : array, shape (n_classes,)
+        The labels.
+    seed : int or None
+        Shuffles the rows of each class; None divides them in order.
+
+    Raises
+    ------
+    InvalidDataError
+        A class has fewer rows than there are folds.
+    """
+    counts = np.bincount(codes, minlength=len(classes))
+    if counts.min() < N_FOLDS:
+        few = classes[counts < N_FOLDS].tolist()
+        raise InvalidDataError(
+            f"Requesting {N_FOLDS}-fold cross-validation but provided less than {N_FOLDS} examples for at least one "
+            f"class: {few}. Leave these classes out of X and y, or fit without probability."
+        )
+    folds = np.empty(len(codes), dtype=np.uint8)
+    splitter = StratifiedKFold(N_FOLDS, shuffle=seed is not None, random_state=seed)
+    for number, (_, held_out) in enumerate(splitter.split(codes, codes)):
+        folds[held_out] = number
+    return folds
+
+
+def fit_curve(method: str, scores: FloatVector, is_positive: AnyArray, weights: FloatVector) -> FloatMatrix:
+    """Return the curve that takes scores to probabilities.
+
+    Parameters
+    ----------
+    method : {"sigmoid", "isotonic"}
+        What it may look like.
+    scores : array, shape (n,)
+        Decision values of rows that a machine has not seen.
+    is_positive : bool array, shape (n,)
+        Whether a row is of the class whose probability is asked for.
+    weights : array, shape (n,)
+        Weights of the rows.
+
+    Returns
+    -------
+    array, shape (2, m)
+        A and B, or the corners.
+    """
+    if method == "sigmoid":
+        return np.array(fit_sigmoid(scores, is_positive, weights))[:, None]
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(scores, is_positive.astype(np.float64), weights)
+    return np.stack([fitted.X_thresholds_, fitted.y_thresholds_])
+
+
+def probabilities_of(method: str, curves: Sequence[FloatMatrix], scores: FloatMatrix) -> FloatMatrix:
+    """Return the probability that each curve gives to each score, shape (n, n_curves).
+
+    Parameters
+    ----------
+    method : {"sigmoid", "isotonic"}
+        What curves are.
+    curves : sequence of arrays, shape (2, m)
+        From `fit_curve`.
+    scores : array, shape (n, n_curves)
+        Decision values.
+    """
+    columns = zip(curves, scores.T, strict=True)
+    if method == "sigmoid":
+        return np.column_stack([expit(-(curve[0, 0] * f + curve[1, 0])) for curve, f in columns])
+    return np.column_stack([np.interp(f, curve[0], curve[1]) for curve, f in columns])
+
+
+def normalised(positive: FloatMatrix) -> FloatMatrix:
+    """Return the probabilities of all classes, as scikit-learn makes them of those of each class against the rest.
+
+    Parameters
+    ----------
+    positive : array, shape (n, n_classes), or (n, 1) with two classes
+        Probabilities of each class; of the second where there are two.
+
+    Returns
+    -------
+    array, shape (n, n_classes)
+        Rows sum to one; all classes are alike where none has a probability above zero.
+    """
+    if positive.shape[1] == 1:
+        return np.hstack([1.0 - positive, positive])
+    total = positive.sum(axis=1, keepdims=True)
+    alike = np.full_like(positive, 1.0 / positive.shape[1])
+    return np.asarray(np.divide(positive, total, out=alike, where=total > 0))
+
+
+def draw_folds(n: int, seed: int) -> list[IntVector]:
+    """Return the rows of each fold, drawn as LIBSVM draws them: the same seed gives scikit-learn's folds.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    seed : int
+        Of a Mersenne Twister, in 0..2³² − 1.
+
+    Returns
+    -------
+    list of int64 array
+        Five sets of row numbers, some of them empty where there are fewer rows.
+    """
+    words = np.random.RandomState(seed)
+    order = np.arange(n)
+    for i in range(n):
+        j = i + _draw_below(words, n - i)
+        order[i], order[j] = order[j], order[i]
+    return [order[k * n // N_FOLDS : (k + 1) * n // N_FOLDS] for k in range(N_FOLDS)]
+
+
+def _draw_below(words: np.random.RandomState, n: int) -> int:
+    """Return a number below n from 32-bit words: Lemire, "Fast random integer generation in an interval", 2019."""
+    while True:
+        product = int(words.randint(0, 1 << 32, dtype=np.uint32)) * n
+        if product % (1 << 32) >= (1 << 32) % n:
+            return product >> 32
+
+
+def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | None = None) -> tuple[float, float]:
+    """Return A and B of P(first class | score f) = 1/(1 + exp(A f + B)).
+
+    Parameters
+    ----------
+    scores : array, shape (n,)
+        Scores of rows that the machine has not seen.
+    is_first : bool array, shape (n,)
+        Which rows are of the first class.
+    weights : array, shape (n,), or None
+        How often rows count; None counts each once, as LIBSVM does.
+    """
+    weights = np.ones(len(scores)) if weights is None else weights
+    n_first, n_second = float(weights[is_first].sum()), float(weights[~is_first].sum())
+    target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
+    counts = weights / weights.max()
+    # Scores so small that the slope over them would overflow say no more than zeros.
+    unit = max(float(np.abs(scores[counts > 0]).max()), 1e-290)
+    rows = np.stack([scores / unit, np.ones(len(scores))])
+
+    def loss(at: FloatVector) -> float:
+        z = at @ rows
+        return float(counts @ (target * z + np.logaddexp(0.0, -z)))
+
+    found = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
+    value = loss(found)
+    for _ in range(_MAX_STEPS):
+        p = expit(-(found @ rows))
+        slope = rows @ (counts * (target - p))
+        if np.abs(slope).max() < 1e-10 * counts.sum():
+            break
+        curvature = (rows * (counts * p * (1 - p))) @ rows.T
+        # Where all scores are equal it is zero in one direction, and where they are zero in the first.
+        curvature[range(2), range(2)] *= 1 + 1e-12
+        curvature[range(2), range(2)] += 1e-290
+        step = -np.linalg.solve(curvature, slope)
+        size = 1.0
+        while size > 1e-10 and not loss(found + size * step) < value + 1e-4 * size * (slope @ step):
+            size /= 2
+        if size <= 1e-10:  # rounding hides what is left to gain
+            break
+        found = found + size * step
+        value = loss(found)
+    return float(found[0]) / unit, float(found[1])
+
+
+def couple(first: FloatMatrix, n_classes: int) -> FloatMatrix:
+    """Return the probabilities of all classes that agree best with those of all pairs.
+
+    Parameters
+    ----------
+    first : array, shape (n, k (k - 1) / 2)
+        Probability of the first class of each pair, pairs in the order (0, 1), (0, 2), ...
+    n_classes : int
+        k.
+
+    Returns
+    -------
+    array, shape (n, k)
+        Rows sum to one.
+    """
+    k = n_classes
+    first = np.clip(first, _LEAST, 1 - _LEAST)
+    if k == 2:
+        return np.column_stack([first[:, 0], 1 - first[:, 0]])
+    a, b = np.triu_indices(k, 1)
+    out = np.empty((len(first), k))
+    step = max(1, _ENTRIES // (k + 1) ** 2)
+    for start in range(0, len(first), step):
+        part = first[start : start + step]
+        r = np.zeros((len(part), k, k))
+        r[:, a, b], r[:, b, a] = part, 1 - part
+        # Minimise ½ p'Qp over Σp = 1: Qp + b e = 0, with Q_ii = Σ_j r_ji² and Q_ij = −r_ji r_ij.
+        system = np.ones((len(part), k + 1, k + 1))
+        system[:, :k, :k] = -r * r.transpose(0, 2, 1)
+        system[:, range(k), range(k)] = (r * r).sum(axis=1)
+        system[:, k, k] = 0.0
+        right = np.zeros((len(part), k + 1, 1))
+        right[:, k] = 1.0
+        p = np.maximum(np.linalg.solve(system, right)[:, :k, 0], 0.0)
+        out[start : start + step] = p / p.sum(axis=1, keepdims=True)
+    return out
