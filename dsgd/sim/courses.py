@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
 from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.comm.topology.matching import exchange_steps
-from dsgd.runtime.train.anytime import MAX_GROWTH
+from dsgd.errors import IncompatiblePartsError
 from dsgd.sim.exchanges import MOST_PLAYED, Exchange, Exchanges
 from dsgd.sim.plays import play_rounds
 from dsgd.sim.served import Desk, served_s
@@ -27,17 +26,14 @@ from dsgd.sync import (
     SGP,
     AbstractLocalTerm,
     AbstractStrategy,
-    AnytimeSGD,
     AsyncLeaderSGD,
     BackupWorkers,
     ChocoSGD,
-    DecoupledDiLoCo,
     Downpour,
-    EagerDiLoCo,
     Hogwild,
     LeaderSGD,
     OverlapSGP,
-    StreamingDiLoCo,
+    contrib,
 )
 from dsgd.sync.compression import meant_compressor
 from dsgd.sync.server import message_bytes
@@ -213,7 +209,17 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
         Length of the model.
     visits : Visits
         What a rank visits in a round.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The strategy is one of `dsgd.sync.contrib`.
     """
+    if type(strategy).__module__.startswith(contrib.__name__):
+        raise IncompatiblePartsError(
+            f"predict(sync=...) knows no strategy of {contrib.__name__}. Got {strategy!r}: train with it on the "
+            "cluster, and take its seconds and bytes from ledger_."
+        )
     work_s = _work_s(strategy, exchanges, n, visits)
     if strategy is None or exchanges.size == 1:
         return _Together(exchanges, work_s, exchanges.sum_of(n), exchanges.schedule_of_mean(n, None))
@@ -230,7 +236,7 @@ def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: i
         return _in_pairs(strategy, exchanges, n, work_s)
     if strategy.talks == "in pairs":
         return _gossip(strategy, exchanges, n, work_s)
-    return _together(strategy, exchanges, n, work_s, visits)
+    return _together(strategy, exchanges, n, work_s)
 
 
 def _work_s(strategy: Any, exchanges: Exchanges, n: int, visits: Visits) -> float:
@@ -246,9 +252,7 @@ def _work_s(strategy: Any, exchanges: Exchanges, n: int, visits: Visits) -> floa
     return work_s
 
 
-def _together(
-    strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_s: float, visits: Visits
-) -> AbstractCourse:
+def _together(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> AbstractCourse:
     """Return the course of ranks that exchange in collectives."""
     at_end = Exchange() if strategy.ends_equal else exchanges.sum_of(n)
     if isinstance(strategy, LeaderSGD):
@@ -258,22 +262,11 @@ def _together(
         return _Together(exchanges, work_s, found, at_end=at_end)
     if isinstance(strategy, EASGD):
         at_end = Exchange()
-    if isinstance(strategy, AnytimeSGD):
-        if strategy.seconds < math.inf:
-            # Walks begin with one row and grow.
-            compute = exchanges.compute
-            work_s += math.log(max(1, visits.rows), MAX_GROWTH) * (compute.call_s + compute.param_s * n)
-        work_s = min(work_s, strategy.seconds)
-        return _Together(exchanges, work_s, exchanges.sum_of(n) + exchanges.sum_of(1, 8), at_end=at_end)
     if isinstance(strategy, SCAFFOLD):
         return _Together(
             exchanges, work_s, exchanges.sum_of(2 * n), exchanges.schedule_of_mean(2 * n, None), at_end=at_end
         )
     compressor, overlap = meant_compressor(strategy), strategy.overlap
-    if isinstance(strategy, EagerDiLoCo):
-        overlap = True
-    elif isinstance(strategy, StreamingDiLoCo):
-        n, overlap = max(1, n // int(strategy.fragments)), strategy.delay > 0
     found = exchanges.mean_of(n, compressor)
     work_s += exchanges.compute.seconds(0, 0, 1) * found.params
     schedule = None if overlap else exchanges.schedule_of_mean(n, compressor)
@@ -341,8 +334,6 @@ def _served(strategy: AbstractStrategy[Any], exchanges: Exchanges, n: int, work_
     wanted, every = 1, 1
     if isinstance(strategy, BackupWorkers):
         wanted = max(1, size - strategy.backups)
-    if isinstance(strategy, DecoupledDiLoCo):
-        wanted = strategy.wanted(size)
     if isinstance(strategy, Downpour):
         every = strategy.fetch_every
     desk = Desk(exchanges.link.latency_s, busy_s, exchanges.compute.seconds(0, 0, n), wanted, every)

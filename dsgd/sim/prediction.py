@@ -116,11 +116,14 @@ def predict(
     ------
     InvalidParameterError
         There is nothing to do, there is no such strategy, or the algorithm is none of those.
+    IncompatiblePartsError
+        The strategy is one of `dsgd.sync.contrib`.
 
     Notes
     -----
-    Seconds are within a quarter of those of the simulated cluster, for the strategies and compressors of this package
-    (`tests/sim/test_predict_strategies.py`). Where ranks of a host share its network card, that holds for sums only.
+    Seconds are within a quarter of those of the simulated cluster, for the other strategies and the compressors of this
+    package (`tests/sim/test_predict_strategies.py`). Where ranks of a host share its network card, that holds for sums
+    only.
     Strategies of other packages are taken by what they declare: `exchanges`, `talks`, `compressor` and `topology`.
     """
     check_number("predict(n_params=...)", n_params, low=1)

@@ -25,15 +25,17 @@ from dsgd.compress import (
     TernGrad,
     TopK,
 )
+from dsgd.errors import IncompatiblePartsError
 from dsgd.sim import SimulatedCluster, predict
-from dsgd.sync import ADPSGD, AnytimeSGD, AutoSync, LocalSGD, MinibatchSGD, PostLocalSGD
+from dsgd.sync import ADPSGD, AutoSync, LocalSGD, MinibatchSGD, PostLocalSGD
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.names import STRATEGIES
 
 EVERY, ROUNDS, EPOCHS, FEATURES = 8, 4, 3, 20
 ROWS = EVERY * ROUNDS
 #: Strategies that exchange once an epoch, or once in all.
-SELDOM = {"epoch": EPOCHS, "one-shot": 1, "anytime": EPOCHS, "hogwild": EPOCHS}
+SELDOM = {"epoch": EPOCHS, "one-shot": 1, "hogwild": EPOCHS}
+KNOWN = [name for name, kind in STRATEGIES.items() if not kind.__module__.startswith("dsgd.sync.contrib")]
 COMPRESSORS: list[Any] = [
     Identity(),
     Half(),
@@ -60,7 +62,6 @@ def strategy_of(name: str, size: int) -> Any:
         "auto": AutoSync(rule=FixedPeriod(EVERY)),
         "post-local": PostLocalSGD(EVERY, EVERY),
         "minibatch": MinibatchSGD(EVERY * size),
-        "anytime": AnytimeSGD(seconds=1e3),
     }
     return special.get(name) or (STRATEGIES[name]() if name in SELDOM else STRATEGIES[name](EVERY))
 
@@ -83,12 +84,19 @@ def compare(sync: Any, size: int, rounds: int, stragglers: str, *, counts_bytes:
 
 
 @pytest.mark.parametrize(("size", "stragglers"), [(5, "none"), (16, "slow-rank")])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", KNOWN)
 def test_fits_take_what_is_predicted_for_their_strategy(name, size, stragglers):
-    """Seconds of a fit with every strategy are predicted within a quarter, and its bytes within a tenth."""
+    """Seconds of a fit with every main strategy are predicted within a quarter, and its bytes within a tenth."""
     sync = strategy_of(name, size)
     # Who asks in pairs asks again when the answer has come, which depends on chance.
     compare(sync, size, SELDOM.get(name, EPOCHS * ROUNDS), stragglers, counts_bytes=not isinstance(sync, ADPSGD))
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in KNOWN])
+def test_strategies_of_contrib_are_refused(name):
+    """They have no prediction, and the error says how to have seconds and bytes all the same."""
+    with pytest.raises(IncompatiblePartsError, match="train with it on the cluster"):
+        predict(SimulatedCluster(4), n_params=9, rows=8, entries=8, rounds=2, sync=name)
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)

@@ -28,7 +28,7 @@ from dsgd.types import FloatVector
 __all__ = ["AnytimeRounds"]
 
 _SLICES: Final = 8
-MAX_GROWTH: Final = 2
+_MAX_GROWTH: Final = 2
 
 
 class AnytimeRounds:
@@ -121,7 +121,7 @@ class AnytimeRounds:
             elapsed_s = clock() - begin
             if elapsed_s >= seconds:
                 break
-            fitting = float(MAX_GROWTH * size)
+            fitting = float(_MAX_GROWTH * size)
             if elapsed_s > 0.0:
                 fitting = min(fitting, done / elapsed_s * min(seconds - elapsed_s, seconds / _SLICES))
             size = max(1, int(fitting))
