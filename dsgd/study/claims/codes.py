@@ -14,7 +14,6 @@ from dsgd.compress import (
     DGC,
     QSGD,
     AdaComp,
-    DeMo,
     ErrorFeedback,
     GTopK,
     MajorityVote,
@@ -30,8 +29,8 @@ from dsgd.sim.scaling import MODELS
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.collectives import PartOfBox, best_part, measure_parts
 from dsgd.study.frame.verdict import exact
-from dsgd.study.published import compression, gtopk, neighbours, outer
-from dsgd.sync import DPSGD, SGP, BackupWorkers, DiLoCo, EagerDiLoCo, LocalSGD, MinibatchSGD, StreamingDiLoCo
+from dsgd.study.published import compression, gtopk, neighbours
+from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
 from dsgd.types import FloatVector
 
 __all__ = ["MEASURES"]
@@ -50,8 +49,6 @@ _RESNET_20: Final = 272_474
 #: Operations a second that a V100 is taken to reach, three fifths of its peak in float32, and images of its batch.
 _V100_FLOP_S: Final = 0.6 * 15.7e12
 _IMAGES: Final = 32
-#: Entries of a tile of a matrix, whose waves are sent together.
-_TILE: Final = 64 * 64
 
 
 def _gradients(n: int, count: int) -> list[FloatVector]:
@@ -219,38 +216,6 @@ def _steps(out: Path, say: Say) -> list[Claim]:
     ]
 
 
-def _waves(out: Path, say: Say) -> list[Claim]:
-    del out, say
-    found = {k: 4 * _N / DeMo(k, _TILE).payload_bytes(_N, 4) for k in (1, 32)}
-    note = f"Of {_TILE:,} waves 32 are sent, the most that the source tries; of one it is {found[1]:,.0f}x."
-    return [
-        compression.DEMO_BYTES.judged("1,048,576 entries in float32", exact(found[32]), note, baseline="1x: float32")
-    ]
-
-
-def _overlapped(out: Path, say: Say) -> list[Claim]:
-    del out, say
-    ranks, n, rows, fragments = 8, 10_000_000, 128, 4
-
-    def of(sync: Any, rows: int, rounds: int) -> tuple[float, float, float]:
-        """Return seconds of rounds, those of their local steps, and the bytes of one round."""
-        cluster = SimulatedCluster(ranks, "1GbE", Compute(0.0, 0.01, 0.0, 0.0, 0.0))
-        found = predict(cluster, n_params=n, rows=rows, entries=0, rounds=rounds, itemsize=4, sync=sync)
-        return found.seconds, found.compute_s, found.n_bytes / rounds
-
-    whole_s, work_s, whole_bytes = of(DiLoCo(rows), rows, 64)
-    parts_s, _, part_bytes = of(StreamingDiLoCo(rows // fragments, fragments), rows // fragments, 64 * fragments)
-    eager_s, _, _ = of(EagerDiLoCo(rows), rows, 64)
-    data = "10 million parameters, 8 simulated ranks, 1GbE"
-    note = f"Of {whole_s / 64:.2f} s that a round of DiLoCo takes {work_s / 64:.2f} s are local steps (assumed)."
-    waiting = f"{whole_s / work_s:.2f}x: DiLoCo"
-    return [
-        outer.STREAMING_PEAK.judged(data, exact(whole_bytes / part_bytes), "", baseline="1x: DiLoCo"),
-        outer.STREAMING_TIME.judged(data, exact(whole_s / parts_s), note, baseline="1x: DiLoCo"),
-        outer.EAGER_HIDDEN.judged(data, exact(eager_s / work_s), note, baseline=waiting),
-    ]
-
-
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
@@ -294,17 +259,5 @@ MEASURES: Final = (
         (neighbours.SGP_TIME, neighbours.DPSGD),
         "The time of a step on simulated networks, from the cost of messages.",
         _steps,
-    ),
-    Measure(
-        "waves",
-        (compression.DEMO_BYTES,),
-        "The bytes of the strongest waves of tiles of 64 times 64 entries.",
-        _waves,
-    ),
-    Measure(
-        "overlapped",
-        (outer.STREAMING_PEAK, outer.STREAMING_TIME, outer.EAGER_HIDDEN),
-        "Bytes and time of outer steps, whole, in four fragments and a round late, from the cost of messages.",
-        _overlapped,
     ),
 )  # fmt: skip

@@ -14,11 +14,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from dsgd.compress import (
     DGC,
-    QSGD,
     AdaptiveThreshold,
     ErrorFeedback,
     GTopK,
@@ -39,27 +36,22 @@ from dsgd.study.comparison.summary import StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
 from dsgd.study.frame.statement import Statement, as_times
 from dsgd.study.frame.verdict import difference, ratio
-from dsgd.study.published import averaging, compression, consensus, gtopk, neighbours, outer
+from dsgd.study.published import averaging, compression, gtopk, neighbours
 from dsgd.sync import (
-    ADMM,
     ADPSGD,
     ASGD,
     DPSGD,
     EASGD,
     SCAFFOLD,
     SGP,
-    AnytimeSGD,
-    AsyncADMM,
     AsyncEASGD,
     AsyncLeaderSGD,
     AutoSync,
     BackupWorkers,
     ChocoSGD,
-    DecoupledDiLoCo,
     DelayCompensatedASGD,
     DiLoCo,
     Downpour,
-    EagerDiLoCo,
     FedProx,
     LeaderSGD,
     LocalSGD,
@@ -67,7 +59,6 @@ from dsgd.sync import (
     SlowMo,
     StalenessAware,
     StaleSynchronous,
-    StreamingDiLoCo,
 )
 from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 
@@ -166,19 +157,6 @@ def _data(found: Comparison) -> str:
 @lru_cache(maxsize=2)
 def _loaded(source: DataSource) -> StudyData:
     return load_data(source, "float64")
-
-
-@dataclass(frozen=True)
-class Outages(AbstractStragglers):
-    """One round in so many, a rank is away for the time of some rounds."""
-
-    one_in: int = 32
-    rounds: float = 16.0
-
-    def factor(self, seed: int, rank: int, number: int) -> float:
-        """Return 1, or how much longer a round takes in which the rank is away."""
-        is_away = np.random.default_rng([seed, rank, number]).random() * self.one_in < 1.0
-        return 1.0 + self.rounds * is_away
 
 
 @dataclass(frozen=True)
@@ -288,15 +266,11 @@ _NEIGHBOURS: Final = _Contest(
 _STRAGGLERS: Final = _Contest(
     "stragglers",
     {
-        "local": LocalSGD(125),
-        # As long as 125 rows take.
-        "anytime": AnytimeSGD(125 * _EXCHANGE_S / 8),
         "all wait": BackupWorkers(8, 0),
         "one backup": BackupWorkers(8, 1),
         "slack 3": StaleSynchronous(8, 3),
     },
     (
-        Versus(neighbours.ANYTIME, _SECONDS, "anytime", "local"),
         Versus(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
         Versus(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
     ),
@@ -362,55 +336,21 @@ _THRESHOLDS: Final = _Contest(
     eta0=4.0,
     epochs=4,
 )
-_HIDDEN: Final = _Contest(
-    "hidden",
-    {
-        _OFTEN: LocalSGD(1),
-        "DiLoCo": DiLoCo(100),
-        "eager": EagerDiLoCo(100),
-        "streaming, 4 bits": StreamingDiLoCo(25, 4, 1, 0.5, compressor=QSGD(7, 512)),
-    },
-    (
-        Versus(outer.STREAMING_BYTES, _BYTES, "streaming, 4 bits", _OFTEN),
-        Versus(outer.STREAMING_OBJECTIVE, judge_objective, "streaming, 4 bits", _OFTEN),
-        Versus(outer.EAGER_OBJECTIVE, judge_objective, "eager", "DiLoCo"),
-    ),
-    "Outer steps every 100 rows whose exchanges hide behind local steps, in four fragments or whole:",
-    period=100,
-)
 _UNHURRIED: Final = _Contest(
     "unhurried",
     {
-        "ADMM": ADMM(64),
-        "asynchronous ADMM": AsyncADMM(64),
         "asynchronous EASGD": AsyncEASGD(64),
         "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2),
     },
-    (
-        Versus(consensus.TIME, _SECONDS, "asynchronous ADMM", "ADMM"),
-        Versus(consensus.OBJECTIVE, judge_objective, "asynchronous ADMM", "ADMM"),
-        Versus(neighbours.ASYNC_LEADER, judge_objective, "asynchronous LSGD", "asynchronous EASGD"),
-    ),
+    (Versus(neighbours.ASYNC_LEADER, judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
     "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
     period=64,
     stragglers="heavy-tail",
 )
-_AWAY: Final = _Contest(
-    "away",
-    {"DiLoCo": DiLoCo(32), "quorum of 4": DecoupledDiLoCo(32, 4)},
-    (
-        Versus(outer.QUORUM_GOODPUT, _SECONDS, "quorum of 4", "DiLoCo"),
-        Versus(outer.QUORUM_OBJECTIVE, judge_objective, "quorum of 4", "DiLoCo"),
-    ),
-    "One round in 32 a rank is away for 16, outer steps every 32 rows:",
-    period=32,
-    stragglers=Outages(),
-)
-
 #: The measures of this module.
 MEASURES: Final = tuple(
     contest.measure()
     for contest in (
-        _AVERAGES, _COMPRESSED, _THRESHOLDS, _NEIGHBOURS, _STRAGGLERS, _UNHURRIED, _AWAY, _STALE, _SKEWED, _HIDDEN,
+        _AVERAGES, _COMPRESSED, _THRESHOLDS, _NEIGHBOURS, _STRAGGLERS, _UNHURRIED, _STALE, _SKEWED,
     )
 )  # fmt: skip

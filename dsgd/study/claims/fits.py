@@ -7,26 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
-from itertools import product
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import minimize
 
-from dsgd.compress import DeMo
-from dsgd.datasets import split_rows
 from dsgd.estimators import SGDClassifier
-from dsgd.local import Adam, Cyclical, OneCycle
+from dsgd.local import Cyclical, OneCycle
 from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.frame.data import DataSource, load_data
 from dsgd.study.frame.statement import Statement
 from dsgd.study.frame.verdict import Interval, difference, ratio
-from dsgd.study.published import compression, consensus, rates
-from dsgd.sync import ADMM, AbstractStrategy, LocalSGD, MinibatchSGD
+from dsgd.study.published import rates
+from dsgd.sync import MinibatchSGD
 from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["MEASURES", "fewest"]
@@ -35,11 +31,6 @@ _SEEDS: Final = range(5)
 _RANKS: Final = 8
 _ALPHA: Final = 1e-4
 _SOURCE: Final = DataSource("webspam-like", 4_000, 4_000)
-#: How far above the least objective modest accuracy is.
-_MODEST: Final = 0.01
-#: An exchange an epoch.
-_SOLVER: Final = ADMM(4_000 // _RANKS)
-_ITERATIONS: Final = range(4, 81, 4)
 #: Batches and rates change so often; there are so many of both.
 _EPOCHS, _EPOCHS_EACH, _FIRST_RATE, _FIRST_BATCH = 10, 2, 4.0, 32
 #: The bounds of cycles, and the fixed rates between them.
@@ -47,7 +38,6 @@ _LOW, _PEAK, _FIXED = 0.05, 6.0, (0.05, 0.12, 0.3)
 _CYCLE_EPOCHS: Final = 20
 _LONG: Final = 40
 _SHORTER: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 27, 40)
-_RATES: Final = (0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -78,17 +68,6 @@ class _Problem:
     def accuracy(self, model: SGDClassifier) -> float:
         """Return the share of test rows that are told."""
         return float(model.score(self.X_test, self.y_test))
-
-    @cached_property
-    def least(self) -> float:
-        """The least objective that there is."""
-        begin = np.zeros(self.X.shape[1] + 1)
-        return float(minimize(self._value, begin, jac=True, method="L-BFGS-B", options={"maxiter": 5000}).fun)
-
-    def skewed(self, seed: int) -> _Problem:
-        """Return the rows in an order in which every rank has mostly one label."""
-        order = np.concatenate(split_rows(self.y, _RANKS, "label-skewed", seed=seed))
-        return _Problem(self.X[order], self.y[order], self.X_test, self.y_test, self.name)
 
     def _value(self, point: FloatVector) -> tuple[float, FloatVector]:
         signs = np.where(self.y == np.unique(self.y)[1], 1.0, -1.0)
@@ -129,29 +108,6 @@ def _ratio(statement: Statement, above: Mapping[int, float], below: Mapping[int,
 
 def _median(values: Mapping[int, float]) -> float:
     return float(np.median(list(values.values())))
-
-
-def _above(problem: _Problem, seed: int, sync: AbstractStrategy[Any], iterations: int) -> float:
-    """Return how far above the least objective a model is after so many exchanges, one an epoch, as a share of it."""
-    model = problem.fitted(seed, sync=sync, learning_rate="constant", eta0=0.5, max_iter=iterations)
-    return problem.objective(model) / _problem().least - 1.0
-
-
-def _iterations(out: Path, say: Say) -> list[Claim]:
-    del out
-    problem, needed, local = _problem(), {}, {}
-    rows = _SOLVER.every
-    for seed in _SEEDS:
-        say(f"seed {seed + 1} of {len(_SEEDS)}")
-        above = partial(_above, problem.skewed(seed), seed)
-        needed[seed] = fewest(_ITERATIONS, lambda n, above=above: above(_SOLVER, n) <= _MODEST)  # type: ignore[misc]
-        local[seed] = fewest(_ITERATIONS, lambda n, above=above: above(LocalSGD(rows), n) <= _MODEST)  # type: ignore[misc]
-    note = (
-        f"Every rank has rows of mostly one label and walks over its {rows} rows between two exchanges, in place of a "
-        "minimum."
-    )
-    one = dict.fromkeys(needed, 1.0)
-    return [_ratio(consensus.ITERATIONS, needed, one, note, f"{_median(local):.0f} iterations: local SGD")]
 
 
 def _growing(out: Path, say: Say) -> list[Claim]:
@@ -231,38 +187,12 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
     return [replace(claim, dataset=f"{problem.name}, one rank") for claim in claims]
 
 
-def _momentum(out: Path, say: Say) -> list[Claim]:
-    del out
-    problem, ways = _problem(), ("DeMo", "Adam")
-    objectives: dict[tuple[str, float], dict[int, float]] = {way: {} for way in product(ways, _RATES)}
-    for seed in _SEEDS:
-        say(f"seed {seed + 1} of {len(_SEEDS)}")
-        for way, rate in objectives:
-            options: dict[str, Any] = {"learning_rate": "invscaling", "power_t": 0.5, "eta0": rate, "max_iter": 4}
-            options |= {"optimizer": Adam()} if way == "Adam" else {}
-            sync = MinibatchSGD(32, compressor=DeMo() if way == "DeMo" else None)
-            objectives[way, rate][seed] = problem.objective(problem.fitted(seed, sync=sync, **options))
-    best = {way: min(_RATES, key=lambda rate, way=way: _median(objectives[way, rate])) for way in ways}  # type: ignore[misc]
-    ours, theirs = (objectives[way, best[way]] for way in ways)
-    note = (
-        f"Batches of 32, 4 epochs, rates that fall like the root of the steps, from {best['DeMo']:g} and for Adam from "
-        f"{best['Adam']:g}: objectives {_median(ours):.4f} and {_median(theirs):.4f}. Signs send 8 of 64 waves here."
-    )
-    return [_ratio(compression.DEMO_OBJECTIVE, ours, theirs, note, "1x: Adam")]
-
-
 def _what(text: str) -> str:
     return f"{text} {_SOURCE.rows:,} rows of {_SOURCE.name}, {len(_SEEDS)} seeds."
 
 
 #: The measures of this module.
 MEASURES: Final = (
-    Measure(
-        "iterations",
-        (consensus.ITERATIONS,),
-        _what(f"Exchanges of ADMM to an objective 1 % above the least; unlike rows on {_RANKS} simulated ranks,"),
-        _iterations,
-    ),
     Measure(
         "growing",
         (rates.GROWN_OBJECTIVE, rates.GROWN_ACCURACY, rates.GROWN_UPDATES),
@@ -274,11 +204,5 @@ MEASURES: Final = (
         (rates.CYCLE_ACCURACY, rates.CYCLE_OBJECTIVE, rates.ONE_CYCLE),
         _what("Rates in cycles, and one cycle, beside fixed ones; one rank,"),
         _cycles,
-    ),
-    Measure(
-        "momentum",
-        (compression.DEMO_OBJECTIVE,),
-        _what(f"DeMo beside Adam on whole gradients, each at the best of four rates; {_RANKS} simulated ranks,"),
-        _momentum,
     ),
 )

@@ -1,7 +1,7 @@
 """What sources publish of their methods: every statement once, with its figure, its place and its tolerance.
 
 Modules are by subject: `msf`, `scaling`, `gtopk`, `elimination` and `transports` have studies of their own,
-`averaging`, `consensus`, `outer`, `rates`, `neighbours` and `compression` are of the methods that have none, and
+`averaging`, `rates`, `neighbours` and `compression` are of the methods that have none, and
 `library` is what this library promises of itself.
 The claims of every study, and those of `dsgd.study.claims`, are made of these statements; `registry` has all of them.
 `citing` says what a report cites.

@@ -13,8 +13,6 @@ __all__ = [
     "BLINK",
     "BLINK_RINGS",
     "BLINK_TIME",
-    "DEMO_BYTES",
-    "DEMO_OBJECTIVE",
     "DGC_ACCURACY",
     "DGC_RATIO",
     "ONEBIT_ACCURACY",
@@ -101,21 +99,6 @@ _THRESHOLD: Final = Source(
     "dsgd.compress.Threshold",
     "sync=MinibatchSGD(compressor=ErrorFeedback(Threshold(0.001)))",
     "Of every entry that has gathered a threshold one quantum is sent, and the rest waits.",
-)
-_DEMO: Final = Source(
-    "demo",
-    "DeMo",
-    (
-        Publication(
-            ("Peng", "Chen", "Su", "Quesnelle", "Kingma", "Liu"),
-            "DeMo: decoupled momentum optimization",
-            2026,
-            arxiv="2411.19870",
-        ),
-    ),
-    "dsgd.compress.DeMo",
-    "sync=MinibatchSGD(compressor=DeMo())",
-    "Each rank has a momentum of its own, of which the strongest waves are sent and leave it.",
 )
 
 #: Statements.
@@ -366,23 +349,4 @@ TWO_THRESHOLDS: Final = Statement(
     Margin(-0.005),
     as_points,
     _KEPT,
-)
-DEMO_BYTES: Final = Statement(
-    "demo/bytes",
-    _DEMO,
-    "A rank sends up to 85 times less than the gradient",
-    "up to 85x",
-    "abstract of the second version",
-    Margin(1.0, 85.0),
-    as_times,
-)
-DEMO_OBJECTIVE: Final = Statement(
-    "demo/objective",
-    _DEMO,
-    "The loss is that of Adam on whole gradients",
-    "comparable",
-    "abstract of the second version",
-    Margin(most=1.05),
-    as_times,
-    "A training objective within 5 % counts as equal; each at the best of four rates.",
 )

@@ -10,7 +10,6 @@ from dsgd.study.frame.verdict import Margin
 
 __all__ = [
     "ADPSGD",
-    "ANYTIME",
     "ASYNC_LEADER",
     "BACKUP",
     "CHOCO",
@@ -235,29 +234,6 @@ BACKUP: Final = Statement(
     Margin(1.0),
     as_times,
     _LOWER,
-)
-ANYTIME: Final = Statement(
-    "anytime/time",
-    Source(
-        "anytime",
-        "Anytime Minibatch",
-        (
-            Publication(
-                ("Ferdinand", "Al-Lawati", "Draper", "Nokleby"),
-                "Anytime Minibatch: exploiting stragglers in online distributed optimization",
-                2019,
-                arxiv="2006.05752",
-            ),
-        ),
-        "dsgd.sync.AnytimeSGD",
-        "sync=AnytimeSGD(seconds=0.02)",
-        "Ranks compute for a fixed time, and the mean weighs them by the rows that they got through.",
-    ),
-    "Up to 1.5x as fast on EC2, up to 5x where nodes vary more",
-    "1.5x to 5x",
-    "abstract",
-    Margin(1.5, 5.0),
-    as_times,
 )
 ASYNC_LEADER: Final = Statement(
     "async-lsgd/easgd",
