@@ -20,10 +20,10 @@ from dsgd.study import collectives, dnn, features, gtopk, scaling, speedup, stra
 from dsgd.study.collectives.report import collective_figure
 from dsgd.study.dnn.report import pareto_figure
 from dsgd.study.frame.rows import Row, read_rows
+from dsgd.study.frame.study import study_page
 from dsgd.study.gtopk.report import courses_figure
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import summarise
-from dsgd.study.published.scaling import PUBLISHED
 from dsgd.study.strategies.plots import strategy_figures
 
 HERE: Final = Path(__file__).parent
@@ -39,7 +39,7 @@ def _speedup(rows: Sequence[Row]) -> Sequence[Figure]:
 
 
 def _variance(rows: Sequence[Row]) -> Sequence[Figure]:
-    return variance.variance_page(variance.VarianceStudy(), rows).figures
+    return study_page(variance.STUDY, rows).figures
 
 
 def _features(rows: Sequence[Row]) -> Sequence[Figure]:
@@ -65,7 +65,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     "gtopk": (lambda rows: [courses_figure(gtopk.summarise_courses(rows))], {"courses": "gtopk"}),
     "msf": (lambda rows: study_figures(summarise(rows)), {"msf": "msf"}),
     "scaling": (
-        lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,
+        lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in scaling.PUBLISHED]).figures,
         {name: f"scaling-{name}" for name in ("speedup", "ratio", "groups", "step")},
     ),
     "speedup": (_speedup, {"speedup_seconds": "speedup"}),

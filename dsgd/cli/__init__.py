@@ -34,7 +34,6 @@ from dsgd.cli import (
     study_strategies,
     study_transports,
     study_tuning,
-    study_variance,
     tune,
     warm,
 )
@@ -82,7 +81,6 @@ study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedu
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 study.app.command("transports", epilog=study_transports.EXAMPLES)(study_transports.transports)
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
-study.app.command("variance", epilog=study_variance.EXAMPLES)(study_variance.variance)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")

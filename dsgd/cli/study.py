@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from dsgd.cli.study_command import Studies
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "asked", "check_place", "follow", "given", "show", "sized", "tell"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, cls=Studies)
 
 
 @app.callback()
@@ -205,6 +206,6 @@ def follow(
 
 
 def _described(row: dict[str, Any], columns: Sequence[str]) -> str:
-    ranks = row["ranks"]
-    text = ", ".join(str(row[name]) for name in columns)
+    ranks = row.get("ranks")
+    text = ", ".join(str(row[name]) for name in columns if name in row)
     return text if ranks is None else f"{text} on {ranks} rank{'s' * (ranks > 1)}"

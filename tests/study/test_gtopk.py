@@ -33,8 +33,8 @@ from dsgd.study.gtopk import (
     scaling,
     summarise_courses,
 )
+from dsgd.study.gtopk.speeds import SIZES, SPEEDS, WARM_UP
 from dsgd.study.gtopk.timing import extended
-from dsgd.study.published.gtopk import SIZES, SPEEDS, WARM_UP
 from web_page import check_page
 
 

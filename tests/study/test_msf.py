@@ -36,8 +36,8 @@ from dsgd.study import (
     verdict,
 )
 from dsgd.study.frame.measure import majority_accuracy, objective, score
+from dsgd.study.msf import published
 from dsgd.study.msf.plots import study_figures
-from dsgd.study.published import msf as published
 from study_commands import study_asked
 from web_page import check_page
 

@@ -23,9 +23,8 @@ from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.frame.data import DataSource, load_data
-from dsgd.study.frame.statement import Statement
-from dsgd.study.frame.verdict import Interval, difference, ratio
-from dsgd.study.published import compression, consensus, rates
+from dsgd.study.published import STATEMENTS, Statement, statements
+from dsgd.study.verdict import Interval, difference, ratio
 from dsgd.sync import ADMM, AbstractStrategy, LocalSGD, MinibatchSGD
 from dsgd.types import FloatMatrix, FloatVector
 
@@ -151,7 +150,7 @@ def _iterations(out: Path, say: Say) -> list[Claim]:
         "minimum."
     )
     one = dict.fromkeys(needed, 1.0)
-    return [_ratio(consensus.ITERATIONS, needed, one, note, f"{_median(local):.0f} iterations: local SGD")]
+    return [_ratio(STATEMENTS["admm/iterations"], needed, one, note, f"{_median(local):.0f} iterations: local SGD")]
 
 
 def _growing(out: Path, say: Say) -> list[Claim]:
@@ -177,9 +176,9 @@ def _growing(out: Path, say: Say) -> list[Claim]:
         f"are halved as often; {_EPOCHS} epochs."
     )
     return [
-        _ratio(rates.GROWN_OBJECTIVE, objectives[0], objectives[1], note, "1x: a rate that falls"),
-        _judged(rates.GROWN_ACCURACY, difference(*accuracies), note, "0: a rate that falls"),
-        _ratio(rates.GROWN_UPDATES, updates[1], updates[0], note, "1x: a rate that falls"),
+        _ratio(STATEMENTS["growing/objective"], objectives[0], objectives[1], note, "1x: a rate that falls"),
+        _judged(STATEMENTS["growing/accuracy"], difference(*accuracies), note, "0: a rate that falls"),
+        _ratio(STATEMENTS["growing/updates"], updates[1], updates[0], note, "1x: a rate that falls"),
     ]
 
 
@@ -224,9 +223,13 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
         f"fixed rate after {_LONG} epochs. The loss is convex: there are no valleys that large rates would leave."
     )
     claims = [
-        _judged(rates.CYCLE_ACCURACY, changed, note, f"{_median(accuracies[best]):.2%}: the best fixed rate"),
-        _ratio(rates.CYCLE_OBJECTIVE, objectives["cycles"], objectives[best], note, "1x: the best fixed rate"),
-        _ratio(rates.ONE_CYCLE, faster, dict.fromkeys(faster, 1.0), of_one, "1x: the best fixed rate"),
+        _judged(
+            STATEMENTS["cyclical/accuracy"], changed, note, f"{_median(accuracies[best]):.2%}: the best fixed rate"
+        ),
+        _ratio(
+            STATEMENTS["cyclical/objective"], objectives["cycles"], objectives[best], note, "1x: the best fixed rate"
+        ),
+        _ratio(STATEMENTS["one-cycle/epochs"], faster, dict.fromkeys(faster, 1.0), of_one, "1x: the best fixed rate"),
     ]
     return [replace(claim, dataset=f"{problem.name}, one rank") for claim in claims]
 
@@ -248,7 +251,7 @@ def _momentum(out: Path, say: Say) -> list[Claim]:
         f"Batches of 32, 4 epochs, rates that fall like the root of the steps, from {best['DeMo']:g} and for Adam from "
         f"{best['Adam']:g}: objectives {_median(ours):.4f} and {_median(theirs):.4f}. Signs send 8 of 64 waves here."
     )
-    return [_ratio(compression.DEMO_OBJECTIVE, ours, theirs, note, "1x: Adam")]
+    return [_ratio(STATEMENTS["demo/objective"], ours, theirs, note, "1x: Adam")]
 
 
 def _what(text: str) -> str:
@@ -259,25 +262,25 @@ def _what(text: str) -> str:
 MEASURES: Final = (
     Measure(
         "iterations",
-        (consensus.ITERATIONS,),
+        statements("admm/iterations"),
         _what(f"Exchanges of ADMM to an objective 1 % above the least; unlike rows on {_RANKS} simulated ranks,"),
         _iterations,
     ),
     Measure(
         "growing",
-        (rates.GROWN_OBJECTIVE, rates.GROWN_ACCURACY, rates.GROWN_UPDATES),
+        statements("growing/objective", "growing/accuracy", "growing/updates"),
         _what(f"Batches that grow beside rates that fall, {_RANKS} simulated ranks,"),
         _growing,
     ),
     Measure(
         "cycles",
-        (rates.CYCLE_ACCURACY, rates.CYCLE_OBJECTIVE, rates.ONE_CYCLE),
+        statements("cyclical/accuracy", "cyclical/objective", "one-cycle/epochs"),
         _what("Rates in cycles, and one cycle, beside fixed ones; one rank,"),
         _cycles,
     ),
     Measure(
         "momentum",
-        (compression.DEMO_OBJECTIVE,),
+        statements("demo/objective"),
         _what(f"DeMo beside Adam on whole gradients, each at the best of four rates; {_RANKS} simulated ranks,"),
         _momentum,
     ),

@@ -28,20 +28,16 @@ from dsgd.study import (
 )
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.elimination.problems import PROBLEMS
+from dsgd.study.frame import study as declared
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.workers import cluster_of
+from dsgd.study.gtopk.speeds import RANKS
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.runner import run_study
 from dsgd.study.msf.summary import summarise
-from dsgd.study.published import elimination as shrinking
-from dsgd.study.published import features as random_features
-from dsgd.study.published import gtopk as sparse
-from dsgd.study.published import library, msf
-from dsgd.study.published import scaling as pcl
-from dsgd.study.published import transports as zero_copy
-from dsgd.study.published import variance as reduced
+from dsgd.study.published import STATEMENTS, statements
 
 __all__ = ["MEASURES"]
 
@@ -63,6 +59,16 @@ def _by_study(study: Any, run: Callable[..., Iterable[StudyRun]], judge: Callabl
 
     def measured(out: Path, say: Say) -> list[Claim]:
         return judge(_rows(run(study, out), study.count(), say))
+
+    return measured
+
+
+def _declared(study: declared.Study) -> Any:
+    """Return what runs a study in a folder and returns its claims."""
+
+    def measured(out: Path, say: Say) -> list[Claim]:
+        rows = _rows(declared.run_study(study, out), study.count(), say)
+        return list(declared.study_page(study, rows).claims)
 
     return measured
 
@@ -92,7 +98,7 @@ _AUTO: Final = tuning.TuningStudy(
 _SOONER: Final = replace(
     speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
 )
-_NOISE: Final = variance.VarianceStudy(sizes=(1_000, 1_000_000), repeats=25)
+_NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.FeatureStudy(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
     rows_per_agent=(10, 100, 1_600, 6_400),
@@ -148,8 +154,8 @@ def _sparse_sums(out: Path, say: Say) -> list[Claim]:
     rows = []
     if find_spec("torch") is not None:
         rows = _rows(gtopk.run_gtopk_study(_PASSES, out), _PASSES.count(), say)
-    steps = [*gtopk.published_steps(sparse.RANKS), *gtopk.measured_steps(rows, sparse.RANKS)]
-    return gtopk.check_gtopk_claims(steps, sparse.RANKS, rows)
+    steps = [*gtopk.published_steps(RANKS), *gtopk.measured_steps(rows, RANKS)]
+    return gtopk.check_gtopk_claims(steps, RANKS, rows)
 
 
 def _thousandths(out: Path, say: Say) -> list[Claim]:
@@ -161,7 +167,7 @@ def _thousandths(out: Path, say: Say) -> list[Claim]:
 
 def _speedups(out: Path, say: Say) -> list[Claim]:
     del out, say
-    return scaling.scaling_claims([scaling.predict_point(point) for point in pcl.PUBLISHED])
+    return scaling.scaling_claims([scaling.predict_point(point) for point in scaling.PUBLISHED])
 
 
 def _presets(out: Path, say: Say) -> list[Claim]:
@@ -217,13 +223,13 @@ def _digits(out: Path, say: Say) -> list[Claim]:
 MEASURES: Final = (
     Measure(
         "period",
-        (msf.COMMUNICATION, msf.OVER_FREQUENT, msf.OVER_SEQUENTIAL, msf.ACCURACY),
+        statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
         _by_study(_PERIOD, run_study, _period),
     ),
     Measure(
         "sparse-sums",
-        (sparse.OVER_DENSE, sparse.OVER_TOPK),
+        statements("gtopk/dense", "gtopk/topk"),
         "dsgd study gtopk: the cost of messages at 1 GbE, 32 ranks, with the compute times that the authors measured "
         "and those of one thread of this machine, 3 repetitions.",
         _sparse_sums,
@@ -231,16 +237,16 @@ MEASURES: Final = (
     ),
     Measure(
         "thousandths",
-        (sparse.CONVERGENCE,),
+        statements("gtopk/convergence"),
         "dsgd study gtopk: a small convolutional network on digits and an LSTM on generated text, four simulated "
         "ranks, one entry in a thousand after the published warm-up, 16 epochs, 3 seeds.",
         _thousandths,
         "Needs torch.",
     ),
-    Measure("speedups", pcl.STATEMENTS, "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
+    Measure("speedups", statements("pcl"), "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
     Measure(
         "collectives",
-        (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
+        statements("dsgd/collectives-auto", "dsgd/collectives-model"),
         "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
         "calibrated four times.",
         _sums,
@@ -248,9 +254,9 @@ MEASURES: Final = (
     ),
     Measure(
         "elimination",
-        (
-            shrinking.OVER_SEQUENTIAL, shrinking.SAVED, shrinking.SAVED_ON_RANKS, library.OPTIMUM, library.FEWER_VALUES,
-            library.NEVER_SLOWER,
+        statements(
+            "shrinking/sequential", "shrinking/saved", "shrinking/saved-on-ranks", "dsgd/elimination-optimum",
+            "dsgd/elimination-values", "dsgd/elimination-slower",
         ),
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
@@ -259,14 +265,14 @@ MEASURES: Final = (
     ),
     Measure(
         "processes",
-        (shrinking.MANY_PROCESSES,),
+        statements("shrinking/processes"),
         "The published algorithm on 2,000 generated rows, noisy, and a model of its steps on 4,096 processes and 11 "
         "million rows.",
         _many_processes,
     ),
     Measure(
         "svm-ranks",
-        (library.SVM_MODEL, library.SVM_RANKS),
+        statements("dsgd/svm-model", "dsgd/svm-ranks"),
         "The rounds of the kernel SVM in one process and in two worker processes, of four generated sets, 4 turns; the "
         "last set is predicted from the others, and what 4,096 ranks and 11 million rows would take.",
         _rounds,
@@ -274,13 +280,13 @@ MEASURES: Final = (
     ),
     Measure(
         "strategies",
-        (library.STRATEGIES_ACCURACY, library.STRATEGIES_OBJECTIVE),
+        statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
         _by_study(_STRATEGIES, strategies.run_strategy_study, _all_strategies),
     ),
     Measure(
         "auto",
-        (library.AUTO_TIME, library.AUTO_TIME_MEAN, library.AUTO_ACCURACY),
+        statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
         "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
         _by_study(
             _AUTO,
@@ -290,7 +296,7 @@ MEASURES: Final = (
     ),
     Measure(
         "speedup",
-        (library.BEFORE_ONE, library.BEFORE_PEER),
+        statements("dsgd/speedup-one", "dsgd/speedup-peer"),
         "dsgd study speedup on this machine: two worker processes, 2,000,000 generated rows of 28 columns, 2 epochs, 5 "
         "seeds.",
         _by_study(
@@ -302,34 +308,22 @@ MEASURES: Final = (
     ),
     Measure(
         "noise",
-        (
-            reduced.OUTLIERS, reduced.AS_GOOD, reduced.DRAW, reduced.SAGA_LINEAR, reduced.SVRG_LINEAR,
-            library.DRAW_STEP,
-        ),
+        statements("srg/outliers", "srg/as-good", "srg/draw", "saga/linear", "svrg/linear", "dsgd/draw-step"),
         "dsgd study variance on one thread of this machine: four problems, 5 seeds; steps on a thousand and on a "
         "million rows, 25 repetitions.",
-        _by_study(
-            _NOISE,
-            variance.run_variance_study,
-            lambda rows: variance.check_variance_claims(
-                variance.summarise_variance(rows), variance.summarise_draws(rows)
-            ),
-        ),
+        _declared(_NOISE),
         timed=True,
     ),
     Measure(
         "features",
-        (
-            random_features.ANY_GRAPH, random_features.FEW_ROWS, random_features.LINEAR, random_features.OPTIMAL,
-            random_features.VALUES, random_features.ACCURACY,
-        ),
+        statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
         _by_study(_FEATURES, features.run_feature_study, _of_features),
     ),
     Measure(
         "transports",
-        (zero_copy.OVER_GENERAL, zero_copy.OVER_TUNED),
+        statements("zerocopy/general", "zerocopy/tuned"),
         "dsgd study transports on this machine: training with a parameter server over Dask's RPC, a ring of memory and "
         "registered slots; 254 and 25,557,032 parameters, 7 repetitions.",
         _by_study(
@@ -341,7 +335,7 @@ MEASURES: Final = (
     ),
     Measure(
         "digits",
-        (*library.DNN_ACCURACY.values(), *library.DNN_BYTES.values()),
+        tuple(one for key, one in STATEMENTS.items() if key.startswith("dsgd/dnn-")),
         "dsgd study dnn on two simulated ranks: a network with one hidden layer on generated digits.",
         _digits,
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",

@@ -11,8 +11,8 @@ from dsgd.collectives import choose_algorithm
 from dsgd.report import Claim, Table
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import grouped
-from dsgd.study.frame.verdict import Interval, largest, ratio, were_busy
-from dsgd.study.published.library import COLLECTIVES_AUTO, COLLECTIVES_MODEL
+from dsgd.study.published import STATEMENTS
+from dsgd.study.verdict import Interval, largest, ratio, were_busy
 
 __all__ = [
     "CollectiveGang",
@@ -155,15 +155,17 @@ def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
 def _auto_is_close(gang: CollectiveGang) -> Claim:
     found = gang.auto_excess()
     if found is None:
-        return COLLECTIVES_AUTO.not_run(gang.name, "Needs the algorithms that auto takes.")
+        return STATEMENTS["dsgd/collectives-auto"].not_run(gang.name, "Needs the algorithms that auto takes.")
     note = "At the worst of all lengths. By default auto uses one calibration, so that sums are equal on all wires."
-    return COLLECTIVES_AUTO.judged(gang.name, found, note, busy=were_busy(gang.rows), baseline=_always_ring(gang))
+    return STATEMENTS["dsgd/collectives-auto"].judged(
+        gang.name, found, note, busy=were_busy(gang.rows), baseline=_always_ring(gang)
+    )
 
 
 def _model_is_close(gang: CollectiveGang) -> Claim:
     found = gang.prediction()
     if found is None:
-        return COLLECTIVES_MODEL.not_run(gang.name, "Nothing was measured.")
+        return STATEMENTS["dsgd/collectives-model"].not_run(gang.name, "Nothing was measured.")
     often = len({_calibration(row) for row in gang.rows})
     note = "Predicted over measured time, the median over lengths and algorithms; "
     note += (
@@ -172,7 +174,7 @@ def _model_is_close(gang: CollectiveGang) -> Claim:
         else "the gang was calibrated once, so the interval does not show how much calibrations differ. "
     )
     note += "Ranks beyond the cores take turns, of which the model knows only what the calibration saw."
-    return COLLECTIVES_MODEL.judged(gang.name, found, note, busy=were_busy(gang.rows))
+    return STATEMENTS["dsgd/collectives-model"].judged(gang.name, found, note, busy=were_busy(gang.rows))
 
 
 def _always_ring(gang: CollectiveGang) -> str:

@@ -15,7 +15,7 @@ from dsgd.report import Table, byte_text, figure_text
 from dsgd.study.comparison.methods import SEQUENTIAL
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
-from dsgd.study.frame.verdict import Interval, difference, ratio
+from dsgd.study.verdict import Interval, difference, ratio
 
 __all__ = [
     "StrategyCell",

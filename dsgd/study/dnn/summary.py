@@ -11,8 +11,8 @@ from dsgd.study.dnn.grid import SYNCHRONOUS
 from dsgd.study.frame.report import data_table, gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
-from dsgd.study.frame.verdict import average, exact
-from dsgd.study.published.library import DNN_ACCURACY, DNN_BYTES
+from dsgd.study.published import STATEMENTS
+from dsgd.study.verdict import average, exact
 
 __all__ = ["DnnCell", "DnnGang", "check_dnn_claims", "dnn_answer", "dnn_data_table", "dnn_table", "summarise_dnn"]
 
@@ -140,25 +140,25 @@ def _accurate(gang: DnnGang) -> list[Claim]:
     claims = []
     for cell in gang.cells:
         found = average(cell.column("test_accuracy"))
-        if cell.name in DNN_ACCURACY and found is not None:
+        key = f"dsgd/dnn-accuracy-{cell.name}"
+        if key in STATEMENTS and found is not None:
             commonest = (
                 f"{cell.median('majority_accuracy'):.2%}: commonest label" if cell.stat("majority_accuracy") else ""
             )
             note = f"{cell.rows[0]['sync']}."
-            claims.append(DNN_ACCURACY[cell.name].judged(gang.name, found, note, baseline=commonest))
+            claims.append(STATEMENTS[key].judged(gang.name, found, note, baseline=commonest))
     return claims
 
 
 def _sends_little(gang: DnnGang) -> list[Claim]:
     claims = []
     for cell in gang.cells:
-        if cell.name in DNN_BYTES and gang.ranks == 2:
+        key = f"dsgd/dnn-bytes-{cell.name}"
+        if key in STATEMENTS and gang.ranks == 2:
             note = f"{cell.rows[0]['sync']}."
             # Bytes follow from a closed form (tests/laws/test_bytes.py): no seed changes them.
             times = exact(gang.share(cell))
-            claim = DNN_BYTES[cell.name].judged(
-                gang.name, times, note, trivial=gang.is_trivial, baseline="1/1: synchronous"
-            )
+            claim = STATEMENTS[key].judged(gang.name, times, note, trivial=gang.is_trivial, baseline="1/1: synchronous")
             claims.append(claim)
     return claims
 

@@ -20,17 +20,9 @@ from dsgd.study.elimination.rounds import (
 )
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.frame.report import time_text
-from dsgd.study.frame.statement import Statement
 from dsgd.study.frame.summary import Stat
-from dsgd.study.frame.verdict import Interval, Margin, exact, ratio, were_busy
-from dsgd.study.published.elimination import (
-    MANY_PROCESSES,
-    OVER_SEQUENTIAL,
-    SAVED,
-    SAVED_ON_RANKS,
-    as_whole_percent,
-)
-from dsgd.study.published.library import FEWER_VALUES, NEVER_SLOWER, OPTIMUM, SVM_MODEL, SVM_RANKS
+from dsgd.study.published import STATEMENTS, Statement
+from dsgd.study.verdict import Interval, Margin, exact, ratio, were_busy
 from dsgd.svm.kernel_solver.direct import LARGEST_DIRECT
 
 __all__ = ["check_elimination_claims", "check_process_claim", "check_round_claims"]
@@ -85,7 +77,7 @@ def check_process_claim(amounts: RoundAmounts) -> Claim:
         f"message and {1e9 * theirs_s:.0f} ns a kernel value, for which that program takes three sparse products. With "
         f"{1e9 * _VALUE_S:g} ns, as in products of matrices, it is {gain(_VALUE_S):.2f}x: messages take all the time."
     )
-    return MANY_PROCESSES.judged("noisy", exact(gain(theirs_s)), note, baseline="1x: no gain")
+    return STATEMENTS["shrinking/processes"].judged("noisy", exact(gain(theirs_s)), note, baseline="1x: no gain")
 
 
 def check_round_claims(
@@ -136,8 +128,8 @@ def check_round_claims(
         "and what kernel values of both solvers cost on this machine. The published one speaks at every step."
     )
     return [
-        SVM_MODEL.judged(left_out, fitted, note, busy=busy),
-        SVM_RANKS.judged(left_out, faster, grown, busy=busy, baseline="1x: the published algorithm"),
+        STATEMENTS["dsgd/svm-model"].judged(left_out, fitted, note, busy=busy),
+        STATEMENTS["dsgd/svm-ranks"].judged(left_out, faster, grown, busy=busy, baseline="1x: the published algorithm"),
     ]
 
 
@@ -145,7 +137,7 @@ def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
     cache = summary.tight()
     base, cells = summary.cell(problem, REFERENCE, cache), summary.presets(problem, cache)
     if base is None or not cells:
-        return OVER_SEQUENTIAL.not_run(problem, "Needs scikit-learn's SVC and a preset.")
+        return STATEMENTS["shrinking/sequential"].not_run(problem, "Needs scikit-learn's SVC and a preset.")
     best = min(cells, key=lambda cell: cell.median("seconds"))
     speedup = _inverse(best.ratio(base, "seconds"))
     alone = summary.cell(problem, "none", cache)
@@ -163,19 +155,19 @@ def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
     note += f". The published figure is from many nodes, ours from {cores} core{'s' * (cores > 1)}."
     found = ratio(base.by_repeat("seconds"), best.by_repeat("seconds"))
     if found is None:
-        return OVER_SEQUENTIAL.not_run(problem, note)
+        return STATEMENTS["shrinking/sequential"].not_run(problem, note)
     plain = f"{share.median:.1f}x: no elimination" if share else ""
-    return OVER_SEQUENTIAL.judged(problem, found, note, busy=_busy(base, best), baseline=plain)
+    return STATEMENTS["shrinking/sequential"].judged(problem, found, note, busy=_busy(base, best), baseline=plain)
 
 
 def _less_time(summary: EliminationSummary, problem: str) -> Claim:
     cache = summary.tight()
     base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)[1:]
     if base is None or not cells:
-        return SAVED.not_run(problem, "Needs a preset beside none.")
+        return STATEMENTS["shrinking/saved"].not_run(problem, "Needs a preset beside none.")
     best = min(cells, key=lambda cell: _median(cell.ratio(base, "seconds")))
     note = _why(base, best, best.ratio(base, "kernel_evaluations"))
-    return _saved(SAVED, base, best, note)
+    return _saved(STATEMENTS["shrinking/saved"], base, best, note)
 
 
 def _saved(statement: Statement, base: EliminationCell, best: EliminationCell, note: str) -> Claim:
@@ -196,7 +188,7 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
     samples = base.median("samples")
     note = (
         f"Best preset {best.method}: {time_text(base.median('seconds'))} -> {time_text(best.median('seconds'))}, "
-        f"kernel values {as_whole_percent(1.0 - _median(values))} fewer."
+        f"kernel values {100.0 * (1.0 - _median(values)):.0f} % fewer."
     )
     support = base.median("n_support") / base.median("rows")
     needed = base.median("kernel_evaluations") / (samples * samples)
@@ -236,9 +228,9 @@ def _less_time_on_ranks(summary: EliminationSummary, problem: str) -> Claim | No
         values = best.ratio(base, "kernel_evaluations")
         note = (
             f"{solver} solver on {base.ranks} processes, {best.method}: {time_text(base.median('seconds'))} -> "
-            f"{time_text(best.median('seconds'))}, kernel values {as_whole_percent(1.0 - _median(values))} fewer."
+            f"{time_text(best.median('seconds'))}, kernel values {100.0 * (1.0 - _median(values)):.0f} % fewer."
         )
-        return _saved(SAVED_ON_RANKS, base, best, note)
+        return _saved(STATEMENTS["shrinking/saved-on-ranks"], base, best, note)
     return None
 
 
@@ -250,7 +242,7 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
         if cell.problem == problem and cell.cache in base and (distance := cell.distance(base[cell.cache])) is not None
     ]
     if all(cell.method == "none" for _, cell in found):
-        return OPTIMUM.not_run(problem, "Needs a preset beside none.")
+        return STATEMENTS["dsgd/elimination-optimum"].not_run(problem, "Needs a preset beside none.")
     worst, cell = max(found, key=lambda pair: pair[0])
     gaps = [row["gap"] for _, c in found for row in c.rows]
     open_ = sum(not row["converged"] for _, c in found for row in c.rows)
@@ -258,17 +250,17 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
     note = f"Widest gap over all samples in float64: {max(gaps):.2g} (tol {tol:g}); farthest preset: {cell.method}."
     if open_:
         note += f" {open_} runs stopped with an open gap."
-        return OPTIMUM.said(problem, f"{worst:.1e}", "fails", note)
-    return OPTIMUM.judged(problem, exact(worst), note)
+        return STATEMENTS["dsgd/elimination-optimum"].said(problem, f"{worst:.1e}", "fails", note)
+    return STATEMENTS["dsgd/elimination-optimum"].judged(problem, exact(worst), note)
 
 
 def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
     base, auto = summary.cell(problem, "none", "small"), summary.cell(problem, "auto", "small")
     if base is None or auto is None:
-        return FEWER_VALUES.not_run(problem, "Needs auto and the small cache.")
+        return STATEMENTS["dsgd/elimination-values"].not_run(problem, "Needs auto and the small cache.")
     values, seconds = _inverse(auto.ratio(base, "kernel_evaluations")), _inverse(auto.ratio(base, "seconds"))
     if values is None or seconds is None:
-        return FEWER_VALUES.not_run(problem, "Nothing was computed.")
+        return STATEMENTS["dsgd/elimination-values"].not_run(problem, "Nothing was computed.")
     faster = ratio(base.by_repeat("seconds"), auto.by_repeat("seconds")) or Interval(1.0, 0.0, math.inf, 1)
     ours = f"{values.median:.2f}x, {faster.text('{:.2f}x'.format)}"
     note = _why(base, auto, auto.ratio(base, "kernel_evaluations"))
@@ -276,10 +268,12 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
     if least is not None:
         limit = base.median("kernel_evaluations") / least
         note += f" The proof alone needs as many values as leave {limit:.1f}x at most"
-        note += ": the promise cannot be kept here." if limit < FEWER_VALUES.margin.least else "."
+        note += (
+            ": the promise cannot be kept here." if limit < STATEMENTS["dsgd/elimination-values"].margin.least else "."
+        )
     # Values are counted and the same in every run: if there are too many, seconds do not matter.
     verdict = _AUTO_FASTER.verdict(faster)
-    if values.median < FEWER_VALUES.margin.least:
+    if values.median < STATEMENTS["dsgd/elimination-values"].margin.least:
         verdict = "fails"
     elif _busy(base, auto):
         verdict = "undecided"
@@ -287,7 +281,7 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
     if share > _SMALL_CACHE:
         note = f"The promise is for a cache of 1/100 of the matrix, this one holds 1/{1 / share:.0f}. {note}"
         verdict = "not run"
-    return FEWER_VALUES.said(problem, ours, verdict, note, baseline="1x: no elimination")
+    return STATEMENTS["dsgd/elimination-values"].said(problem, ours, verdict, note, baseline="1x: no elimination")
 
 
 def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
@@ -298,10 +292,12 @@ def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
         if base and auto and found is not None:
             ratios.append((found, cache, _busy(base, auto)))
     if not ratios:
-        return NEVER_SLOWER.not_run(problem, "Needs auto.")
+        return STATEMENTS["dsgd/elimination-slower"].not_run(problem, "Needs auto.")
     worst, cache, busy = max(ratios, key=lambda found: found[0].estimate)
     more = worst.mapped(lambda times: times - 1.0)
-    return NEVER_SLOWER.judged(problem, more, f"Time over that of none, {cache} cache.", busy=busy)
+    return STATEMENTS["dsgd/elimination-slower"].judged(
+        problem, more, f"Time over that of none, {cache} cache.", busy=busy
+    )
 
 
 def _median(stat: Stat | None) -> float:

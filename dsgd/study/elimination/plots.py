@@ -13,7 +13,7 @@ from dsgd.study.elimination.model import TEN_GIGABIT
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.elimination.tables import simulated
 from dsgd.study.frame.summary import Stat
-from dsgd.study.published.elimination import OVER_SEQUENTIAL, SAVED
+from dsgd.study.published import STATEMENTS
 
 __all__ = ["elimination_figures"]
 
@@ -105,7 +105,7 @@ def _work(summary: EliminationSummary) -> Figure:
 
 
 def _time(summary: EliminationSummary) -> Figure:
-    low, high = 1 - SAVED.margin.published, 1 - SAVED.margin.least
+    low, high = 1 - STATEMENTS["shrinking/saved"].margin.published, 1 - STATEMENTS["shrinking/saved"].margin.least
     marks: list[Mark] = [
         Band(low, high, "published: 30 to 60 % less", along="x"),
         Level(1.0, "none", TEXT, "solid", "x"),
@@ -142,7 +142,7 @@ def _sequential(summary: EliminationSummary) -> Figure:
         base = summary.cell(cell.problem, REFERENCE, cell.cache)
         return base.ratio(cell, "seconds") if base else None
 
-    published = OVER_SEQUENTIAL.margin.least
+    published = STATEMENTS["shrinking/sequential"].margin.least
     marks = [
         Level(1.0, "as fast", TEXT, "solid", "x"),
         Level(published, f"published: {published:.0f}x", VERMILION, along="x"),

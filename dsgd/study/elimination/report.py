@@ -13,8 +13,7 @@ from dsgd.study.elimination.summary import EliminationSummary, summarise_elimina
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
 from dsgd.study.frame.report import doubts, facts, tally
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.published import citations
-from dsgd.study.published.elimination import SOURCE
+from dsgd.study.published import SOURCES, citations
 
 __all__ = ["elimination_page", "elimination_verdict"]
 
@@ -48,14 +47,15 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
         data=[elimination_data_table(summary)],
         claims=claims,
         source=(
-            f"The speed-ups are those of the abstracts of {SOURCE.reference}, from up to thousands of MPI processes. "
-            "Tables and settings behind them were not at hand. The sequential baseline here is scikit-learn's SVC."
+            f"The speed-ups are those of the abstracts of {SOURCES['shrinking'].reference}, from up to thousands of "
+            "MPI processes. Tables and settings behind them were not at hand. The sequential baseline here is "
+            "scikit-learn's SVC."
         ),
         figures=elimination_figures(summary),
         tables=[table for table in (*overviews, ranks) if table.rows],
         details=[table for table in tables if table.rows],
         rows=rows,
-        citations=citations([SOURCE]),
+        citations=citations([SOURCES["shrinking"]]),
     )
 
 

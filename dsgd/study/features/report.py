@@ -28,8 +28,7 @@ from dsgd.study.features.summary import (
 )
 from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.frame.statement import as_points, as_times
-from dsgd.study.published import SOURCES, citations
+from dsgd.study.published import SOURCES, as_points, as_times, citations
 
 __all__ = ["feature_page"]
 

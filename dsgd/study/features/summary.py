@@ -12,10 +12,9 @@ import numpy as np
 from dsgd.report import Claim, Table, figure_text, seconds_text
 from dsgd.study.features.grid import ALONE, EXACT, GRAPHS, ONE_MACHINE
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.statement import as_points, as_times
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import average, difference, ratio
-from dsgd.study.published.features import ACCURACY, ANY_GRAPH, FEW_ROWS, LINEAR, OPTIMAL, VALUES
+from dsgd.study.published import STATEMENTS, as_points, as_times
+from dsgd.study.verdict import average, difference, ratio
 
 __all__ = [
     "AgentCell",
@@ -312,7 +311,7 @@ def check_feature_claims(
 def _agent_claims(sizes: Sequence[AgentSize]) -> list[Claim]:
     few, many = sizes[0], sizes[-1]
     claims = []
-    for statement, size in ((ANY_GRAPH, many), (FEW_ROWS, few)):
+    for statement, size in ((STATEMENTS["agents/any-graph"], many), (STATEMENTS["agents/few-rows"], few)):
         data = f"{size.agents} agents on a {_WORST}, {size.rows:,} rows each"
         found = size.over_one(_WORST)
         alone = size.over_one(ALONE)
@@ -325,7 +324,11 @@ def _agent_claims(sizes: Sequence[AgentSize]) -> list[Claim]:
     data = f"{many.agents} agents on a {_WORST}, {many.rows:,} rows each"
     share = average({seed: found / many.agents for seed, found in many.speedups(_WORST).items()})
     note = "Rows that gradients are of, until the error is within a tenth of that of one machine; without messages."
-    claims.append(LINEAR.not_run(data, "Run one machine too.") if share is None else LINEAR.judged(data, share, note))
+    claims.append(
+        STATEMENTS["agents/speed-up"].not_run(data, "Run one machine too.")
+        if share is None
+        else STATEMENTS["agents/speed-up"].judged(data, share, note)
+    )
     return [*claims, _optimal(sizes)]
 
 
@@ -335,9 +338,9 @@ def _optimal(sizes: Sequence[AgentSize]) -> Claim:
     cells = {size.agents * size.rows: size.cells[_WORST] for size in sizes if _WORST in size.cells}
     found = _exponents({n: cell.column("best") for n, cell in cells.items()})
     if found is None:
-        return OPTIMAL.not_run(data, "Run agents with several numbers of rows.")
+        return STATEMENTS["agents/rate"].not_run(data, "Run agents with several numbers of rows.")
     note = "Mean over agents of the lowest excess risk of all steps."
-    return OPTIMAL.judged(data, found, note, baseline="0: no steps")
+    return STATEMENTS["agents/rate"].judged(data, found, note, baseline="0: no steps")
 
 
 def _value_claims(values: Sequence[ValueCell]) -> list[Claim]:
@@ -347,7 +350,7 @@ def _value_claims(values: Sequence[ValueCell]) -> list[Claim]:
     found = _exponents({cell.features: cell.column("plain") for cell in values})
     assert found is not None  # every row has its error
     least = _median(values[-1].column("plain"))
-    return [VALUES.judged(data, found, f"Root mean squared error {least:.4f} at the most features.")]
+    return [STATEMENTS["rff/values"].judged(data, found, f"Root mean squared error {least:.4f} at the most features.")]
 
 
 def _machine_claims(sets: Sequence[MachineSet]) -> list[Claim]:
@@ -355,14 +358,14 @@ def _machine_claims(sets: Sequence[MachineSet]) -> list[Claim]:
     for one in sets:
         most = one.cells[-1] if one.cells else None
         if most is None or one.exact is None:
-            claims.append(ACCURACY.not_run(one.dataset, f"Run {EXACT} and features."))
+            claims.append(STATEMENTS["rff/accuracy"].not_run(one.dataset, f"Run {EXACT} and features."))
             continue
         note = (
             f"{most.name}, {most.epochs} epochs; {EXACT} has {one.exact.median('accuracy'):.2%}. Training takes "
             f"{as_times(one.times(most) or 0.0)} as long."
         )
         data = f"{one.dataset}, {most.rows[0]['rows']:,} rows"
-        claims.append(ACCURACY.judged(data, one.behind(most), note, baseline=f"0: {EXACT}"))
+        claims.append(STATEMENTS["rff/accuracy"].judged(data, one.behind(most), note, baseline=f"0: {EXACT}"))
     return claims
 
 

@@ -183,7 +183,7 @@ def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyDa
     DatasetError, InvalidParameterError
         See `load_data`.
     """
-    own = [row for row in rows if row["dataset"] == source.name]
+    own = [row for row in rows if row.get("dataset") == source.name]
     if own and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
         left = sizes_of(source.name, own, source.rows, source.all_test_rows)
         if left is not None:

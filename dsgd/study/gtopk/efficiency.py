@@ -14,9 +14,10 @@ from dsgd.collectives.model import LinkCost
 from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import grouped
-from dsgd.study.frame.verdict import Interval, average, exact, were_busy
 from dsgd.study.gtopk.model import GIGABIT, MODELS, NetModel, Scaling, compute_range, scaling
-from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK, RANKS, SIZES, SPEEDS
+from dsgd.study.gtopk.speeds import RANKS, SIZES, SPEEDS
+from dsgd.study.published import STATEMENTS
+from dsgd.study.verdict import Interval, average, exact, were_busy
 
 __all__ = [
     "HERE",
@@ -164,8 +165,8 @@ def check_gtopk_claims(steps: Sequence[Scaling], size: int, rows: Sequence[Row] 
     claims = []
     for step in steps:
         for statement, other, way, other_s in (
-            (OVER_DENSE, "dense sums", "dense", step.dense_s),
-            (OVER_TOPK, "Top-k", "topk", step.topk_s),
+            (STATEMENTS["gtopk/dense"], "dense sums", "dense", step.dense_s),
+            (STATEMENTS["gtopk/topk"], "Top-k", "topk", step.topk_s),
         ):
             between = compute_range(other_s, step.tree_s, statement.margin.least, statement.margin.published)
             found = _gain(step, other_s)

@@ -11,7 +11,7 @@ from dsgd.compress import DGC, GTopK
 from dsgd.errors import InvalidParameterError
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun, Row, picked
-from dsgd.study.published.gtopk import SPEEDS, WARM_UP
+from dsgd.study.gtopk.speeds import SPEEDS, WARM_UP
 from dsgd.sync import MinibatchSGD
 
 __all__ = ["DENSE", "TASKS", "WAYS", "ComputeRun", "CourseRun", "GTopKStudy", "Task", "demo_gtopk_study"]

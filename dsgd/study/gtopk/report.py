@@ -10,7 +10,6 @@ from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Panel, origin, p
 from dsgd.study.frame.missing import missing_runs
 from dsgd.study.frame.report import doubts
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.statement import Statement
 from dsgd.study.gtopk.efficiency import (
     HERE,
     PUBLISHED,
@@ -20,6 +19,7 @@ from dsgd.study.gtopk.efficiency import (
     scaling_table,
 )
 from dsgd.study.gtopk.model import Scaling, mass_rows, mass_table
+from dsgd.study.gtopk.speeds import SIZES, SPEEDS
 from dsgd.study.gtopk.summary import (
     CourseCell,
     Lesson,
@@ -28,8 +28,7 @@ from dsgd.study.gtopk.summary import (
     lessons_table,
     summarise_courses,
 )
-from dsgd.study.published import citations
-from dsgd.study.published.gtopk import OVER_DENSE, OVER_TOPK, SIZES, SOURCE, SPEEDS
+from dsgd.study.published import SOURCES, STATEMENTS, Statement, citations
 
 __all__ = ["courses_figure", "gtopk_page"]
 
@@ -72,7 +71,7 @@ def gtopk_page(
     where = origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}
     own = [{"key": f"{step.model.name}, {step.basis}", "ranks": sizes[-1], **step.as_row()} for step in steps]
     own += [{"key": f"mass-{row['ranks']}", **row} for row in mass_rows(merged, shares)]
-    ranges = [("dense sums", OVER_DENSE, claims[::2]), ("Top-k", OVER_TOPK, claims[1::2])]
+    ranges = [("dense sums", STATEMENTS["gtopk/dense"], claims[::2]), ("Top-k", STATEMENTS["gtopk/topk"], claims[1::2])]
     return Page(
         title="What do sparse sums save on a slow network, and what do they cost?",
         answer=" ".join(filter(None, [_trained(lessons), _gained(steps, claims, sizes[-1]), _lost(merged, shares)])),
@@ -84,7 +83,7 @@ def gtopk_page(
             (f"{shares[-1][0]:.1%}", f"of the chosen mass is lost by put-back on {merged[-1]} ranks"),
         ],
         claims=[*judged, *claims],
-        source=f"{SOURCE.reference}.",
+        source=f"{SOURCES['gtopk'].reference}.",
         figures=[*([courses_figure(lessons)] if lessons else []), _efficiency(curves, sizes), _mass(merged, shares)],
         data=[lessons_table(rows)] if lessons else [],
         tables=[
@@ -95,7 +94,7 @@ def gtopk_page(
             mass_table(merged, shares),
         ],
         rows=[*rows, *own],
-        citations=citations([SOURCE]),
+        citations=citations([SOURCES["gtopk"]]),
     )
 
 

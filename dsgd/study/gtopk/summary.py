@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from dsgd.report import Claim, Table, byte_text
 from dsgd.study.frame.report import data_table
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.statement import as_points
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import difference
 from dsgd.study.gtopk.grid import DENSE, TASKS
-from dsgd.study.published.gtopk import CONVERGENCE
+from dsgd.study.published import STATEMENTS, as_points
+from dsgd.study.verdict import difference
 
 __all__ = ["CourseCell", "Lesson", "check_convergence", "course_tables", "lessons_table", "summarise_courses"]
 
@@ -129,7 +128,7 @@ def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
             f"{row['epochs']} epochs of {steps} steps; {row['n_params']:,} parameters."
         )
         claims.append(
-            CONVERGENCE.judged(
+            STATEMENTS["gtopk/convergence"].judged(
                 lesson.name,
                 found,
                 note,

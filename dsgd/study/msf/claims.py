@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from dsgd.report import Claim
 from dsgd.study.frame.report import time_text
-from dsgd.study.frame.verdict import Interval, difference, ratio, were_busy
+from dsgd.study.msf import published
 from dsgd.study.msf.summary import Cell, Summary
-from dsgd.study.published import msf as published
+from dsgd.study.published import STATEMENTS
+from dsgd.study.verdict import Interval, difference, ratio, were_busy
 
 __all__ = ["check_claims", "is_trivial"]
 
@@ -44,7 +45,7 @@ def _ends(summary: Summary, dataset: str) -> tuple[Cell, Cell] | None:
 
 
 def _less_communication(summary: Summary, dataset: str) -> Claim:
-    family, statement = published.family(dataset), published.COMMUNICATION
+    family, statement = published.family(dataset), STATEMENTS["msf/communication"]
     if family is not None:
         two, most = (published.communication_reduction(family, ranks) for ranks in (2, 32))
         statement = replace(statement, figure=f"{two:.1%} (2 processes), {most:.1%} (32)")
@@ -65,7 +66,7 @@ def _less_communication(summary: Summary, dataset: str) -> Claim:
 
 
 def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
-    family, statement = published.family(dataset), published.OVER_FREQUENT
+    family, statement = published.family(dataset), STATEMENTS["msf/frequent"]
     if family is not None:
         two, most = (published.period_speedup(family, ranks) for ranks in (2, 32))
         statement = replace(statement, figure=f"{statement.figure}; its data: {two:.1f}x (2), {most:.1f}x (32)")
@@ -85,7 +86,7 @@ def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
 
 
 def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
-    statement, low = published.OVER_SEQUENTIAL, published.OVER_SEQUENTIAL.margin.least
+    statement, low = STATEMENTS["msf/sequential"], STATEMENTS["msf/sequential"].margin.least
     cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
     if not cells or sequential is None:
         return statement.not_run(dataset, "Needs the sequential run and 2 ranks or more.")
@@ -103,7 +104,7 @@ def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
 
 
 def _same_accuracy(summary: Summary, dataset: str) -> Claim:
-    statement = published.ACCURACY
+    statement = STATEMENTS["msf/accuracy"]
     cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
     if not cells or sequential is None:
         return statement.not_run(dataset, "Needs the sequential run and 2 ranks or more.")

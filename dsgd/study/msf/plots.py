@@ -24,8 +24,8 @@ from dsgd.report.theme import (
     ramp,
 )
 from dsgd.study.frame.summary import Stat
+from dsgd.study.msf import published
 from dsgd.study.msf.summary import Cell, Summary
-from dsgd.study.published import msf as published
 
 __all__ = ["study_figures"]
 

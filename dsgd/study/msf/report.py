@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dsgd.report import Claim, Page, span_of
 from dsgd.study.frame.report import doubts, facts, joined, tally
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.msf import tables
+from dsgd.study.msf import published, tables
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import Summary, difference, summarise
 from dsgd.study.published import citations
-from dsgd.study.published import msf as published
 
 __all__ = ["study_page", "verdict"]
 

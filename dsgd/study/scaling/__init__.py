@@ -10,8 +10,8 @@ claims, `figures` and `report` draw the page. The command line and programs call
 `model`.
 """
 
-from dsgd.study.published.scaling import PUBLISHED, PublishedPoint
 from dsgd.study.scaling.model import Curve, Predicted, curves, node_counts, predict_point, vary
+from dsgd.study.scaling.points import PUBLISHED, PublishedPoint
 from dsgd.study.scaling.report import Own, own_tables, scaling_page
 from dsgd.study.scaling.tables import assumptions_table, points_table, scaling_answer, scaling_claims, variations_table
 

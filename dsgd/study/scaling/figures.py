@@ -9,8 +9,8 @@ from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, pe
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim.network import Network
 from dsgd.sim.scaling import Layer, Node, Step, flop_per_byte, node_balance, predict_step, shared_bytes
-from dsgd.study.published.scaling import PublishedPoint
 from dsgd.study.scaling.model import Curve, Predicted, curves, node_counts
+from dsgd.study.scaling.points import PublishedPoint
 
 __all__ = ["groups_figure", "own_figure", "ratio_figure", "speedup_figure", "step_figure"]
 

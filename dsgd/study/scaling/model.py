@@ -8,7 +8,7 @@ from typing import Final
 
 from dsgd.sim.network import Link, Network
 from dsgd.sim.scaling import Layer, Node, ScalingPoint, Sharing, predict_step, speedup_curve
-from dsgd.study.published.scaling import PublishedPoint
+from dsgd.study.scaling.points import PublishedPoint
 
 __all__ = ["VARIATIONS", "Curve", "Predicted", "curves", "node_counts", "predict_point", "vary"]
 

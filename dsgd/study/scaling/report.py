@@ -9,9 +9,9 @@ from dsgd.report import Page, Table
 from dsgd.sim.network import Network
 from dsgd.sim.scaling import Layer, Node
 from dsgd.study.published import citations
-from dsgd.study.published.scaling import SOURCE
 from dsgd.study.scaling.figures import groups_figure, own_figure, ratio_figure, speedup_figure, step_figure
 from dsgd.study.scaling.model import Predicted, curves
+from dsgd.study.scaling.points import SOURCE
 from dsgd.study.scaling.tables import (
     assumptions_table,
     curve_table,

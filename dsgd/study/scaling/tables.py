@@ -17,9 +17,9 @@ from dsgd.sim.scaling import (
     place_layers,
     scaling_limit,
 )
-from dsgd.study.frame.verdict import exact
-from dsgd.study.published.scaling import CLOSE, PublishedPoint
 from dsgd.study.scaling.model import VARIATIONS, Curve, Predicted, vary
+from dsgd.study.scaling.points import CLOSE, PublishedPoint
+from dsgd.study.verdict import exact
 
 __all__ = [
     "assumptions_table",

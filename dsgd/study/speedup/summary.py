@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from dsgd.report import Claim, Table, byte_text, figure_text
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.statement import Statement
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import ratio, were_busy
-from dsgd.study.published.library import BEFORE_ONE, BEFORE_PEER
+from dsgd.study.published import STATEMENTS, Statement
 from dsgd.study.speedup.grid import Way
+from dsgd.study.verdict import ratio, were_busy
 
 __all__ = [
     "SpeedupCell",
@@ -170,7 +169,7 @@ def speedup_verdict(sets: Sequence[SpeedupSet]) -> str:
 
 def check_speedup_claims(sets: Sequence[SpeedupSet]) -> list[Claim]:
     """Return the promises of this library about several processes, and whether they hold here."""
-    others = (BEFORE_ONE, _ONE), (BEFORE_PEER, _PEER)
+    others = (STATEMENTS["dsgd/speedup-one"], _ONE), (STATEMENTS["dsgd/speedup-peer"], _PEER)
     return [_sooner(one, statement, other) for one in sets for statement, other in others]
 
 

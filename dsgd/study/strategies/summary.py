@@ -12,8 +12,8 @@ from dsgd.study.comparison.summary import StrategyCell, StrategyGang, gang_of, s
 from dsgd.study.frame.report import gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import grouped
-from dsgd.study.frame.verdict import Interval, difference, exact
-from dsgd.study.published.library import STRATEGIES_ACCURACY, STRATEGIES_OBJECTIVE
+from dsgd.study.published import STATEMENTS
+from dsgd.study.verdict import Interval, difference, exact
 
 __all__ = [
     "StrategyCell",
@@ -47,15 +47,15 @@ def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> li
         far = [f"{cell.name} ({100 * gang.behind(cell):+.1f})" for cell in gang.cells if gang.behind(cell) < -_CLOSE]
         note = f"More than a point below: {', '.join(far)}." if far else "Of the strategies that were run."
         behind = gang.sequential.median("majority_accuracy") - gang.sequential.median("test_accuracy")
-        commonest = STRATEGIES_ACCURACY.form(behind)
-        accurate = STRATEGIES_ACCURACY.judged(
+        commonest = STATEMENTS["dsgd/strategies-accuracy"].form(behind)
+        accurate = STATEMENTS["dsgd/strategies-accuracy"].judged(
             gang.name, _distance(gang, lowest), note, trivial=gang.is_trivial, baseline=f"{commonest}: commonest label"
         )
         claims.append(replace(accurate, ours=f"{accurate.ours}, {lowest.name}"))
         late = [cell.name for cell in gang.cells if cell.name not in gang.reached(excess)]
         share = exact(1.0 - len(late) / len(gang.cells))
         note = f"Not reached by {', '.join(late)}." if late else "All of those that were run."
-        objective = STRATEGIES_OBJECTIVE.judged(gang.name, share, note, trivial=gang.is_trivial)
+        objective = STATEMENTS["dsgd/strategies-objective"].judged(gang.name, share, note, trivial=gang.is_trivial)
         within = f"Every strategy comes within {excess:.0%} of the sequential objective in as many epochs"
         ours = f"{len(gang.cells) - len(late)} strategies"
         claims.append(replace(objective, name=within, published=f"{len(gang.cells)} strategies", ours=ours))

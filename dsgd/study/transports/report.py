@@ -9,9 +9,7 @@ from dsgd.report import Axis, Bars, Figure, Line, Page, Panel, byte_text, series
 from dsgd.report.theme import MUTED, TEXT
 from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.frame.statement import as_times
-from dsgd.study.published import citations
-from dsgd.study.published.transports import SOURCE
+from dsgd.study.published import SOURCES, as_times, citations
 from dsgd.study.transports.grid import WAYS, TransportStudy
 from dsgd.study.transports.summary import (
     NAMES,
@@ -79,7 +77,7 @@ def transport_page(study: TransportStudy, rows: Sequence[Row], missing: dict[str
         ),
         doubts=doubts(rows, [*gone, *unequal_models(cells)], asked=asked),
         claims=check_transport_claims(cells),
-        source=SOURCE.reference + ".",
+        source=SOURCES["zerocopy"].reference + ".",
         figures=[
             *([_messages(cells)] if "messages" in parts else []),
             *([_copies(cells, counted[-1])] if counted else []),
@@ -91,7 +89,7 @@ def transport_page(study: TransportStudy, rows: Sequence[Row], missing: dict[str
             *([training_table(cells)] if "training" in parts else []),
         ],
         rows=rows,
-        citations=citations([SOURCE]),
+        citations=citations([SOURCES["zerocopy"]]),
     )
 
 

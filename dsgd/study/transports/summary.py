@@ -8,12 +8,11 @@ from typing import Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text, seconds_text
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.statement import Statement, as_times
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import Interval, largest, ratio, were_busy
-from dsgd.study.published.transports import OVER_GENERAL, OVER_TUNED
+from dsgd.study.published import STATEMENTS, Statement, as_times
 from dsgd.study.transports.grid import WAYS
 from dsgd.study.transports.parties import MODELS
+from dsgd.study.verdict import Interval, largest, ratio, were_busy
 
 __all__ = [
     "WayCell",
@@ -257,7 +256,10 @@ def check_transport_claims(cells: Sequence[WayCell]) -> list[Claim]:
     cells : sequence of WayCell
         From `summarise_transports`.
     """
-    return [_gain(OVER_GENERAL, cells, "rpc", 0.0), _gain(OVER_TUNED, cells, "ring", 1.0)]
+    return [
+        _gain(STATEMENTS["zerocopy/general"], cells, "rpc", 0.0),
+        _gain(STATEMENTS["zerocopy/tuned"], cells, "ring", 1.0),
+    ]
 
 
 def _gain(statement: Statement, cells: Sequence[WayCell], way: str, less: float) -> Claim:

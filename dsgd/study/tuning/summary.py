@@ -12,9 +12,9 @@ from typing import Final
 from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped
-from dsgd.study.frame.verdict import Interval, difference, ratio, were_busy
-from dsgd.study.published.library import AUTO_ACCURACY, AUTO_TIME, AUTO_TIME_MEAN
+from dsgd.study.published import STATEMENTS
 from dsgd.study.tuning.grid import AUTO, SEQUENTIAL
+from dsgd.study.verdict import Interval, difference, ratio, were_busy
 
 __all__ = [
     "TuningCell",
@@ -220,7 +220,10 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
         if cell is None:
             continue
         if math.isinf(one.best.seconds):
-            claims += [statement.not_run(one.dataset, _MISSED) for statement in (AUTO_TIME, AUTO_ACCURACY)]
+            claims += [
+                statement.not_run(one.dataset, _MISSED)
+                for statement in (STATEMENTS["dsgd/auto-time"], STATEMENTS["dsgd/auto-accuracy"])
+            ]
             continue
         best, regret = one.best, _certain_regret(one, cell)
         regrets.append(regret)
@@ -230,24 +233,26 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
             f"{1e3 * best.seconds:.2f} ms for it."
         )
         if regret is None:
-            claims.append(AUTO_TIME.said(one.dataset, "not reached", "fails", note))
+            claims.append(STATEMENTS["dsgd/auto-time"].said(one.dataset, "not reached", "fails", note))
         else:
-            claims.append(AUTO_TIME.judged(one.dataset, regret, note, busy=busy, baseline=_worst_period(one)))
+            claims.append(
+                STATEMENTS["dsgd/auto-time"].judged(one.dataset, regret, note, busy=busy, baseline=_worst_period(one))
+            )
         change = difference(_accuracies(cell), _accuracies(best))
         if change is None or cell.accuracy is None or best.accuracy is None:
-            claims.append(AUTO_ACCURACY.said(one.dataset, "not run", "not run", note))
+            claims.append(STATEMENTS["dsgd/auto-accuracy"].said(one.dataset, "not run", "not run", note))
         else:
-            claims.append(AUTO_ACCURACY.judged(one.dataset, change, note))
+            claims.append(STATEMENTS["dsgd/auto-accuracy"].judged(one.dataset, change, note))
     known = [regret for regret in regrets if regret is not None]
     if regrets:
         note = f"The mean over {len(regrets)} sets, of their ends as well."
         if len(known) < len(regrets):
-            claims.append(AUTO_TIME_MEAN.said("all sets", "not reached", "fails", note))
+            claims.append(STATEMENTS["dsgd/auto-time-mean"].said("all sets", "not reached", "fails", note))
         else:
             ends = [statistics.fmean(getattr(one, end) for one in known) for end in ("estimate", "low", "high")]
             mean = Interval(ends[0], ends[1], ends[2], min(one.n for one in known))
             busy = any(were_busy(one.sweep[0].rows) for one in sets)
-            claims.append(AUTO_TIME_MEAN.judged("all sets", mean, note, busy=busy))
+            claims.append(STATEMENTS["dsgd/auto-time-mean"].judged("all sets", mean, note, busy=busy))
     return claims
 
 

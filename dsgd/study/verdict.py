@@ -23,7 +23,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from dsgd.report import is_busy
-from dsgd.study.frame.rows import Row
 
 __all__ = ["Interval", "Margin", "average", "difference", "exact", "largest", "ratio", "were_busy"]
 
@@ -120,7 +119,7 @@ def largest(found: Iterable[Interval]) -> Interval:
     return Interval(estimate, low, high, max(one.n for one in figures))
 
 
-def were_busy(rows: Sequence[Row]) -> bool:
+def were_busy(rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether the machine was busy with other work while it made rows whose seconds count."""
     return rows[-1].get("cluster", "local") == "local" and is_busy(rows)
 

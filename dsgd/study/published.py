@@ -1,25 +1,63 @@
-"""A statement: what a source says of its method, and how a measurement is held against it.
+"""What sources publish of their methods: every statement once, with its figure, its place and its tolerance.
 
-A published figure is written down once, in a `Statement` of `dsgd.study.published`. Whoever measures it, a study or
-`dsgd.study.claims`, makes a `dsgd.report.Claim` of it here: verdict and words are the same wherever it is shown.
+`published.toml` has the statements of each source and tables of published figures, `published.bib` the publications.
+Whoever measures a statement, a study or `dsgd.study.claims`, makes a `dsgd.report.Claim` of it here: verdict and words
+are the same wherever it is shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 
 from dsgd.report import Claim, Publication
-from dsgd.study.frame.verdict import Interval, Margin
+from dsgd.study.verdict import Interval, Margin
 
-__all__ = ["Source", "Statement", "as_number", "as_percent", "as_points", "as_times"]
+__all__ = [
+    "FIGURES", "SOURCES", "STATEMENTS", "Source", "Statement", "as_number", "as_percent", "as_points", "as_times",
+    "citations", "sources_of", "statements",
+]  # fmt: skip
 
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
 _CROSSES: Final = "The interval over the runs crosses the margin."
 _POINT: Final = "Computed, not measured: every run gives the same figure."
+
+
+def as_times(value: float) -> str:
+    """Return a factor as text, ``4.6x``."""
+    return f"{value:.3g}x" if value < 1000 else f"{value:,.0f}x"
+
+
+def as_percent(share: float) -> str:
+    """Return a share as text, ``98.4%``."""
+    return f"{share:.1%}"
+
+
+def as_points(share: float) -> str:
+    """Return a difference of shares as text, ``-0.31 points``."""
+    return f"{100 * share:+.2f} points"
+
+
+def as_number(value: float) -> str:
+    """Return a number as text."""
+    return f"{value:.4g}"
+
+
+def _as_whole_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+_FORMS: Final[Mapping[str, Callable[[float], str]]] = {
+    "times": as_times, "percent": as_percent, "points": as_points, "number": as_number,
+    "whole percent": _as_whole_percent,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,15 +133,9 @@ class Statement:
     tolerance: str = ""
 
     def judged(
-        self,
-        data: str,
-        found: Interval,
-        note: str = "",
-        *,
-        trivial: bool = False,
-        busy: bool = False,
+        self, data: str, found: Interval, note: str = "", *, trivial: bool = False, busy: bool = False,
         baseline: str = "",
-    ) -> Claim:
+    ) -> Claim:  # fmt: skip
         """Return the claim with the verdict of an interval.
 
         Parameters
@@ -132,16 +164,9 @@ class Statement:
         )
 
     def said(
-        self,
-        data: str,
-        ours: str,
-        verdict: str,
-        note: str,
-        *,
-        trivial: bool = False,
-        baseline: str = "",
+        self, data: str, ours: str, verdict: str, note: str, *, trivial: bool = False, baseline: str = "",
         interval: tuple[float, float, float] | None = None,
-    ) -> Claim:
+    ) -> Claim:  # fmt: skip
         """Return the claim with a verdict that was come to elsewhere; see `judged`.
 
         Parameters
@@ -167,21 +192,63 @@ class Statement:
         return self.said(data, "-", "not run", note)
 
 
-def as_times(value: float) -> str:
-    """Return a factor as text, ``4.6x``."""
-    return f"{value:.3g}x" if value < 1000 else f"{value:,.0f}x"
+def _read_publications(text: str) -> dict[str, Publication]:
+    """Return the entries of a BibTeX file that has each field on a line of its own, by key."""
+    found = {}
+    for key, body in re.findall(r"^@\w+\{([^,]+),\n(.*?)^\}", text, flags=re.MULTILINE | re.DOTALL):
+        fields = dict(re.findall(r"^  (\w+) = \{+(.*?)\}+,$", body, flags=re.MULTILINE))
+        found[key] = Publication(
+            tuple(fields["author"].split(" and ")), fields["title"], int(fields["year"]) if "year" in fields else None,
+            fields.get("eprint", ""), fields.get("booktitle", ""),
+        )  # fmt: skip
+    return found
 
 
-def as_percent(share: float) -> str:
-    """Return a share as text, ``98.4%``."""
-    return f"{share:.1%}"
+def _read_source(key: str, table: Mapping[str, Any], publications: Mapping[str, Publication]) -> list[Statement]:
+    """Return the statements of a source."""
+    own = [one for name, one in publications.items() if re.fullmatch(rf"{key}(-\d+)?", name)]
+    about = {name: text for name, text in table.items() if isinstance(text, str)}
+    source = Source(key=key, publications=tuple(own), **about)
+    return [
+        Statement(
+            f"{key}/{name}", source, one["text"], one["figure"], one["where"], Margin(**one["margin"]),
+            _FORMS.get(one["form"]) or one["form"].format, one.get("tolerance", ""),
+        )
+        for name, one in table.items()
+        if isinstance(one, dict)
+    ]  # fmt: skip
 
 
-def as_points(share: float) -> str:
-    """Return a difference of shares as text, ``-0.31 points``."""
-    return f"{100 * share:+.2f} points"
+_HERE: Final = Path(__file__)
+_TABLES: Final = tomllib.loads(_HERE.with_suffix(".toml").read_text(encoding="utf-8"))
+#: Tables of published figures, by source.
+FIGURES: Final[Mapping[str, Any]] = MappingProxyType(_TABLES.pop("data"))
+_PUBLICATIONS: Final = _read_publications(_HERE.with_suffix(".bib").read_text(encoding="utf-8"))
+#: All statements by their key, source by source.
+STATEMENTS: Final[Mapping[str, Statement]] = MappingProxyType(
+    {one.key: one for key, table in _TABLES.items() for one in _read_source(key, table, _PUBLICATIONS)}
+)
+#: All sources by their key.
+SOURCES: Final[Mapping[str, Source]] = MappingProxyType({one.source.key: one.source for one in STATEMENTS.values()})
 
 
-def as_number(value: float) -> str:
-    """Return a number as text."""
-    return f"{value:.4g}"
+def statements(*keys: str) -> tuple[Statement, ...]:
+    """Return the statements with these keys; that of a source stands for all that it states."""
+    return tuple(one for key in keys for one in STATEMENTS.values() if key in (one.key, one.source.key))
+
+
+def sources_of(methods: Iterable[str]) -> list[Source]:
+    """Return the sources of some methods.
+
+    Parameters
+    ----------
+    methods : iterable of str
+        Each as ``repr`` writes a strategy, with its compressor and rule: ``LocalSGD(every=64, compressor=TopK(...))``.
+    """
+    classes = {word for method in methods for word in re.findall(r"\w+", method)}
+    return [source for source in SOURCES.values() if source.implemented_by.rpartition(".")[2] in classes]
+
+
+def citations(sources: Iterable[Source]) -> list[str]:
+    """Return the BibTeX entries of some sources, each once."""
+    return list(dict.fromkeys(entry for source in sources for entry in source.bibtex))

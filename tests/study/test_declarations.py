@@ -1,0 +1,50 @@
+"""Every declared study runs at its smallest size, resumes, and makes its page."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsgd.__main__ import main
+from dsgd.cli.study_command import STUDIES
+from dsgd.study import DataSource, read_rows
+from dsgd.study.frame.study import run_study, study_page
+from web_page import check_page
+
+TINY = [DataSource("a9a-like", 200, 100)]
+#: By study: its smallest size, how many runs it then has, and the same on the command line.
+SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
+    "variance": (
+        {"data": TINY, "rows": 200, "epochs": 2, "seeds": (0,), "sizes": (100,), "repeats": 1}, 16,
+        "-d a9a-like --rows 200 --epochs 2 --seeds 1 --sizes 100 --repeats 1",
+    ),
+}  # fmt: skip
+
+
+def test_every_study_has_a_smallest_size() -> None:
+    """A study that is declared is run below."""
+    assert set(SMALLEST) == set(STUDIES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_study_runs_and_resumes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are on disk as they are made, what is there is not made again, and the page needs nothing but rows."""
+    values, count, command = SMALLEST[name]
+    study = import_module(f"dsgd.study.{name}").STUDY.replace(**values)
+    assert study.count() == count
+    runs = run_study(study, tmp_path)
+    begun = [next(runs).row for _ in range(2)]
+    runs.close()
+    every = list(run_study(study, tmp_path))
+    assert [run.resumed for run in every] == [row in begun for row in read_rows(tmp_path / "rows.jsonl")]
+    check_page(study_page(study, [run.row for run in every]).render())
+    assert main(["study", name, *command.split(), "--out", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["n_runs"] == count
+    assert len(read_rows(tmp_path / "rows.jsonl")) == count  # the command asks for the same runs
