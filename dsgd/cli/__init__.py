@@ -23,17 +23,11 @@ from dsgd.cli import (
     predict,
     simulate,
     study,
-    study_collectives,
-    study_dnn,
     study_elimination,
     study_features,
     study_gtopk,
-    study_msf,
     study_scaling,
-    study_speedup,
-    study_strategies,
     study_transports,
-    study_tuning,
     tune,
     warm,
 )
@@ -70,17 +64,11 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
-study.app.command("msf", epilog=study_msf.EXAMPLES)(study_msf.msf)
-study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
-study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 study.app.command("features", epilog=study_features.EXAMPLES)(study_features.features)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
-study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)
-study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 study.app.command("transports", epilog=study_transports.EXAMPLES)(study_transports.transports)
-study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")

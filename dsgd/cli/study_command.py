@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli import study_options as options
+from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
 from dsgd.cli.training_options import examples
 
 if TYPE_CHECKING:
@@ -22,8 +23,25 @@ __all__ = ["STUDIES", "Studies"]
 
 #: The studies that are declared, with what the list of commands says of each.
 STUDIES: Final[Mapping[str, str]] = {
+    "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",
+    "dnn": "Compare methods of training neural networks on handwritten digits: accuracy, seconds and bytes.",
+    "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",
+    "speedup": "When are several processes faster than one? Seconds of whole fits to the same accuracy.",
+    "strategies": "Which strategy is best? Compare seconds and bytes to a target, and accuracy.",
+    "tuning": "How good are automatic periods? Seconds to a target for every rule, relative to the best fixed period.",
     "variance": "When is less noise in steps worth its cost? SRG, SAGA and SVRG beside SGD, by passes and by seconds.",
 }
+
+_Strategy: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--strategy", "-s", help=f"What to compare; repeat for several: {SYNC_HELP}. All by default."),
+]
+_Compress: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}."),
+]
+# What commands take that is no option of their study.
+_MORE: Final[Mapping[str, Mapping[str, Any]]] = {"strategies": {"strategy": _Strategy, "compress": _Compress}}
 
 
 class Studies(TyperGroup):
@@ -72,12 +90,12 @@ def _function_of(study: Study) -> Callable[..., None]:
         report = report_of(asked, rows)
         tell(report.page, out, report.tables, dict(report.facts), as_json=as_json)
 
-    parameters: dict[str, Any] = {"out": options.Out}
+    parameters: dict[str, Any] = {"out": options.Out, **_MORE.get(study.name, {})}
     for name, option in study.options.items():
         if option.help and not (name == "network" and study.simulated):
             parameters |= _parameters(name, option)
     if study.simulated:
-        parameters |= {"simulated": options.Simulated, "network": options.OnNetwork | None}
+        parameters |= {"simulated": options.Simulated, "network": options.OnNetwork}
     if study.on_cluster:
         parameters["scheduler"] = options.OnScheduler if study.simulated else options.Scheduler
     if any(study.demo().values[name] is not value for name, value in study.values.items()):
@@ -117,7 +135,7 @@ def _parameters(name: str, option: Option) -> dict[str, Any]:
     elif many and not option.flags:
         kind, settings["callback"] = str, options.words
     elif kind is type(None):
-        kind = str
+        kind = int if option.number else str
     if kind is int and option.least is not None:
         settings["min"] = int(option.least)
     if kind is str and option.choices and not many:
@@ -133,14 +151,24 @@ def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
     given = {name: value for name, value in values.items() if value is not None}
     network, simulated = given.get("network"), bool(given.get("simulated")) or demo
     if preset.simulated:
-        check_place(simulated=simulated, scheduler=given.get("scheduler"), network=network)
+        late = given.get("stragglers")
+        check_place(simulated=simulated, scheduler=given.get("scheduler"), network=network, stragglers=late)
         if simulated:
             given.setdefault("network", preset.network or preset.simulated)
-    if "dataset" in given or "rows" in given:
+    if "data" in preset.options and ("dataset" in given or "rows" in given):
         own = {source.name: source for source in preset.data}
         other = preset.data[0] if demo else DataSource("any")
         data = [own.get(name, replace(other, name=name)) for name in given.get("dataset") or own]
         given["data"] = sized(data, given.get("rows"))
     known = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if name in preset.options}
     study = preset.replace(**known)
-    return study if preset.asked is None else preset.asked(study, values)
+    return study.replace(strategies=_strategies(study, values)) if study.name == "strategies" else study
+
+
+def _strategies(study: Study, values: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the strategies by name, each bare and with the compressors that it takes; None for all of them."""
+    from dsgd.study.strategies import chosen
+
+    strategy, compress = values.get("strategy"), values.get("compress") or ()
+    # Of all strategies only those that can run there are meant.
+    return variants(list(strategy or chosen(study)), compress) if strategy or compress else None

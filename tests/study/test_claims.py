@@ -14,7 +14,7 @@ import pytest
 from dsgd import SGDClassifier, compress, kernel_approximation, local, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
-from dsgd.study import DataSource, Study, run_study
+from dsgd.study import DataSource, msf, run_study
 from dsgd.study.claims import (
     MEASURE_OF,
     MEASURES,
@@ -234,11 +234,11 @@ def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: 
 def test_the_study_of_the_period_runs_on_simulated_ranks(tmp_path: Path) -> None:
     """With a network no worker is started, and seconds are the same in every run."""
     data = (DataSource("ijcnn1-like", 200, 100),)
-    study = Study(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
+    study = msf.STUDY.replace(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
     runs = [[run.row for run in run_study(study, tmp_path / name)] for name in "ab"]
     assert [found["train_s"] for found in runs[0]] == [found["train_s"] for found in runs[1]]
     assert [(found["ranks"], found["every"], found["cluster"]) for found in runs[0]] == [
         (1, None, "simulated"), (4, 1, "simulated"), (4, 16, "simulated"),
     ]  # fmt: skip
     with pytest.raises(InvalidParameterError, match="network"):
-        Study(network="carrier pigeon")
+        msf.STUDY.replace(network="carrier pigeon")

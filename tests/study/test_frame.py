@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.linear_model import SGDClassifier as Peer
 
 from dsgd.__main__ import main
 from dsgd.cli import study_command
-from dsgd.errors import DsgdError, InvalidParameterError
+from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Table
-from dsgd.study import DataSource, read_rows
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study, run_study, study_page
+from dsgd.report.provenance import command_line, machine, versions
+from dsgd.runtime import connect_client
+from dsgd.study import (
+    Batch,
+    DataSource,
+    Grid,
+    Option,
+    RowFile,
+    Run,
+    Study,
+    doubts,
+    msf,
+    read_rows,
+    run_study,
+    study_page,
+)
+from dsgd.study.frame.measure import majority_accuracy, objective, score
 from study_rows import made_rows
 from web_page import check_page
 
@@ -159,4 +176,157 @@ def test_a_command_is_made_of_the_declaration(
     assert "--numbers" in capsys.readouterr().err
     assert main(["study", "squares", "--help"]) == 0
     assert all(f"--{name}" in capsys.readouterr().out for name in ("numbers",))
-    assert os.path.exists(tmp_path / "report.html")
+    assert (tmp_path / "report.html").exists()
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_there_again_in_the_next_process(tmp_path: Path) -> None:
+    """What was appended is read back, found by its key, and not run again."""
+    rows = made_rows(SQUARES, lambda run: {"square": run.number**2})
+    file = RowFile(tmp_path / "new" / "rows.jsonl")
+    for row in rows[:3]:
+        file.append(row)
+    again = RowFile(file.path)
+    assert [row["key"] for row in rows if row["key"] in again] == [row["key"] for row in rows[:3]]
+    assert again.select(row["key"] for row in reversed(rows)) == rows[:3][::-1]
+    assert len(RowFile(file.path, force=True)) == 0
+    assert read_rows(file.path) == []
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_torn_last_line_is_dropped_and_the_others_kept(tmp_path: Path, cut: int) -> None:
+    """A run that was being written when the machine stopped is run again; the file is whole afterwards."""
+    rows = made_rows(SQUARES, lambda run: {"square": run.number**2})
+    path = tmp_path / "rows.jsonl"
+    text = "".join(json.dumps(row) + "\n" for row in rows[:3])
+    path.write_text(text[:-cut], encoding="utf-8")
+    assert read_rows(path) == rows[:2]
+    file = RowFile(path)
+    file.append(rows[2])
+    assert read_rows(path) == rows[:3]
+
+
+def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    """Damage that an interruption cannot explain is not passed over."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"key": "a"}\n[1, 2]\n{"key": "b"}\n', encoding="utf-8")
+    with pytest.raises(ParseError, match=r"rows\.jsonl, line 2"):
+        RowFile(path)
+
+
+def test_a_row_names_the_machine_and_no_folder_of_it() -> None:
+    """Rows can be passed on: the command keeps no absolute path."""
+    assert command_line(["/home/me/bin/dsgd", "study", "--out", "/home/me/x/study"]) == "dsgd study --out study"
+    assert command_line(["/a/dsgd/__main__.py", "study"]) == "dsgd study"
+    assert machine()["cores"] >= 1
+    assert versions()["numpy"] == np.__version__
+
+
+def test_rows_that_do_not_compare_are_named() -> None:
+    """Rows of two machines, of a busy one, and of more ranks than it has cores."""
+    rows = made_rows(SQUARES, lambda run: {"ranks": 2})
+    assert doubts(rows) == []
+    assert "busy" in doubts([row | {"load_at_start": 3.0} for row in rows])[0]
+    assert "took turns" in doubts([row | {"ranks": 4} for row in rows])[0]
+    rows[0] = rows[0] | {"machine": rows[0]["machine"] | {"cores": 64}}
+    assert "2 different machines" in doubts(rows)[0]
+
+
+# -- measures ------------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_the_trivial_classifier_are_seen_through(rng: np.random.Generator) -> None:
+    """A model that always says the commonest label has its accuracy, half balanced accuracy, and no F1."""
+    X, y = rng.normal(size=(400, 3)), np.where(np.arange(400) % 10 == 0, 1.0, -1.0)
+    model = Peer().fit(X, y)
+    model.coef_[:], model.intercept_[:] = 0.0, -1.0
+    assert score(model, X, y) == {"accuracy": 0.9, "balanced_accuracy": 0.5, "f1": 0.0}
+    assert majority_accuracy(y, y) == 0.9
+    assert objective(model, X, y, loss="hinge", alpha=1.0) == pytest.approx(0.1 * 2.0)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "log_loss"])
+def test_objective_is_the_penalty_plus_the_mean_loss_of_all_outputs(loss: str, rng: np.random.Generator) -> None:
+    """The full objective equals a loop over rows and classes."""
+    X, y = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
+    model = Peer(random_state=0).fit(X, y)
+    plain = {
+        "hinge": lambda m: max(0, 1 - m),
+        "squared_hinge": lambda m: max(0, 1 - m) ** 2,
+        "log_loss": lambda m: math.log1p(math.exp(-m)),
+    }[loss]
+    expected = 0.0
+    for k, label in enumerate(model.classes_):
+        expected += 0.25 * sum(w * w for w in model.coef_[k])
+        for x, t in zip(X, y, strict=True):
+            decision = x @ model.coef_[k] + model.intercept_[k]
+            expected += plain(decision if t == label else -decision) / 60
+    assert objective(model, X, y, loss=loss, alpha=0.5) == pytest.approx(expected)
+    assert score(model, X, y)["f1"] is None
+
+
+# -- commands and workers ------------------------------------------------------------------------------------------
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *command: str) -> Study:
+    """Return the study that a command would run."""
+    found: list[Study] = []
+
+    def run(study: Study, *others: Any, **options: Any) -> Any:
+        found.append(study)
+        raise DsgdError("that is enough")
+
+    monkeypatch.setattr("dsgd.study.frame.study.run_study", run)
+    assert main(["study", *command, "--out", "nowhere"]) == 2
+    return found[0]
+
+
+def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given replaces the demo's own; what is not stays. Numbers stand between commas, blanks or not."""
+    demo = msf.STUDY.demo()
+    study = asked(monkeypatch, "msf", "--demo", "--epochs", "2", "--rows", "500", "--seeds", "2", "--no-intercept",
+                  "--target", "0", "--every", "1, 4,16")  # fmt: skip
+    data = tuple(DataSource(source.name, 500) for source in demo.data)
+    assert study == demo.replace(
+        data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)
+    )
+    study = asked(monkeypatch, "msf", "-d", "a9a", "--schedule", "per-epoch")
+    assert study == msf.STUDY.replace(data=(DataSource("a9a"),), schedule="per_epoch")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        *(([f"--every={text}"], "1,4,16") for text in ("", "1,,2", "0", "-1", "1.5", "a", "1;2", "²", "1,x")),
+        (["--ranks", "two"], "--ranks"), (["--schedule", "fast"], "per_epoch"), (["--rows", "3"], "rows=3"),
+        (["--dataset", "no-such-set"], "no-such-set"), (["--partition", "x"], "label-skewed"),
+    ],
+)  # fmt: skip
+def test_a_bad_option_ends_the_command_in_one_line(
+    options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2 and one line on the error stream that names what is wrong."""
+    assert main(["study", "msf", "--out", str(tmp_path), *options]) == 2
+    assert named in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_missing_extras_are_named_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without bokeh the study does not start, and says what to install."""
+    monkeypatch.setattr("dsgd.report.page.find_spec", lambda name: None if name == "bokeh" else object())
+    assert main(["study", "msf", "--dataset", "ijcnn1", "--out", str(tmp_path)]) == 2
+    assert "dsgd[study]" in capsys.readouterr().err
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_no_scheduler_at_the_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address where nothing answers ends the study before anything is trained."""
+    monkeypatch.delenv("DSGD_DATA", raising=False)
+    monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
+    study = msf.STUDY.replace(data=[DataSource("ijcnn1-like", 200)])
+    with pytest.raises(ClusterUnreachableError):
+        next(run_study(study, tmp_path, scheduler="tcp://127.0.0.1:9"))
+    assert read_rows(tmp_path / "rows.jsonl") == []

@@ -28,7 +28,7 @@ from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict
 from dsgd.sim.scaling import MODELS
 from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.collectives import PartOfBox, best_part, measure_parts
+from dsgd.study.parts import PartOfBox, best_part, measure_parts
 from dsgd.study.published import STATEMENTS, statements
 from dsgd.study.verdict import exact
 from dsgd.sync import DPSGD, SGP, BackupWorkers, DiLoCo, EagerDiLoCo, LocalSGD, MinibatchSGD, StreamingDiLoCo

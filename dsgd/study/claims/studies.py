@@ -19,6 +19,7 @@ from dsgd.study import (
     elimination,
     features,
     gtopk,
+    msf,
     scaling,
     speedup,
     strategies,
@@ -33,10 +34,6 @@ from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.workers import cluster_of
 from dsgd.study.gtopk.speeds import RANKS
-from dsgd.study.msf.claims import check_claims
-from dsgd.study.msf.grid import Study
-from dsgd.study.msf.runner import run_study
-from dsgd.study.msf.summary import summarise
 from dsgd.study.published import STATEMENTS, statements
 
 __all__ = ["MEASURES"]
@@ -73,7 +70,7 @@ def _declared(study: declared.Study) -> Any:
     return measured
 
 
-_PERIOD: Final = Study(
+_PERIOD: Final = msf.STUDY.replace(
     data=(
         DataSource("ijcnn1-like", 28_000, 7_000),
         DataSource("webspam-like", 8_000, 4_000),
@@ -84,20 +81,16 @@ _PERIOD: Final = Study(
     seeds=_SEEDS,
     network="InfiniBand",
 )
-_STRATEGIES: Final = replace(
-    strategies.demo_strategy_study(), data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3]
-)
-_AUTO: Final = tuning.TuningStudy(
+_STRATEGIES: Final = strategies.STUDY.demo().replace(data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3])
+_AUTO: Final = tuning.STUDY.replace(
     data=(DataSource("ijcnn1-like", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
     every=(16, 64, 256, 1024, 4096),
-    rules=(tuning.AUTO,),
+    rules=("auto",),
     network="10GbE",
     seeds=_SEEDS,
     repeats=1,
 )
-_SOONER: Final = replace(
-    speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
-)
+_SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS)
 _NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.FeatureStudy(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
@@ -111,7 +104,9 @@ _FEATURES: Final = features.FeatureStudy(
 _ZERO_COPY: Final = transports.TransportStudy(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
-_SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
+_SUMS: Final = collectives.STUDY.replace(
+    wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20, parts=()
+)
 _PRESETS: Final = elimination.EliminationStudy(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"),
@@ -130,24 +125,15 @@ _ROUNDS: Final = (("clean", 6_000), ("checkerboard", 8_000), ("free-svs", 1_500)
 _TURNS: Final = 4
 _PASSES: Final = gtopk.GTopKStudy(tasks=(), repeats=3)
 _COURSES: Final = gtopk.GTopKStudy(ways=("gtop-k",), epochs=16, networks=(), seeds=_SEEDS[:3])
-_NETWORKS: Final = dnn.DnnStudy(
+_NETWORKS: Final = dnn.STUDY.replace(
     models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
     batch=16,
 )  # fmt: skip
 
 
-def _period(rows: Sequence[Row]) -> list[Claim]:
-    return check_claims(summarise(rows))
-
-
 def _of_features(rows: Sequence[Row]) -> list[Claim]:
     values, sets = features.summarise_values(rows), features.summarise_machines(rows)
     return features.check_feature_claims(features.summarise_agents(rows), values, sets)
-
-
-def _all_strategies(rows: Sequence[Row]) -> list[Claim]:
-    gangs = strategies.summarise_strategies(rows)
-    return strategies.check_strategy_claims(gangs, excess=_STRATEGIES.target_excess)
 
 
 def _sparse_sums(out: Path, say: Say) -> list[Claim]:
@@ -204,8 +190,8 @@ def _sums(out: Path, say: Say) -> list[Claim]:
     # Each time with gangs and calibrations of its own.
     for number in range(_CALIBRATIONS):
         told = partial(_told, say, f"calibration {number + 1} of {_CALIBRATIONS}")
-        rows += _rows(collectives.run_collective_study(_SUMS, out / str(number)), _SUMS.count(), told)
-    return collectives.check_collective_claims(collectives.summarise_collectives(rows))
+        rows += _rows(declared.run_study(_SUMS, out / str(number)), _SUMS.count(), told)
+    return list(declared.study_page(_SUMS, rows).claims)
 
 
 def _told(say: Say, head: str, text: str) -> None:
@@ -213,10 +199,8 @@ def _told(say: Say, head: str, text: str) -> None:
 
 
 def _digits(out: Path, say: Say) -> list[Claim]:
-    if find_spec("torch") is None:
-        return []
-    rows = _rows(dnn.run_dnn_study(_NETWORKS, out), _NETWORKS.count(), say)
-    return dnn.check_dnn_claims(dnn.summarise_dnn(rows))
+    found: list[Claim] = [] if find_spec("torch") is None else _declared(_NETWORKS)(out, say)
+    return found
 
 
 #: The measures of this module.
@@ -225,7 +209,7 @@ MEASURES: Final = (
         "period",
         statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
-        _by_study(_PERIOD, run_study, _period),
+        _declared(_PERIOD),
     ),
     Measure(
         "sparse-sums",
@@ -282,28 +266,20 @@ MEASURES: Final = (
         "strategies",
         statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
-        _by_study(_STRATEGIES, strategies.run_strategy_study, _all_strategies),
+        _declared(_STRATEGIES),
     ),
     Measure(
         "auto",
         statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
         "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
-        _by_study(
-            _AUTO,
-            tuning.run_tuning_study,
-            lambda rows: tuning.check_tuning_claims(tuning.summarise_tuning(rows)),
-        ),
+        _declared(_AUTO),
     ),
     Measure(
         "speedup",
         statements("dsgd/speedup-one", "dsgd/speedup-peer"),
         "dsgd study speedup on this machine: two worker processes, 2,000,000 generated rows of 28 columns, 2 epochs, 5 "
         "seeds.",
-        _by_study(
-            _SOONER,
-            speedup.run_speedup_study,
-            lambda rows: speedup.check_speedup_claims(speedup.summarise_speedup(rows, margin=_SOONER.margin)),
-        ),
+        _declared(_SOONER),
         timed=True,
     ),
     Measure(

@@ -56,8 +56,9 @@ class Option:
         What it is, for ``--help``; without it the command line does not have it.
     demo : object, optional
         Its value in the small form of the study; as always by default.
-    numbers, seeds : bool, default False
-        Whether the command line takes numbers with commas between, or how many seeds.
+    number, numbers, seeds : bool, default False
+        Whether the command line takes a number where there is none by default, numbers with commas between, or how many
+        seeds.
     flags : sequence of str
         Its names on the command line; ``--name`` by default.
     panel : str
@@ -75,6 +76,7 @@ class Option:
     default: Any
     help: str = ""
     demo: Any = _AS_ALWAYS
+    number: bool = False
     numbers: bool = False
     seeds: bool = False
     flags: Sequence[str] = ()
@@ -122,12 +124,13 @@ class Run(AbstractRun):
 
 @dataclass(frozen=True)
 class Batch:
-    """What runs that are made together share: the study, data, workers (None without), and the rows of before."""
+    """What runs that are made together share: study, data, workers (None without), rows of before, and all of them."""
 
     study: Study
     data: Any
     client: Client | None
     rows: Callable[..., list[Row]]
+    runs: Sequence[Run]
 
 
 @dataclass(frozen=True)
@@ -238,8 +241,6 @@ class Study:
         The network of simulated ranks, if ranks are workers unless they are simulated; it is the option ``network``.
     on_cluster : bool, default False
         Whether its ranks can be workers of a cluster that is there.
-    asked : callable, optional
-        Takes the study and all values of a command line; returns the study that is asked for.
     values : mapping of str to object
         Values of the options.
     """
@@ -256,7 +257,6 @@ class Study:
     check: Callable[[Study], object] | None = None
     simulated: str = ""
     on_cluster: bool = False
-    asked: Callable[[Study, dict[str, Any]], Study] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -356,7 +356,8 @@ def run_study(
                     if isinstance(data, MissingData):
                         yield from record.kept(runs)
                     else:
-                        yield from record.finish(runs, partial(grid.measure, Batch(study, data, client, record.rows)))
+                        batch = Batch(study, data, client, record.rows, runs)
+                        yield from record.finish(runs, partial(grid.measure, batch))
 
 
 def _place(grid: Grid, batch: tuple[Any, list[Run]]) -> tuple[int, str]:
@@ -386,9 +387,10 @@ def report_of(study: Study, rows: Sequence[Row], notes: Sequence[str] = ()) -> R
     sources = [SOURCES[key] for key in study.sources] or sources_of(row["sync"] for row in rows if "sync" in row)
     said.setdefault("source", "".join(f"{one.reference}." for one in sources[:1]) if study.sources else "")
     own, ran = said.pop("doubts", ()), said.pop("ran", ())
+    said.setdefault("citations", citations(sources))
     page = Page(
         title=study.question, ran=facts(rows, *ran), doubts=[*notes, *doubts(rows, own, asked=study.count())],
-        rows=list(rows), citations=citations(sources), **said,
+        rows=list(rows), **said,
     )  # fmt: skip
     return Report(page, page.tables if terminal is None else terminal, given)
 

@@ -166,8 +166,8 @@ class _Course:
     def __init__(self, run: CourseRun, lessons: Lessons) -> None:
         import torch
 
-        from dsgd.study.dnn.modules import CNN
         from dsgd.study.gtopk.networks import CharLSTM
+        from dsgd.study.networks import CNN
 
         self._run, self._lessons = run, lessons
         with torch.random.fork_rng():
@@ -180,7 +180,7 @@ class _Course:
         """Train on the rows of a rank; return the course on rank 0."""
         from torch.nn.functional import cross_entropy
 
-        from dsgd.study.dnn.modules import AnnealedSGD
+        from dsgd.study.networks import AnnealedSGD
         from dsgd.torch import Synchronizer
 
         run, study, task = self._run, self._run.study, TASKS[self._run.task]

@@ -50,31 +50,19 @@ _CAPTION: Final = (
 
 @dataclass(frozen=True)
 class PartOfBox:
-    """Some accelerators of a box, and what a sum among them takes.
-
-    Parameters
-    ----------
-    box : str
-        Which box.
-    members : tuple of int
-        The accelerators: the first of all sets with these links.
-    n_sets : int
-        How many such sets there are.
-    n_trees, n_rings : int
-        How many trees are packed, and rings; 0 where the ring goes through PCIe.
-    trees_s, rings_s : float
-        Simulated seconds of a sum of 512 MiB.
-    bound : float
-        How many times as fast trees would be by the capacities alone, without what messages cost.
-    """
+    """Some accelerators of a box, and what a sum among them takes."""
 
     box: str
+    # The accelerators, the first of all sets with these links, and how many such sets there are.
     members: tuple[int, ...]
     n_sets: int
+    # How many trees are packed, and rings; 0 where the ring goes through PCIe.
     n_trees: int
     n_rings: int
+    # Simulated seconds of a sum of 512 MiB.
     trees_s: float
     rings_s: float
+    # How many times as fast trees would be by the capacities alone, without what messages cost.
     bound: float
 
     @property
