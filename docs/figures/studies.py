@@ -31,7 +31,6 @@ from dsgd.study import (
 )
 from dsgd.study.frame.rows import Row, read_rows
 from dsgd.study.frame.study import study_page
-from dsgd.study.gtopk.report import courses_figure
 
 HERE: Final = Path(__file__).parent
 
@@ -45,11 +44,7 @@ def _variance(rows: Sequence[Row]) -> Sequence[Figure]:
 
 
 def _features(rows: Sequence[Row]) -> Sequence[Figure]:
-    return features.feature_page(features.FeatureStudy(), rows).figures
-
-
-def _transports(rows: Sequence[Row]) -> Sequence[Figure]:
-    return transports.transport_page(transports.demo_transport_study(), rows).figures
+    return study_page(features.STUDY, rows).figures
 
 
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
@@ -64,7 +59,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     ),
     "dnn": (lambda rows: study_page(dnn.STUDY, rows).figures, {"pareto": "dnn"}),
     "features": (_features, {f"features_{name}": f"features-{name}" for name in ("steps", "speedup", "machines")}),
-    "gtopk": (lambda rows: [courses_figure(gtopk.summarise_courses(rows))], {"courses": "gtopk"}),
+    "gtopk": (lambda rows: study_page(gtopk.STUDY, rows).figures, {"courses": "gtopk"}),
     "msf": (lambda rows: study_page(msf.STUDY, rows).figures, {"msf": "msf"}),
     "scaling": (
         lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in scaling.PUBLISHED]).figures,
@@ -73,7 +68,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     "speedup": (lambda rows: study_page(speedup.STUDY, rows).figures, {"speedup_seconds": "speedup"}),
     "strategies": (_strategies, {"pareto": "strategies"}),
     "transports": (
-        _transports,
+        lambda rows: study_page(transports.STUDY.demo(), rows).figures,
         {f"transports_{name}": f"transports-{name}" for name in ("messages", "copies", "training")},
     ),
     "tuning": (_tuning, {"tuning_seconds": "tuning"}),

@@ -14,20 +14,25 @@ from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli import study_options as options
 from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
+from dsgd.cli.study import check_place, follow, sized, tell
 from dsgd.cli.training_options import examples
 
 if TYPE_CHECKING:
     from dsgd.study.frame.study import Option, Study
 
-__all__ = ["STUDIES", "Studies"]
+__all__ = ["STUDIES", "Studies", "app"]
 
 #: The studies that are declared, with what the list of commands says of each.
 STUDIES: Final[Mapping[str, str]] = {
     "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",
     "dnn": "Compare methods of training neural networks on handwritten digits: accuracy, seconds and bytes.",
+    "elimination": "What does sample elimination save? Run every preset and evaluate the claims about it.",
+    "features": "What do random features cost? Beside the exact kernel machine, and learnt by agents on many graphs.",
+    "gtopk": "Train with gTop-k beside dense sums, and predict what sparse sums save on a slow network.",
     "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",
     "speedup": "When are several processes faster than one? Seconds of whole fits to the same accuracy.",
     "strategies": "Which strategy is best? Compare seconds and bytes to a target, and accuracy.",
+    "transports": "What do copies cost between two processes? Dask, sockets, MPI and memory, timed; copies counted.",
     "tuning": "How good are automatic periods? Seconds to a target for every rule, relative to the best fixed period.",
     "variance": "When is less noise in steps worth its cost? SRG, SAGA and SVRG beside SGD, by passes and by seconds.",
 }
@@ -41,7 +46,18 @@ _Compress: TypeAlias = Annotated[
     typer.Option(help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}."),
 ]
 # What commands take that is no option of their study.
-_MORE: Final[Mapping[str, Mapping[str, Any]]] = {"strategies": {"strategy": _Strategy, "compress": _Compress}}
+_Problem: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
+]
+_ProblemRows: TypeAlias = Annotated[int | None, options.grid_option("--rows", help="Rows of each problem.")]
+_Cost: TypeAlias = Annotated[
+    float | None, options.grid_option("--cost", "-C", help="C; each problem has its own by default.")
+]
+_MORE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "elimination": {"problem": _Problem, "rows": _ProblemRows, "cost": _Cost},
+    "strategies": {"strategy": _Strategy, "compress": _Compress},
+}
 
 
 class Studies(TyperGroup):
@@ -77,7 +93,6 @@ def _function_of(study: Study) -> Callable[..., None]:
     """Return the function of a command, whose parameters are the options of the study."""
 
     def run(out: Path, demo: bool = False, force: bool = False, as_json: bool = False, **values: Any) -> None:
-        from dsgd.cli.study import follow, tell
         from dsgd.report import check_extras
         from dsgd.study.frame.study import report_of, run_study
 
@@ -88,7 +103,7 @@ def _function_of(study: Study) -> Callable[..., None]:
         runs = run_study(asked, out, scheduler=scheduler, force=force)
         rows = follow(runs, asked.count(), study.columns, out, quiet=as_json)
         report = report_of(asked, rows)
-        tell(report.page, out, report.tables, dict(report.facts), as_json=as_json)
+        tell(report.page, out, report.tables, {"n_runs": len(rows), **report.facts}, as_json=as_json)
 
     parameters: dict[str, Any] = {"out": options.Out, **_MORE.get(study.name, {})}
     for name, option in study.options.items():
@@ -131,11 +146,11 @@ def _parameters(name: str, option: Option) -> dict[str, Any]:
         return {name: options.Seeds}
     kind: Any = list[str] if many else bool if isinstance(default, bool) else type(default)
     if option.numbers:
-        kind, settings["callback"] = str, options.numbers
-    elif many and not option.flags:
+        kind, settings["callback"] = str, options.numbers_or_none if option.may_be_empty else options.numbers
+    elif option.words or (many and not option.flags):
         kind, settings["callback"] = str, options.words
     elif kind is type(None):
-        kind = int if option.number else str
+        kind = int if option.number else float if option.real else str
     if kind is int and option.least is not None:
         settings["min"] = int(option.least)
     if kind is str and option.choices and not many:
@@ -145,7 +160,6 @@ def _parameters(name: str, option: Option) -> dict[str, Any]:
 
 def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
     """Return the study that a command line asks for: the preset, with the values that are given."""
-    from dsgd.cli.study import check_place, sized
     from dsgd.study.frame.data import DataSource
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -162,7 +176,18 @@ def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
         given["data"] = sized(data, given.get("rows"))
     known = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if name in preset.options}
     study = preset.replace(**known)
-    return study.replace(strategies=_strategies(study, values)) if study.name == "strategies" else study
+    if study.name == "strategies":
+        return study.replace(strategies=_strategies(study, values))
+    return study.replace(problems=_problems(study, values)) if study.name == "elimination" else study
+
+
+def _problems(study: Study, values: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the problems with so many rows and this cost."""
+    from dsgd.study.svm_problems import find_problem
+
+    own = {found.name: found for found in study.problems}
+    changes = {name: values[key] for name, key in (("rows", "rows"), ("C", "cost")) if values.get(key) is not None}
+    return tuple(replace(own.get(name) or find_problem(name), **changes) for name in values.get("problem") or own)
 
 
 def _strategies(study: Study, values: dict[str, Any]) -> dict[str, Any] | None:
@@ -172,3 +197,11 @@ def _strategies(study: Study, values: dict[str, Any]) -> dict[str, Any] | None:
     strategy, compress = values.get("strategy"), values.get("compress") or ()
     # Of all strategies only those that can run there are meant.
     return variants(list(strategy or chosen(study)), compress) if strategy or compress else None
+
+
+app = typer.Typer(no_args_is_help=True, cls=Studies)
+
+
+@app.callback()
+def _study() -> None:
+    """Measure and answer a question; some reproduce a paper."""

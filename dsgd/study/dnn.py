@@ -46,7 +46,7 @@ from dsgd.sync import (
 )
 from dsgd.types import AnyArray
 
-__all__ = ["STUDY", "WAYS", "Images", "load_images"]
+__all__ = ["STUDY", "WAYS", "Digits", "Images", "load_digits", "load_images"]
 
 # -- digits --------------------------------------------------------------------------------------------------------
 
@@ -81,9 +81,9 @@ def load_images(rows: int | None = None, test_rows: int | None = None) -> Images
     try:
         train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
     except DatasetError:
-        from sklearn.datasets import load_digits
+        from sklearn import datasets
 
-        X, y = load_digits(return_X_y=True)
+        X, y = datasets.load_digits(return_X_y=True)
         order, n_test = np.random.default_rng(0).permutation(len(y)), 360
         X, y = X[order].astype(np.float32).reshape(-1, 1, 8, 8) / 16.0 - 0.3, y[order].astype(np.int64)
         train_X, train_y = X[n_test:][:rows], y[n_test:][:rows]
@@ -105,13 +105,15 @@ def _pixels(X: Any, rows: int | None) -> AnyArray:
 
 
 @dataclass(frozen=True)
-class _Digits:
+class Digits:
+    """At most so many digits: those of MNIST if it is on this machine."""
+
     rows: int | None
     test_rows: int | None
     name: str = "mnist"
 
 
-def _load(source: _Digits, dtype: str, rows: Sequence[Row]) -> Images | MissingData:
+def load_digits(source: Digits, dtype: str, rows: Sequence[Row]) -> Images | MissingData:
     """Load digits; what is left of MNIST where a study has begun with it and it is not here any more."""
     del dtype
     own = [row for row in rows if row.get("dataset") == "mnist"]
@@ -454,14 +456,14 @@ STUDY: Final = Study(
     grids=[
         Grid(
             lambda s: {
-                "ranks": s.ranks, "dataset": [_Digits(s.rows, s.test_rows)], "model": s.models, "seed": s.seeds,
+                "ranks": s.ranks, "dataset": [Digits(s.rows, s.test_rows)], "model": s.models, "seed": s.seeds,
                 "strategy": [_SYNCHRONOUS, *(name for name in s.ways if name != _SYNCHRONOUS)],
             },
             _measure,
             ("network", "looks", "batch", "lr"),
             derive=_decides,
             workers=lambda run: run.ranks if run.study.network is None else 0,
-            load=_load,
+            load=load_digits,
         )
     ],
     report=_report,

@@ -5,7 +5,7 @@ Where a claim is about time, ranks are simulated if the study allows it: seconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,13 +28,14 @@ from dsgd.study import (
     variance,
 )
 from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.elimination.problems import PROBLEMS
 from dsgd.study.frame import study as declared
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.workers import cluster_of
-from dsgd.study.gtopk.speeds import RANKS
+from dsgd.study.gtopk import RANKS
 from dsgd.study.published import STATEMENTS, statements
+from dsgd.study.svm_problems import PROBLEMS
+from dsgd.study.svm_rounds import RunSettings, check_process_claim, check_round_claims, observe
 
 __all__ = ["MEASURES"]
 
@@ -49,15 +50,6 @@ def _rows(runs: Iterable[StudyRun], total: int, say: Say) -> list[Row]:
         rows.append(run.row)
         say(f"{len(rows)} of {total} runs")
     return rows
-
-
-def _by_study(study: Any, run: Callable[..., Iterable[StudyRun]], judge: Callable[[list[Row]], list[Claim]]) -> Any:
-    """Return what runs a study in a folder and judges its rows."""
-
-    def measured(out: Path, say: Say) -> list[Claim]:
-        return judge(_rows(run(study, out), study.count(), say))
-
-    return measured
 
 
 def _declared(study: declared.Study) -> Any:
@@ -92,7 +84,7 @@ _AUTO: Final = tuning.STUDY.replace(
 )
 _SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS)
 _NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
-_FEATURES: Final = features.FeatureStudy(
+_FEATURES: Final = features.STUDY.replace(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
     rows_per_agent=(10, 100, 1_600, 6_400),
     features=(300,),
@@ -101,13 +93,13 @@ _FEATURES: Final = features.FeatureStudy(
     epochs=(40,),
     seeds=_SEEDS,
 )
-_ZERO_COPY: Final = transports.TransportStudy(
+_ZERO_COPY: Final = transports.STUDY.replace(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
 _SUMS: Final = collectives.STUDY.replace(
     wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20, parts=()
 )
-_PRESETS: Final = elimination.EliminationStudy(
+_PRESETS: Final = elimination.STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"),
     caches=("small",),
@@ -123,23 +115,18 @@ _PAIRWISE_ROWS: Final = 2_000
 #: Sets by name and rows whose rounds are measured; the last is predicted from the others.
 _ROUNDS: Final = (("clean", 6_000), ("checkerboard", 8_000), ("free-svs", 1_500), ("noisy", 8_000))
 _TURNS: Final = 4
-_PASSES: Final = gtopk.GTopKStudy(tasks=(), repeats=3)
-_COURSES: Final = gtopk.GTopKStudy(ways=("gtop-k",), epochs=16, networks=(), seeds=_SEEDS[:3])
+_PASSES: Final = gtopk.STUDY.replace(tasks=(), repeats=3)
+_COURSES: Final = gtopk.STUDY.replace(ways=("gtop-k",), epochs=16, networks=(), seeds=_SEEDS[:3])
 _NETWORKS: Final = dnn.STUDY.replace(
     models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
     batch=16,
 )  # fmt: skip
 
 
-def _of_features(rows: Sequence[Row]) -> list[Claim]:
-    values, sets = features.summarise_values(rows), features.summarise_machines(rows)
-    return features.check_feature_claims(features.summarise_agents(rows), values, sets)
-
-
 def _sparse_sums(out: Path, say: Say) -> list[Claim]:
     rows = []
     if find_spec("torch") is not None:
-        rows = _rows(gtopk.run_gtopk_study(_PASSES, out), _PASSES.count(), say)
+        rows = _rows(declared.run_study(_PASSES, out), _PASSES.count(), say)
     steps = [*gtopk.published_steps(RANKS), *gtopk.measured_steps(rows, RANKS)]
     return gtopk.check_gtopk_claims(steps, RANKS, rows)
 
@@ -147,7 +134,7 @@ def _sparse_sums(out: Path, say: Say) -> list[Claim]:
 def _thousandths(out: Path, say: Say) -> list[Claim]:
     if find_spec("torch") is None:
         return []
-    rows = _rows(gtopk.run_gtopk_study(_COURSES, out), _COURSES.count(), say)
+    rows = _rows(declared.run_study(_COURSES, out), _COURSES.count(), say)
     return gtopk.check_convergence(gtopk.summarise_courses(rows))
 
 
@@ -156,33 +143,25 @@ def _speedups(out: Path, say: Say) -> list[Claim]:
     return scaling.scaling_claims([scaling.predict_point(point) for point in scaling.PUBLISHED])
 
 
-def _presets(out: Path, say: Say) -> list[Claim]:
-    study, data, _ = elimination.find_problems(_PRESETS)
-    rows = _rows(elimination.run_elimination_study(study, data, out), study.count(), say)
-    return elimination.check_elimination_claims(elimination.summarise_elimination(rows))
-
-
 def _many_processes(out: Path, say: Say) -> list[Claim]:
     del out
     say(f"{_PAIRWISE_ROWS:,} rows by pairs")
-    settings = elimination.RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
-    return [elimination.check_process_claim(elimination.observe(settings, 1).amounts)]
+    settings = RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
+    return [check_process_claim(observe(settings, 1).amounts)]
 
 
 def _rounds(out: Path, say: Say) -> list[Claim]:
     del out
-    sets = [elimination.RunSettings(replace(PROBLEMS[name], rows=rows), repeats=2) for name, rows in _ROUNDS]
-    pairwise = elimination.RunSettings(
-        replace(PROBLEMS[_ROUNDS[-1][0]], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1
-    )
+    sets = [RunSettings(replace(PROBLEMS[name], rows=rows), repeats=2) for name, rows in _ROUNDS]
+    pairwise = RunSettings(replace(PROBLEMS[_ROUNDS[-1][0]], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
     here = origin()
     turns, pairs = [], []
     with cluster_of(2) as client:
         for turn in range(_TURNS):
             say(f"turn {turn + 1} of {_TURNS}")
-            turns.append([elimination.observe(one, ranks, client) for one in sets for ranks in (1, 2)])
-            pairs.append(elimination.observe(pairwise, 1))
-    return elimination.check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
+            turns.append([observe(one, ranks, client) for one in sets for ranks in (1, 2)])
+            pairs.append(observe(pairwise, 1))
+    return check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
 def _sums(out: Path, say: Say) -> list[Claim]:
@@ -244,7 +223,7 @@ MEASURES: Final = (
         ),
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
-        _presets,
+        _declared(_PRESETS),
         timed=True,
     ),
     Measure(
@@ -295,18 +274,14 @@ MEASURES: Final = (
         statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
-        _by_study(_FEATURES, features.run_feature_study, _of_features),
+        _declared(_FEATURES),
     ),
     Measure(
         "transports",
         statements("zerocopy/general", "zerocopy/tuned"),
         "dsgd study transports on this machine: training with a parameter server over Dask's RPC, a ring of memory and "
         "registered slots; 254 and 25,557,032 parameters, 7 repetitions.",
-        _by_study(
-            _ZERO_COPY,
-            transports.run_transport_study,
-            lambda rows: transports.check_transport_claims(transports.summarise_transports(rows)),
-        ),
+        _declared(_ZERO_COPY),
         timed=True,
     ),
     Measure(

@@ -14,7 +14,8 @@
 A grid is the product of its axes, without the points that `where` refuses. A point is a run and makes a row; runs that
 have a row are not made again. Runs that agree on the axes `together` share data and workers: `measure` gets them at
 once and yields the contents of their rows in their order. An axis called ``dataset`` has data sources, which are
-loaded; rows have their names and numbers of rows.
+loaded; rows have their names and numbers of rows. Rows do not have axes whose name begins with an underscore: these
+say which of the runs it is, but decide nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Page, Table
+from dsgd.report import Page, Table, origin
 from dsgd.study.frame.data import load_or_keep
 from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.report import doubts, facts
@@ -56,9 +59,9 @@ class Option:
         What it is, for ``--help``; without it the command line does not have it.
     demo : object, optional
         Its value in the small form of the study; as always by default.
-    number, numbers, seeds : bool, default False
-        Whether the command line takes a number where there is none by default, numbers with commas between, or how many
-        seeds.
+    number, real, numbers, words, seeds : bool, default False
+        Whether the command line takes a (whole) number where there is none by default, numbers or words with commas
+        between, or how many seeds. Words are repeated options where it has other `flags`.
     flags : sequence of str
         Its names on the command line; ``--name`` by default.
     panel : str
@@ -78,6 +81,8 @@ class Option:
     demo: Any = _AS_ALWAYS
     number: bool = False
     numbers: bool = False
+    real: bool = False
+    words: bool = False
     seeds: bool = False
     flags: Sequence[str] = ()
     panel: str = "The grid"
@@ -119,12 +124,15 @@ class Run(AbstractRun):
 
     def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
-        return dict(self.columns)
+        return {name: value for name, value in self.columns.items() if not name.startswith("_")}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What runs that are made together share: study, data, workers (None without), rows of before, and all of them."""
+    """What runs that are made together share: study, data, workers, rows of before, and all of them.
+
+    There are no workers (None) where none are needed; what `Grid.opens` gives takes their place.
+    """
 
     study: Study
     data: Any
@@ -155,6 +163,8 @@ class Grid:
         Takes a run; how many worker processes it needs. None by default.
     load : callable, optional
         Takes a data source, a precision and the rows so far; returns data, or what is left of them.
+    opens : callable, optional
+        Returns a context manager; what it gives is there while runs are made, instead of workers.
     """
 
     axes: Callable[[Study], Mapping[str, Iterable[Any]]]
@@ -165,6 +175,7 @@ class Grid:
     together: Sequence[str] = ("ranks", "dataset")
     workers: Callable[[Run], int] | None = None
     load: Callable[[Any, str, Sequence[Row]], Any] | None = None
+    opens: Callable[[], AbstractContextManager[Any]] | None = None
 
     def batches(self, study: Study, load: Callable[[Any], Any]) -> Iterator[tuple[Any, list[Run]]]:
         """Yield the runs that are made together, with their data."""
@@ -237,6 +248,8 @@ class Study:
         What its progress shows of a run.
     check : callable, optional
         Takes the study; raises if its options do not go together.
+    needs_rows : bool, default True
+        Whether there is nothing to report without rows.
     simulated : str, default ""
         The network of simulated ranks, if ranks are workers unless they are simulated; it is the option ``network``.
     on_cluster : bool, default False
@@ -255,6 +268,7 @@ class Study:
     examples: Sequence[str] = ()
     columns: Sequence[str] = ("dataset",)
     check: Callable[[Study], object] | None = None
+    needs_rows: bool = True
     simulated: str = ""
     on_cluster: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -351,7 +365,8 @@ def run_study(
         for (n_workers, _), group in itertools.groupby(grid.batches(study, load), partial(_place, grid)):
             parts = list(group)
             n_workers *= not all(isinstance(data, MissingData) or record.has(runs) for data, runs in parts)
-            with cluster_where(n_workers > 0, n_workers, scheduler) as client:
+            workers = grid.opens() if grid.opens else cluster_where(n_workers > 0, n_workers, scheduler)
+            with workers as client:
                 for data, runs in parts:
                     if isinstance(data, MissingData):
                         yield from record.kept(runs)
@@ -381,16 +396,19 @@ def report_of(study: Study, rows: Sequence[Row], notes: Sequence[str] = ()) -> R
     DsgdError
         There are no rows.
     """
-    check_rows(rows)
+    if study.needs_rows:
+        check_rows(rows)
+    made_here = [origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}]
     said = study.report(study, rows)
     terminal, given = said.pop("terminal", None), said.pop("facts", {})
     sources = [SOURCES[key] for key in study.sources] or sources_of(row["sync"] for row in rows if "sync" in row)
     said.setdefault("source", "".join(f"{one.reference}." for one in sources[:1]) if study.sources else "")
     own, ran = said.pop("doubts", ()), said.pop("ran", ())
     said.setdefault("citations", citations(sources))
+    said.setdefault("rows", list(rows))
     page = Page(
-        title=study.question, ran=facts(rows, *ran), doubts=[*notes, *doubts(rows, own, asked=study.count())],
-        rows=list(rows), **said,
+        title=study.question, ran=facts(rows or made_here, *ran), **said,
+        doubts=[*notes, *(doubts(rows, own, asked=study.count()) if rows else ())],
     )  # fmt: skip
     return Report(page, page.tables if terminal is None else terminal, given)
 

@@ -45,13 +45,15 @@ Source: Vishnu et al., IEEE Cluster 2015, and their released program (MaTEx) for
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 from scipy.optimize import nnls
 
+from dsgd.collectives import calibrate
 from dsgd.collectives.model import (
     LinkCost,
     allgather_seconds,
@@ -61,22 +63,30 @@ from dsgd.collectives.model import (
     n_levels,
 )
 from dsgd.errors import InvalidParameterError
+from dsgd.report import Claim
+from dsgd.runtime.rank import Rank
+from dsgd.sim.calibration import run_measurement
+from dsgd.study.frame.report import time_text
+from dsgd.study.published import STATEMENTS
+from dsgd.study.svm_problems import Problem, load_problem
+from dsgd.study.verdict import exact, ratio
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import resolve_elimination
+from dsgd.svm.kernel_solver.pairwise import solve_pairwise
+from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.svm.kernel_solver.work import AMOUNTS, PHASES, Work
+from dsgd.svm.kernels.functions import Kernel, centre, scale_gamma
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.peers import Peers
+from dsgd.svm.kernels.threads import Pool, open_pool
+from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 __all__ = [
-    "FABRIC",
-    "Costs",
-    "Observation",
-    "PhaseSeconds",
-    "Place",
-    "RoundAmounts",
-    "amounts_of",
-    "extrapolate",
-    "fit_costs",
-    "pairwise_seconds",
-    "predict_phases",
-]
+    "FABRIC", "Costs", "MeasuredRun", "Observation", "PhaseSeconds", "Place", "RoundAmounts", "RunSettings",
+    "amounts_of", "check_process_claim", "check_round_claims", "extrapolate", "fit_costs", "observe",
+    "pairwise_seconds", "predict_phases",
+]  # fmt: skip
 
 #: What a message costs on the network of a supercomputer.
 FABRIC: Final = LinkCost(1.5e-6, 0.1e-9)
@@ -91,24 +101,7 @@ _REDUCTIONS: Final = 3
 
 @dataclass(frozen=True)
 class RoundAmounts:
-    """What a run did, on all of its ranks together.
-
-    Parameters
-    ----------
-    n, features, value_bytes : int
-        Samples, entries of a row, and bytes of a value of the rows that travel.
-    rounds : float
-        Blocks.
-    looked : float
-        Active samples, summed over rounds.
-    variables, fresh, step_variables, squares : float
-        Sums over rounds: variables of the block, those that the block before had not, steps times variables, and the
-        squares of the variables.
-    block_values, new_values, read_values, exact_values : float
-        Kernel values of blocks, of rows that were computed, of rows that were in the cache, and of checks.
-    support : float
-        Support vectors.
-    """
+    """What a run did, on all of its ranks together."""
 
     n: float
     features: int
@@ -149,20 +142,7 @@ def amounts_of(work: Work, *, n: int, features: int, value_bytes: int, rounds: i
 
 @dataclass(frozen=True)
 class Place:
-    """Where ranks run.
-
-    Parameters
-    ----------
-    ranks : int
-        How many.
-    link : LinkCost
-        What a message between two of them costs.
-    cores : int or None, default None
-        Cores of the machine that they share; None gives each rank a machine of its own.
-    talk : {"tree", "ring"}, default "tree"
-        How the worst violators of all ranks are found and their rows sent: by trees, in log2 P messages, or by sending
-        all offers to all round a ring, and the rows too.
-    """
+    """Where ranks run."""
 
     ranks: int
     link: LinkCost
@@ -185,13 +165,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PhaseSeconds:
-    """Seconds of a phase over a run.
-
-    Parameters
-    ----------
-    work_s, wire_s : float
-        Work and messages.
-    """
+    """Seconds of a phase over a run."""
 
     work_s: float
     wire_s: float
@@ -204,17 +178,7 @@ class PhaseSeconds:
 
 @dataclass(frozen=True)
 class Observation:
-    """A run that was measured.
-
-    Parameters
-    ----------
-    amounts : RoundAmounts
-        What it did.
-    place : Place
-        Where.
-    seconds : mapping of str to float
-        Of rank 0, by phase.
-    """
+    """A run that was measured."""
 
     amounts: RoundAmounts
     place: Place
@@ -272,17 +236,7 @@ def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
 
 
 def predict_phases(amounts: RoundAmounts, costs: Costs, place: Place) -> dict[str, PhaseSeconds]:
-    """Return the predicted seconds of rank 0 by phase: work, where waiting for the work of others counts, and messages.
-
-    Parameters
-    ----------
-    amounts : RoundAmounts
-        What the run does.
-    costs : Costs
-        What that costs on this machine, from `fit_costs`.
-    place : Place
-        Where it runs.
-    """
+    """Return the predicted seconds of rank 0 by phase: work, in which waiting for others counts, and messages."""
     return {
         phase: PhaseSeconds(
             float(np.dot(costs[phase], _work_of(phase, amounts, place))), _wire_s(phase, amounts, place)
@@ -292,13 +246,7 @@ def predict_phases(amounts: RoundAmounts, costs: Costs, place: Place) -> dict[st
 
 
 def fit_costs(observations: Sequence[Observation]) -> dict[str, tuple[float, ...]]:
-    """Return what work costs on the machine of some runs: least squares of relative errors, none below zero.
-
-    Raises
-    ------
-    InvalidParameterError
-        There are no runs.
-    """
+    """Return what work costs on the machine of some runs: least squares of relative errors, none below zero."""
     if not observations:
         raise InvalidParameterError("fit_costs(observations=...) must hold at least one run. Got none.")
     found: dict[str, tuple[float, ...]] = {}
@@ -319,21 +267,7 @@ def fit_costs(observations: Sequence[Observation]) -> dict[str, tuple[float, ...
 def pairwise_seconds(
     iterations: float, looked: float, features: int, costs: Sequence[float], place: Place
 ) -> PhaseSeconds:
-    """Return the predicted seconds of the published algorithm.
-
-    Parameters
-    ----------
-    iterations : float
-        Two-variable steps.
-    looked : float
-        Active samples, summed over steps.
-    features : int
-        Entries of a row.
-    costs : sequence of two floats
-        Seconds of a step, and of a kernel value.
-    place : Place
-        Where it runs.
-    """
+    """Return the predicted seconds of the published algorithm."""
     levels, link = n_levels(place.ranks), place.link
     work = place.load * (iterations * costs[0] + 2.0 * looked / place.ranks * costs[1])
     messages = _REDUCTIONS * link.latency_s + 2.0 * (link.latency_s + 16.0 * features * link.byte_s)
@@ -345,16 +279,183 @@ def extrapolate(amounts: RoundAmounts, n: float) -> RoundAmounts:
 
     Support vectors grow in proportion, and with them rounds, variables and steps; kernel values, a row for each of
     these, grow by the square. As no cache holds the square, all values that were read are computed instead.
-
-    Parameters
-    ----------
-    amounts : RoundAmounts
-        What a run did.
-    n : float
-        Samples to go on to.
     """
     times = n / amounts.n
     grown: dict[str, Any] = {name: times * float(getattr(amounts, name)) for name in _LINEAR}
     grown |= {name: times**2 * float(getattr(amounts, name)) for name in ("looked", "exact_values")}
     values = times**2 * (amounts.new_values + amounts.read_values)
     return replace(amounts, n=n, **grown, new_values=values, read_values=0.0)
+
+
+# -- observe ------------------------------------------------------------------------------------------------------
+
+_SMALL = 400  # rows of the run that loads compiled code
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is run."""
+
+    problem: Problem
+    elimination: str = "none"
+    solver: str = "block"
+    cache_mb: float = 200.0
+    tol: float = 1e-3
+    repeats: int = 3
+    block_size: int | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What was measured."""
+
+    settings: RunSettings
+    ranks: int
+    link: LinkCost
+    seconds: float
+    amounts: RoundAmounts
+    objective: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def observation(self, cores: int) -> Observation:
+        """Return it as the model takes it, on a machine of so many cores."""
+        return Observation(self.amounts, Place(self.ranks, self.link, cores), self.phases)
+
+
+def observe(settings: RunSettings, ranks: int, client: Any = None) -> MeasuredRun:
+    """Run on threads of this process or, more than one rank, on the workers of a client, one on each."""
+    client = client if ranks > 1 else None
+    gang = run_measurement(
+        _observe, (settings,), client=client, ranks=ranks, transport="auto", ranks_per_worker=1 if client else None
+    )
+    found: MeasuredRun = gang.value
+    return found
+
+
+def _observe(rank: Rank, data: None, settings: RunSettings) -> MeasuredRun:
+    """Solve the problem together with the other ranks, and say what that took; a rank program."""
+    del data
+    link = calibrate(rank.group) if rank.group.size > 1 else LinkCost(0.0, 0.0)
+    with open_pool(1) as pool:
+        _Rows(settings, _SMALL).solve(rank, pool)
+        rows, taken = _Rows(settings, settings.problem.rows), []
+        for _ in range(settings.repeats):
+            rank.group.barrier()
+            begin = time.perf_counter()
+            solution = rows.solve(rank, pool)
+            taken.append((time.perf_counter() - begin, solution))
+    seconds, solution = min(taken, key=lambda pair: pair[0])
+    counts = solution.counts
+    phases = dict(zip(PHASES, counts.work.seconds.tolist(), strict=True)) if settings.solver == "block" else {}
+    n_support = int(np.count_nonzero(solution.alpha))
+    n, features, work = settings.problem.rows, rows.X.shape[1], counts.work
+    amounts = amounts_of(work, n=n, features=features, value_bytes=4, rounds=counts.n_rounds, support=n_support)
+    if settings.solver == "pairwise":
+        looked = 0.5 * counts.n_evaluations
+        amounts = replace(amounts, looked=looked, exact_values=2.0 * looked)
+    return MeasuredRun(settings, rank.group.size, link, seconds, amounts, solution.objective, phases)
+
+
+class _Rows:
+    """A problem, ready to be solved by any number of ranks."""
+
+    def __init__(self, settings: RunSettings, n_rows: int) -> None:
+        self.settings = settings
+        problem = settings.problem
+        found = load_problem(replace(problem, rows=n_rows))
+        self.X: Any = found.X
+        self.y: FloatVector = np.where(found.y > 0, 1.0, -1.0)
+        self.kernel = Kernel("rbf", scale_gamma(problem.gamma, self.X, np.ones(n_rows)))
+        self.shift = centre(self.kernel, self.X)
+
+    def solve(self, rank: Rank, pool: Pool) -> Solution:
+        """Solve it on all ranks together."""
+        settings, n, group = self.settings, len(self.y), rank.group
+        holder = np.arange(n) * group.size // n
+        matrix = KernelMatrix(
+            self.kernel,
+            self.X[holder == rank.number],
+            samples=None,
+            dtype=np.float32,
+            cache_bytes=int(settings.cache_mb * 2**20 / group.size),
+            pool=pool,
+            peers=Peers(n, group, holder, rank.check),
+            shift=self.shift,
+            sparse=False,
+        )
+        dual = Dual(self.y[None], -np.ones((1, n)), np.full((1, n), settings.problem.C), np.zeros((1, n)))
+        elimination = resolve_elimination("observe(elimination=...)", settings.elimination)
+        if settings.solver == "pairwise":
+            return solve_pairwise(dual, matrix, tol=settings.tol, max_iter=-1, elimination=elimination)
+        size = settings.block_size
+        return solve(dual, matrix, tol=settings.tol, max_iter=-1, elimination=elimination, block_size=size)
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+# The largest set of the publications. What a kernel value takes on one core here; and in the published program, which
+# computes the norms of both rows with each: products, and seconds of an entry of a sparse one.
+_MANY_ROWS: Final = 11_000_000
+_VALUE_S: Final = 2e-9
+_PRODUCTS: Final = 3
+_ENTRY_S: Final = 2e-9
+
+
+def check_process_claim(amounts: RoundAmounts) -> Claim:
+    """Return the claim on thousands of processes, from a run of the pairwise solver on some rows of a set."""
+    found = extrapolate(amounts, _MANY_ROWS)
+
+    def gain(value_s: float) -> float:
+        """Return how much faster 4,096 processes are than 2,048 if a kernel value takes so long."""
+        half, full = (
+            pairwise_seconds(found.rounds, found.looked, found.features, (0.0, value_s), Place(ranks, FABRIC)).total_s
+            for ranks in (2048, 4096)
+        )
+        return half / full
+
+    theirs_s = _PRODUCTS * found.features * _ENTRY_S
+    note = (
+        f"Simulated: {_MANY_ROWS:,} rows, steps in proportion to {amounts.n:,}, {1e6 * FABRIC.latency_s:g} us a "
+        f"message and {1e9 * theirs_s:.0f} ns a kernel value, for which that program takes three sparse products. With "
+        f"{1e9 * _VALUE_S:g} ns, as in products of matrices, it is {gain(_VALUE_S):.2f}x: messages take all the time."
+    )
+    return STATEMENTS["shrinking/processes"].judged("noisy", exact(gain(theirs_s)), note, baseline="1x: no gain")
+
+
+def check_round_claims(
+    turns: Sequence[Sequence[MeasuredRun]], pairs: Sequence[MeasuredRun], left_out: str, cores: int, *, busy: bool
+) -> list[Claim]:
+    """Return the claims on the model of rounds, from runs of the block solver, all of them made several times."""
+    predicted: dict[int, float] = {}
+    measured: dict[int, float] = {}
+    times: dict[int, float] = {}
+    for turn, (runs, pair) in enumerate(zip(turns, pairs, strict=True)):
+        costs = fit_costs([run.observation(cores) for run in runs if run.settings.problem.name != left_out])
+        alone, two = (
+            next(run for run in runs if (run.settings.problem.name, run.ranks) == (left_out, ranks)) for ranks in (1, 2)
+        )
+        place = Place(2, two.link, cores)
+        predicted[turn] = sum(phase.total_s for phase in predict_phases(alone.amounts, costs, place).values())
+        measured[turn] = two.seconds
+        many, theirs = Place(4096, FABRIC), extrapolate(pair.amounts, _MANY_ROWS)
+        ours = predict_phases(extrapolate(alone.amounts, _MANY_ROWS), costs, many)
+        value_s = pair.seconds / (2.0 * pair.amounts.looked)
+        published = pairwise_seconds(theirs.rounds, theirs.looked, theirs.features, (0.0, value_s), many)
+        times[turn] = published.total_s / sum(phase.total_s for phase in ours.values())
+    fitted = ratio(predicted, measured)
+    faster = ratio(times, dict.fromkeys(times, 1.0))
+    # There are runs, and all of them took time.
+    assert fitted is not None
+    assert faster is not None
+    note = (
+        f"Two worker processes; costs are fitted on other sets, and amounts of work are those of one rank. Measured: "
+        f"{time_text(measured[0])}."
+    )
+    grown = (
+        f"Simulated: {_MANY_ROWS:,} rows, in proportion to those of the runs, {1e6 * FABRIC.latency_s:g} us a message, "
+        "and what kernel values of both solvers cost on this machine. The published one speaks at every step."
+    )
+    return [
+        STATEMENTS["dsgd/svm-model"].judged(left_out, fitted, note, busy=busy),
+        STATEMENTS["dsgd/svm-ranks"].judged(left_out, faster, grown, busy=busy, baseline="1x: the published algorithm"),
+    ]

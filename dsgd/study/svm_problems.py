@@ -8,7 +8,7 @@ support vectors, many steps) and clusters in so many dimensions that nearly ever
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,21 +26,7 @@ __all__ = ["PROBLEMS", "Problem", "ProblemData", "find_problem", "load_problem"]
 
 @dataclass(frozen=True)
 class Problem:
-    """A training set and the settings of the machine.
-
-    Parameters
-    ----------
-    name : str
-        A key of `PROBLEMS`.
-    rows : int
-        Number of rows: generated, or drawn without replacement from a real set (all of it if it has fewer).
-    C : float
-        Cost of violating the margin.
-    gamma : float or {"scale"}, default "scale"
-        Width of the kernel exp(-gamma ||x - z||^2).
-    text : str
-        Its description in the table of the report.
-    """
+    """A training set and the settings of the machine."""
 
     name: str
     rows: int
@@ -77,24 +63,18 @@ PROBLEMS: Final[Mapping[str, Problem]] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class ProblemData:
-    """The rows of a problem.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem, with the actual number of rows.
-    source : str
-        The files, or how the rows were made.
-    X : array or CSR matrix, shape (n_rows, n_features)
-        Rows.
-    y : array, shape (n_rows,)
-        Labels.
-    """
+    """The rows of a problem."""
 
     problem: Problem
     source: str
     X: Any = field(repr=False)
     y: AnyArray = field(repr=False)
+    y_test: Sequence[Any] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the problem."""
+        return self.problem.name
 
     def describe(self) -> dict[str, Any]:
         """Return the columns of a row that describe the data."""
@@ -109,33 +89,14 @@ class ProblemData:
 
 
 def find_problem(name: str) -> Problem:
-    """Return the problem of a name.
-
-    Raises
-    ------
-    InvalidParameterError
-        The name is unknown; the text lists all names.
-    """
+    """Return the problem of a name."""
     if name not in PROBLEMS:
         raise InvalidParameterError(f"unknown problem {name!r}; choose from {', '.join(PROBLEMS)}")
     return PROBLEMS[name]
 
 
 def load_problem(problem: Problem, *, data_home: str | os.PathLike[str] | None = None) -> ProblemData:
-    """Generate or load the rows of a problem, without downloads.
-
-    Parameters
-    ----------
-    problem : Problem
-        Which, and how many rows.
-    data_home : path, optional
-        Cache folder of `dsgd.datasets.load`.
-
-    Raises
-    ------
-    DatasetError
-        A real set is not on this machine.
-    """
+    """Generate or load the rows of a problem, without downloads."""
     if problem.name in _GENERATED:
         X, y = _GENERATED[problem.name](problem.rows, np.random.default_rng(0))
         return ProblemData(problem, f"generated, seed 0: {problem.text}", X, y)

@@ -17,17 +17,29 @@ Cost of a step and graph: 2 m M multiplications an agent, or M^2 where that is l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dsgd.comm.topology import AbstractTopology, Complete, Grid, RandomRegular, Ring
 from dsgd.comm.topology.mixing import mixing_matrix, spectral_gap
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.study.features.grid import ALONE, GRAPHS, ONE_MACHINE, AgentRun
 from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Agents", "blocks_of", "models_after", "one_machine", "run_agents", "true_values", "weights_of"]
+__all__ = [
+    "ALONE", "GRAPHS", "ONE_MACHINE", "Agents", "blocks_of", "models_after", "one_machine", "run_agents", "weights_of",
+]  # fmt: skip
+
+#: Graphs of agents by name, from few links to all.
+GRAPHS: Final[MappingProxyType[str, AbstractTopology]] = MappingProxyType(
+    {"cycle": Ring(), "grid": Grid(), "expander": RandomRegular(4), "complete": Complete()}
+)
+#: Agents that never talk.
+ALONE: Final = "alone"
+#: One machine that has all rows.
+ONE_MACHINE: Final = "one machine"
 
 #: The kernel, of which the true function is a sum of values: a rough one, whose functions are slow to learn. Those are
 #: what the rates of the source are the best possible for.
@@ -44,21 +56,7 @@ _POINTS: Final = 60
 
 
 class Agents(NamedTuple):
-    """What agents learn from: of few rows their features, of many the second moments of these.
-
-    Parameters
-    ----------
-    pulls : array, shape (n_agents, n_features)
-        Mean of features times values, over the rows of each agent.
-    features : array, shape (n_agents, n_rows, n_features), or None
-        Features of the rows of each agent.
-    moments : array, shape (n_agents, n_features, n_features), or None
-        Mean of the products of features, in place of the features themselves.
-    test_features : array, shape (n_test_rows, n_features)
-        Features of rows to test on.
-    test_values : array, shape (n_test_rows,)
-        The true function there, without noise.
-    """
+    """What agents learn from: of few rows their features, of many the second moments of these."""
 
     pulls: FloatMatrix
     features: AnyArray | None
@@ -68,15 +66,7 @@ class Agents(NamedTuple):
 
     @classmethod
     def of(cls, blocks: Iterable[tuple[FloatMatrix, FloatVector]], features: int, seed: int) -> Agents:
-        """Return what agents learn from blocks such as those of `blocks_of`, of which one is in memory at a time.
-
-        Parameters
-        ----------
-        blocks : iterable of (array of shape (n_rows, n_features), array of shape (n_rows,))
-            Features and values of the rows of each agent.
-        features, seed : int
-            See `blocks_of`.
-        """
+        """Return what agents learn from blocks such as those of `blocks_of`, of which one is in memory at a time."""
         pulls, kept, moments = [], [], []
         for phi, values in blocks:
             pulls.append(phi.T @ values / len(phi))
@@ -98,13 +88,7 @@ class Agents(NamedTuple):
         return found
 
     def excess(self, models: AnyArray) -> tuple[FloatVector, FloatVector]:
-        """Return the mean squared distance of predictions from the truth: mean and worst of the agents.
-
-        Parameters
-        ----------
-        models : array, shape (n_agents, n_features, n_graphs)
-            What each agent has learnt on each graph.
-        """
+        """Return the mean squared distance of predictions from the truth: mean and worst of the agents."""
         errors = np.empty(models.shape[::2])
         for agent, model in enumerate(models):
             errors[agent] = np.mean((self.test_features @ model - self.test_values[:, None]) ** 2, axis=0)
@@ -122,15 +106,7 @@ def true_values(X: FloatMatrix) -> FloatVector:
 
 
 def blocks_of(agents: int, rows: int, features: int, seed: int) -> Iterator[tuple[FloatMatrix, FloatVector]]:
-    """Yield for each agent the features of its rows, from the square from -1 to 1, and values with noise.
-
-    Parameters
-    ----------
-    agents, rows, features : int
-        Agents, rows of each, and features of a row.
-    seed : int
-        Of rows, noise and features.
-    """
+    """Yield for each agent the features of its rows, from the square from -1 to 1, and values with noise."""
     made = _map(features, seed)
     for agent in range(agents):
         rng = np.random.default_rng((seed, agent))
@@ -148,17 +124,7 @@ def weights_of(graphs: Sequence[str], agents: int) -> AnyArray:
 
 
 def models_after(data: Agents, weights: AnyArray, steps: Sequence[int]) -> Iterator[AnyArray]:
-    """Yield the models of all agents on all graphs, shape (n_agents, n_features, n_graphs), after so many steps.
-
-    Parameters
-    ----------
-    data : Agents
-        Their rows.
-    weights : array, shape (n_graphs, n_agents, n_agents)
-        See `weights_of`.
-    steps : sequence of int
-        Rising numbers of steps.
-    """
+    """Yield the models of all agents on all graphs, shape (n_agents, n_features, n_graphs), after so many steps."""
     models, done = np.zeros((*data.pulls.shape, len(weights))), 0
     for stop in steps:
         for _ in range(stop - done):
@@ -181,8 +147,9 @@ def one_machine(data: Agents, steps: Sequence[int]) -> Iterator[FloatVector]:
         yield vectors @ (RATE * pull * -np.expm1(stop * np.log1p(-values)) / values)
 
 
-def run_agents(runs: Sequence[AgentRun]) -> list[Row]:
+def run_agents(batch: Any, runs: Sequence[Any]) -> list[Row]:
     """Return the contents of the rows of runs that differ in the graph only."""
+    del batch
     first = runs[0]
     steps = np.unique(np.geomspace(1, first.steps, _POINTS).round().astype(int)).tolist()
     blocks = blocks_of(first.agents, first.rows, first.features, first.seed)
@@ -206,7 +173,7 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _row(run: AgentRun, curve: list[Row], gap: float, data: Agents) -> Row:
+def _row(run: Any, curve: list[Row], gap: float, data: Agents) -> Row:
     best = min(curve, key=lambda at: at["error"])
     graph = GRAPHS.get(run.graph)
     peers = 0 if graph is None else max(len(graph.out_peers(v, run.agents)) for v in range(run.agents))
