@@ -62,7 +62,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
     "gtopk": (lambda rows: study_page(gtopk.STUDY, rows).figures, {"courses": "gtopk"}),
     "msf": (lambda rows: study_page(msf.STUDY, rows).figures, {"msf": "msf"}),
     "scaling": (
-        lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in scaling.PUBLISHED]).figures,
+        lambda rows: study_page(scaling.STUDY, rows).figures,
         {name: f"scaling-{name}" for name in ("speedup", "ratio", "groups", "step")},
     ),
     "speedup": (lambda rows: study_page(speedup.STUDY, rows).figures, {"speedup_seconds": "speedup"}),

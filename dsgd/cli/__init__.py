@@ -23,7 +23,6 @@ from dsgd.cli import (
     predict,
     simulate,
     study_command,
-    study_scaling,
     tune,
     warm,
 )
@@ -60,7 +59,6 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
-study_command.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
 app.add_typer(study_command.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")

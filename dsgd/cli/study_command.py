@@ -30,6 +30,7 @@ STUDIES: Final[Mapping[str, str]] = {
     "features": "What do random features cost? Beside the exact kernel machine, and learnt by agents on many graphs.",
     "gtopk": "Train with gTop-k beside dense sums, and predict what sparse sums save on a slow network.",
     "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",
+    "scaling": "How far does synchronous SGD scale? Compare published speed-ups with those of the balance equations.",
     "speedup": "When are several processes faster than one? Seconds of whole fits to the same accuracy.",
     "strategies": "Which strategy is best? Compare seconds and bytes to a target, and accuracy.",
     "transports": "What do copies cost between two processes? Dask, sockets, MPI and memory, timed; copies counted.",
@@ -83,10 +84,9 @@ def _command_of(study: Study) -> Any:
 
 
 def _help_of(study: Study) -> str:
-    where = (
-        "Every run becomes a row in OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is "
-    )
-    return "\n\n".join([STUDIES[study.name], *([study.about] if study.about else []), f"{where}self-contained."])
+    rows = "Every run becomes a row in OUT/rows.jsonl. The same command resumes an interrupted study. "
+    where = f"{rows * bool(study.grids)}OUT/report.html is self-contained."
+    return "\n\n".join([STUDIES[study.name], *([study.about] if study.about else []), where])
 
 
 def _function_of(study: Study) -> Callable[..., None]:
@@ -115,7 +115,9 @@ def _function_of(study: Study) -> Callable[..., None]:
         parameters["scheduler"] = options.OnScheduler if study.simulated else options.Scheduler
     if any(study.demo().values[name] is not value for name, value in study.values.items()):
         parameters["demo"] = Annotated[bool, typer.Option("--demo", help="The small form: two cores, a minute or two.")]
-    parameters |= {"force": options.Force, "as_json": options.AsJson}
+    if study.grids:
+        parameters["force"] = options.Force
+    parameters["as_json"] = options.AsJson
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(

@@ -124,7 +124,9 @@ class _Gang:
             self.at[row["n_bytes"]][row["algorithm"]] = row
         # The choice of ``"auto"`` by length, where the study ran it, and its time over that of the fastest.
         self.auto = {
-            n_bytes: row for n_bytes, at in self.at.items() if (row := at.get(choose_algorithm(n_bytes, self.ranks)))
+            n_bytes: at[name]
+            for n_bytes, at in self.at.items()
+            if (name := choose_algorithm(n_bytes, self.ranks)) in at
         }
         self.auto_ratios = {n: row["seconds"] / self.fastest(n)["seconds"] for n, row in self.auto.items()}
         self.ratios = [row["predicted_s"] / row["seconds"] for row in rows]
@@ -284,7 +286,7 @@ def _figure(gangs: Sequence[_Gang]) -> Figure:
         sizes = list(gang.at)
         for name in gang.algorithms:
             cells = [at[name] for at in gang.at.values()]
-            number, label = ALGORITHMS.index(name), name.replace("_", " ")  # type: ignore[arg-type]
+            number, label = ALGORITHMS.index(name), name.replace("_", " ")
             colour, marker = (*SERIES, MUTED)[number], (*MARKERS, "plus")[number]
             predicted, said = [row["predicted_s"] for row in cells], [f"{label}, predicted"] * len(sizes)
             marks.append(Line("predicted", sizes, predicted, colour, dash="dashed", width=1.0, names=said))

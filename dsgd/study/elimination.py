@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.collectives.cost import n_levels
+from dsgd.collectives.model import LinkCost
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import DatasetError, InvalidParameterError
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CURVE_COLUMNS", "PRESETS", "REFERENCE", "SOLVERS", "STUDY", "TEN_GIGABIT", "Counts", "EliminationCell",
-    "EliminationSummary", "Network", "SimulatedTime", "cache_mb", "curve", "elimination_figures", "elimination_table",
+    "EliminationSummary", "SimulatedTime", "cache_mb", "curve", "elimination_figures", "elimination_table",
     "overview_table", "ranks_table", "reuse", "serial_seconds", "simulate", "summarise",
 ]  # fmt: skip
 
@@ -316,21 +317,8 @@ def _short(value: float) -> float:
 _PAIR_BYTES: Final = 32  # two extremes and their places
 
 
-@dataclass(frozen=True)
-class Network:
-    """What a message costs."""
-
-    name: str
-    latency_s: float
-    byte_s: float
-
-    def __post_init__(self) -> None:
-        check_number("Network(latency_s=...)", self.latency_s, low=0)
-        check_number("Network(byte_s=...)", self.byte_s, low=0)
-
-
 #: TCP between two processes as `dsgd` does it (benchmarks/communication/transports.py), at 10 Gbit/s.
-TEN_GIGABIT: Final = Network("25 us, 10 Gbit/s", 25e-6, 0.8e-9)
+TEN_GIGABIT: Final = LinkCost(25e-6, 0.8e-9)
 
 
 @dataclass(frozen=True)
@@ -348,8 +336,7 @@ class Counts:
     serial_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class SimulatedTime:
+class SimulatedTime(NamedTuple):
     """Predicted seconds of a run on more ranks."""
 
     compute_s: float
@@ -361,13 +348,13 @@ class SimulatedTime:
         return self.compute_s + self.communication_s
 
 
-def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
+def simulate(counts: Counts, ranks: int, link: LinkCost) -> SimulatedTime:
     """Return the predicted seconds on `ranks` ranks of a run with these counts on one rank."""
     check_number("simulate(ranks=...)", ranks, low=1)
     compute = counts.parallel_s / ranks + counts.serial_s
     if ranks == 1:
         return SimulatedTime(compute, 0.0)
-    levels, latency, byte = n_levels(ranks), network.latency_s, network.byte_s
+    levels, latency, byte = n_levels(ranks), link.latency_s, link.byte_s
     allreduce = levels * (latency + (_PAIR_BYTES + HEADER_BYTES) * byte)
     row = counts.row_bytes * byte
     if counts.solver == "pairwise":
@@ -775,8 +762,8 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
     return Table(f"What elimination saves, {_CACHES[cache]}", columns, rows, note)
 
 
-def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Network) -> Table:
-    """Return times by ranks: measured, and simulated on these numbers of ranks over a network."""
+def ranks_table(summary: EliminationSummary, ranks: Sequence[int]) -> Table:
+    """Return times by ranks: measured, and simulated on these numbers of ranks."""
     rows: list[tuple[str, ...]] = []
     for problem in summary.problems():
         for solver in SOLVERS:
@@ -793,15 +780,15 @@ def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Ne
                     wire_s = wire.median if wire else None
                     rows.append(_on_ranks(cell, cell.ranks, "measured", cell.median("seconds"), wire_s, base))
                 for n in ranks if cells[0].ranks == 1 else ():
-                    found = simulated(cells[0], n, network)
+                    found = simulated(cells[0], n)
                     rows.append(_on_ranks(cells[0], n, "simulated", found.total_s, found.communication_s, base))
     columns = (
         "problem", "solver", "elimination", "ranks", "", "seconds", "communication", "x 1 rank", "kernel values"
     )  # fmt: skip
     note = (
         "Measured: worker processes of one thread each on this machine. Simulated: the kernel values and steps that "
-        f"one rank counted, divided among the ranks, and messages by the cost model ({network.name}); see "
-        "dsgd.study.elimination.model. Waiting for the slowest rank is not in it."
+        "one rank counted, divided among the ranks, and messages by the cost model (25 us, 10 Gbit/s); see "
+        "dsgd.study.elimination.simulate. Waiting for the slowest rank is not in it."
     )
     return Table("Ranks", columns, rows, note, n_text=3)
 
@@ -833,9 +820,9 @@ def counts_of(cell: EliminationCell) -> Counts:
     )
 
 
-def simulated(cell: EliminationCell, ranks: int, network: Network) -> SimulatedTime:
+def simulated(cell: EliminationCell, ranks: int) -> SimulatedTime:
     """Return the predicted seconds on more ranks of the runs of a cell on one rank."""
-    return simulate(counts_of(cell), ranks, network)
+    return simulate(counts_of(cell), ranks, TEN_GIGABIT)
 
 
 _CACHES: Final = {"small": "small cache", "fits": "cache that fits"}
@@ -1077,7 +1064,7 @@ def _ranks(summary: EliminationSummary) -> Figure:
                     continue
                 colour, label = _LOOKS[method][0], f"{solver}, {method}"
                 if cells[0].ranks == 1:
-                    seconds = [simulated(cells[0], ranks, TEN_GIGABIT).total_s for ranks in _ALL_RANKS]
+                    seconds = [simulated(cells[0], ranks).total_s for ranks in _ALL_RANKS]
                     marks.append(
                         Line(f"{label}, simulated", _ALL_RANKS, seconds, colour, marker, "dotted", 1.4, hollow=True)
                     )
@@ -1098,7 +1085,7 @@ def _ranks(summary: EliminationSummary) -> Figure:
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     summary = summarise(rows)
     claims = check_elimination_claims(summary)
-    ranks = ranks_table(summary, tuple(study.simulated_ranks), TEN_GIGABIT)
+    ranks = ranks_table(summary, study.simulated_ranks)
     overviews = [overview_table(summary, cache) for cache in summary.caches()]
     tables = [
         elimination_table(summary, problem, cache) for problem in summary.problems() for cache in summary.caches()

@@ -336,7 +336,7 @@ def _lessons(source: _Task, dtype: str, rows: Sequence[Row]) -> Lessons | Missin
 
 def _steps(run: Run) -> int:
     """Return the steps of an epoch; rows that are left over are not visited."""
-    return max(1, int(run.rows) // run.ranks // TASKS[run.model].batch)
+    return max(1, int(run.rows // run.ranks) // TASKS[run.model].batch)
 
 
 def _sync(run: Run) -> MinibatchSGD:

@@ -1,21 +1,22 @@
 """The scaling study: published speed-ups of synchronous SGD, and predictions from the balance equations.
 
 Nothing is trained: `dsgd.sim.scaling` computes a step from the shapes of the layers and nominal rates of machines and
-wires. The published points are in ``published.toml``.
+wires. The published points are in ``published.toml``. The same can be said of another network.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from dsgd.report import Page
+from dsgd.errors import InvalidParameterError
 from dsgd.report.claims import Claim
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.tables import Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
-from dsgd.sim.network import Link, Network
+from dsgd.sim.network import Link, Network, network_for
 from dsgd.sim.scaling import (
     INTERCONNECTS,
     MODELS,
@@ -34,13 +35,22 @@ from dsgd.sim.scaling import (
     shared_bytes,
     speedup_curve,
 )
-from dsgd.study.published import FIGURES, SOURCES, STATEMENTS, Statement, citations
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.study import Option, Study
+from dsgd.study.published import FIGURES, STATEMENTS, Statement
 from dsgd.study.verdict import exact
 
 __all__ = [
-    "PUBLISHED", "VARIATIONS", "Own", "Predicted", "PublishedPoint", "layers_table", "node_counts", "predict_point",
-    "scaling_answer", "scaling_claims", "scaling_page", "vary",
-]  # fmt: skip
+    "PUBLISHED",
+    "STUDY",
+    "VARIATIONS",
+    "Predicted",
+    "PublishedPoint",
+    "layers_table",
+    "node_counts",
+    "predict_point",
+    "vary",
+]
 
 # -- points -------------------------------------------------------------------------------------------------------
 
@@ -274,7 +284,7 @@ def _curve_table(found: Sequence[Curve], title: str) -> Table:
     return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
 
 
-def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
+def _claims(predicted: Sequence[Predicted]) -> list[Claim]:
     """Return the published points as claims: whether the model agrees."""
     claims = []
     for found in predicted:
@@ -284,7 +294,7 @@ def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
     return claims
 
 
-def scaling_answer(predicted: Sequence[Predicted]) -> str:
+def _answer(predicted: Sequence[Predicted]) -> str:
     """Return where predictions and publication agree and where they differ."""
     close = [found for found in predicted if abs(found.ratio - 1.0) <= CLOSE]
     far = [found for found in predicted if abs(found.ratio - 1.0) > CLOSE]
@@ -442,81 +452,121 @@ def _timeline(title: str, step: Step) -> Panel:
 # -- report -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Own:
-    """A network of the reader's own."""
-
-    name: str
-    layers: tuple[Layer, ...]
-    nodes: Sequence[int]
-    batch: int
-    node: Node
-    network: Network
-
-
-def _own_tables(own: Own) -> list[Table]:
-    """Return the curve and the layers of a network."""
-    found = _curves(own.layers, own.nodes, own.batch, own.node, own.network)
-    title = f"{own.name}, batch {own.batch:,}, {own.network.name}"
-    layers = layers_table(own.layers, max(own.nodes), own.batch, own.node, own.network, own.name)
-    return [_curve_table(found, title), layers]
+def _own(study: Study) -> tuple[list[Table], list[Figure]]:
+    """Return the curve and the layers of a network of the reader's own."""
+    name, share = study.model, study.efficiency
+    node = Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
+    layers, wire = _layers(name, study.shape), INTERCONNECTS.get(study.network) or network_for(study.network)
+    found = _curves(layers, study.nodes, study.batch, node, wire)
+    title = f"{name}, batch {study.batch:,}, {wire.name}"
+    table = layers_table(layers, max(study.nodes), study.batch, node, wire, name)
+    return [_curve_table(found, title), table], [_own_figure(found, title)]
 
 
-def scaling_page(predicted: Sequence[Predicted], own: Own | None = None, *, command: str = "") -> Page:
-    """Return the report on the published points and, if given, on a network of the reader's own."""
-    points = [found.point for found in predicted]
-    tables, figures = [_points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)], []
-    if own is not None:
-        tables = [*_own_tables(own), *tables]
-        found = _curves(own.layers, own.nodes, own.batch, own.node, own.network)
-        figures.append(_own_figure(found, f"{own.name}, batch {own.batch:,}, {own.network.name}"))
+def _layers(model: str, shape: Sequence[int]) -> tuple[Layer, ...]:
+    if model in MODELS:
+        return MODELS[model]
+    where, colon, name = model.partition(":")
+    if not colon:
+        raise InvalidParameterError(
+            f"the study scaling: model must be one of {', '.join(MODELS)}, or what makes a module, as "
+            f"package.module:name. Got {model!r}."
+        )
+    if not shape:
+        raise InvalidParameterError(
+            f"the study scaling: model {model!r} needs the shape of a sample, --input, as 3,224,224."
+        )
+    from dsgd.torch import trace
+
+    try:
+        make = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidParameterError(f"the study scaling: model {model!r} cannot be imported: {error}.") from error
+    return trace(make(), tuple(shape))
+
+
+def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+    del rows
+    predicted, points = [predict_point(point) for point in PUBLISHED], PUBLISHED
+    tables, figures = _own(study) if study.model else ([], [])
     first = points[0]
-    figures += [
-        _speedup_figure(predicted),
-        _step_figure(first.layers, first.nodes, first.batch, first.machine, first.wire, first.name),
-        _ratio_figure([points[0], points[2], points[4]]),
-        _groups_figure(
-            [
-                (f"{point.model}, {layer.name}, {point.nodes} nodes", layer, point.nodes, point.batch)
-                for point, layer in (
-                    (points[0], points[0].layers[-3]),
-                    (points[2], points[2].layers[-3]),
-                    (points[3], points[3].layers[3]),
-                )
-            ]
-        ),
-    ]
-    return Page(
-        title="How far does synchronous SGD scale?",
-        answer=scaling_answer(predicted),
-        ran=[("Command", command)] if command else [],
-        highlights=[
+    columns = [
+        {
+            "point": found.point.name, "nodes": found.point.nodes, "batch": found.point.batch,
+            "published": found.point.speedup, "data_parallel": found.data.speedup, "hybrid": found.hybrid.speedup,
+            "step_s": found.hybrid.step.seconds, "exposed_s": found.hybrid.step.exposed_s,
+            "sent_bytes": found.hybrid.step.n_bytes,
+        }
+        for found in predicted
+    ]  # fmt: skip
+    return {
+        "answer": _answer(predicted),
+        "highlights": [
             (f"{found.hybrid.speedup:.0f}x / {found.point.speedup:g}x", f"{found.point.name}: predicted / published")
             for found in predicted[:4]
         ],
-        claims=scaling_claims(predicted),
-        source=SOURCES["pcl"].reference + ".",
-        figures=figures,
-        tables=tables,
-        details=[
+        "claims": _claims(predicted),
+        "figures": [
+            *figures,
+            _speedup_figure(predicted),
+            _step_figure(first.layers, first.nodes, first.batch, first.machine, first.wire, first.name),
+            _ratio_figure([points[0], points[2], points[4]]),
+            _groups_figure(
+                [
+                    (f"{point.model}, {layer.name}, {point.nodes} nodes", layer, point.nodes, point.batch)
+                    for point, layer in (
+                        (points[0], points[0].layers[-3]),
+                        (points[2], points[2].layers[-3]),
+                        (points[3], points[3].layers[3]),
+                    )
+                ]
+            ),
+        ],
+        "tables": [*tables, _points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)],
+        "details": [
             layers_table(
                 point.layers, point.nodes, point.batch, point.machine, point.wire, f"{point.model}, {point.network}"
             )
             for point in points
         ],
-        rows=[
-            {
-                "point": found.point.name,
-                "nodes": found.point.nodes,
-                "batch": found.point.batch,
-                "published": found.point.speedup,
-                "data_parallel": found.data.speedup,
-                "hybrid": found.hybrid.speedup,
-                "step_s": found.hybrid.step.seconds,
-                "exposed_s": found.hybrid.step.exposed_s,
-                "sent_bytes": found.hybrid.step.n_bytes,
-            }
-            for found in predicted
-        ],
-        citations=citations([SOURCES["pcl"]]),
-    )
+        "rows": columns,
+        "facts": {"points": columns},
+    }
+
+
+_PANEL: Final = "A network of your own"
+
+STUDY: Final = Study(
+    "scaling",
+    "How far does synchronous SGD scale?",
+    ("pcl",),
+    options={
+        "model": Option(
+            None, "VGG-A, OverFeat-FAST, ASR DNN, or what makes a torch module, as package.module:name.", panel=_PANEL
+        ),
+        "shape": Option(
+            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), numbers=True, panel=_PANEL,
+            may_be_empty=True,
+        ),
+        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", numbers=True, least=1, panel=_PANEL),
+        "batch": Option(256, "Samples of a step, over all nodes.", least=1, panel=_PANEL),
+        "tflops": Option(2.0, "Million million operations a second of a node.", panel=_PANEL),
+        "memory": Option(100.0, "Gigabytes a second of its memory.", panel=_PANEL),
+        "efficiency": Option(0.7, "Share of the peak that kernels reach.", panel=_PANEL),
+        "network": Option("10GbE", "1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN, Aries, FDR.", panel=_PANEL),
+    },
+    grids=(),
+    report=_report,
+    needs_rows=False,
+    about=(
+        "For each published point: what data parallel training alone would reach, what the best sharing of each layer "
+        "could, and under which assumptions. Nothing is trained; it takes seconds. With --model the same is said of "
+        "another network."
+    ),
+    examples=(
+        "dsgd study scaling --out study/",
+        "dsgd study scaling --model OverFeat-FAST --nodes 1,4,16,64 --batch 1024 --network 100GbE --out study/",
+        "dsgd study scaling --model torchvision.models:resnet50 --input 3,224,224 --batch 256 --network 10GbE "
+        "--out study/",
+    ),
+)  # fmt: skip

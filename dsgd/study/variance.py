@@ -72,7 +72,7 @@ class Problem:
     # How many times as many epochs it takes as others.
     longer: int = 1
     rate: float | None = None
-    y_test: Sequence[Any] = ()
+    y_test: Sequence[Any] | AnyArray = ()
 
     def describe(self) -> Row:
         """Return the columns of a row that describe the rows."""

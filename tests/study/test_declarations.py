@@ -72,8 +72,8 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 def test_every_study_has_a_smallest_size() -> None:
-    """A study that is declared is run below."""
-    assert set(SMALLEST) == set(STUDIES)
+    """A study that is declared is run below, but for one that has no runs."""
+    assert set(SMALLEST) == set(STUDIES) - {"scaling"}
 
 
 @pytest.mark.slow

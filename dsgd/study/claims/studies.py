@@ -138,11 +138,6 @@ def _thousandths(out: Path, say: Say) -> list[Claim]:
     return gtopk.check_convergence(gtopk.summarise_courses(rows))
 
 
-def _speedups(out: Path, say: Say) -> list[Claim]:
-    del out, say
-    return scaling.scaling_claims([scaling.predict_point(point) for point in scaling.PUBLISHED])
-
-
 def _many_processes(out: Path, say: Say) -> list[Claim]:
     del out
     say(f"{_PAIRWISE_ROWS:,} rows by pairs")
@@ -206,7 +201,12 @@ MEASURES: Final = (
         _thousandths,
         "Needs torch.",
     ),
-    Measure("speedups", statements("pcl"), "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
+    Measure(
+        "speedups",
+        statements("pcl"),
+        "dsgd study scaling: the balance of layers, from nominal rates.",
+        _declared(scaling.STUDY),
+    ),
     Measure(
         "collectives",
         statements("dsgd/collectives-auto", "dsgd/collectives-model"),
@@ -218,8 +218,12 @@ MEASURES: Final = (
     Measure(
         "elimination",
         statements(
-            "shrinking/sequential", "shrinking/saved", "shrinking/saved-on-ranks", "dsgd/elimination-optimum",
-            "dsgd/elimination-values", "dsgd/elimination-slower",
+            "shrinking/sequential",
+            "shrinking/saved",
+            "shrinking/saved-on-ranks",
+            "dsgd/elimination-optimum",
+            "dsgd/elimination-values",
+            "dsgd/elimination-slower",
         ),
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
@@ -291,4 +295,4 @@ MEASURES: Final = (
         _digits,
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
     ),
-)  # fmt: skip
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from dsgd.study.frame.rows import Row
 
@@ -87,7 +87,15 @@ class Cell:
         return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
 
 
-def cells_of(rows: Iterable[Row], *by: str, make: Callable[[list[Row]], CellT] = Cell) -> list[CellT]:  # type: ignore[assignment]
+@overload
+def cells_of(rows: Iterable[Row], *by: str) -> list[Cell]: ...
+
+
+@overload
+def cells_of(rows: Iterable[Row], *by: str, make: Callable[[list[Row]], CellT]) -> list[CellT]: ...
+
+
+def cells_of(rows: Iterable[Row], *by: str, make: Callable[[list[Row]], Any] = Cell) -> list[Any]:
     """Return the cells of the rows that agree in the columns `by`, in order of first appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

@@ -177,7 +177,7 @@ class WayCell(Cell):
 
     def copies(self, *names: str) -> float:
         """Return the sum of some counts of bytes, in messages; all ways of copying by default."""
-        return sum(self.median(name) for name in names or ("copied", *_BY_KERNEL)) / self.n_bytes
+        return sum(self.median(name) for name in names or ("copied", *_BY_KERNEL)) / int(self.n_bytes)
 
 
 def _cells(rows: Iterable[Row]) -> list[WayCell]:
