@@ -12,7 +12,7 @@ from pathlib import Path
 import dsgd
 
 # What cannot be imported where torch is not installed, which it need not be.
-NEEDS_TORCH = ("dsgd.torch", "dsgd.study.dnn.modules", "dsgd.study.gtopk.networks")
+NEEDS_TORCH = ("dsgd.torch", "dsgd.study.networks", "dsgd.study.published_networks")
 
 
 def main() -> int:

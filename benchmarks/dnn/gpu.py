@@ -23,7 +23,7 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.suite import UnavailableError
 from benchmarks.common.table import table
 from benchmarks.common.timing import epoch_s, in_turns, median_s, timed, waiting_share
-from dsgd.study.dnn.modules import CNN
+from dsgd.study.networks import CNN
 from dsgd.torch import TorchClassifier
 
 PAGE = "torch"

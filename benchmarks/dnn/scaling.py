@@ -29,7 +29,7 @@ from benchmarks.common.timing import epoch_s
 from benchmarks.common.workers import workers
 from dsgd.collectives import LINKS
 from dsgd.sim.scaling import Node, predict_step
-from dsgd.study.dnn.modules import CNN
+from dsgd.study.networks import CNN
 from dsgd.sync import MinibatchSGD
 from dsgd.torch import TorchClassifier, measure_node, trace
 

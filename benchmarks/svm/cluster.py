@@ -32,8 +32,8 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import timed, waiting_share
 from benchmarks.common.workers import workers
 from benchmarks.svm.peers import generated
-from dsgd.study.elimination.observe import RunSettings, observe
-from dsgd.study.elimination.problems import PROBLEMS, Problem
+from dsgd.study.svm_problems import PROBLEMS, Problem
+from dsgd.study.svm_rounds import RunSettings, observe
 from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.work import PHASES
 from dsgd.svm.kernels.functions import Kernel, prepare

@@ -22,15 +22,17 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
 from dsgd.collectives.model import LinkCost
-from dsgd.study.elimination.observe import MeasuredRun, RunSettings, observe
-from dsgd.study.elimination.problems import PROBLEMS
-from dsgd.study.elimination.rounds import (
+from dsgd.study.svm_problems import PROBLEMS
+from dsgd.study.svm_rounds import (
     FABRIC,
     Costs,
+    MeasuredRun,
     Place,
     RoundAmounts,
+    RunSettings,
     extrapolate,
     fit_costs,
+    observe,
     pairwise_seconds,
     predict_phases,
 )

@@ -35,7 +35,6 @@ from sphinx.util.nodes import make_refnode
 import dsgd
 import dsgd.datasets
 import dsgd.svm
-from dsgd.study.frame.statement import Source, Statement
 
 # Its commands are documented by their help texts, and a test holds that each of them is on the page.
 _DOCUMENTED_AS_COMMANDS = ("dsgd.cli", "dsgd.__main__")
@@ -156,8 +155,6 @@ def _link(module: str, name: str) -> str:
 
 def _about(module: str, name: str) -> str:
     item = getattr(importlib.import_module(module), name)
-    if isinstance(item, (Source, Statement)):
-        return _said(item)
     if _is_type(item) or not callable(item):
         return _first_sentence(_comment(module, name) or _value(item))
     return _sentence(item)
@@ -280,8 +277,6 @@ def _write_pages(app: Sphinx) -> None:
 
 def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
     """Return the directive for what Sphinx does not see as a member, with `take_all` for anything; else nothing."""
-    if isinstance(item, (Source, Statement)):
-        return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {_said(item)}", ""]
     defined = getattr(item, "_defn", None)
     if defined is not None:  # an intrinsic of Numba: a function of kernels alone, which is made from their types
         arguments = ", ".join(list(inspect.signature(defined).parameters)[1:])
@@ -295,13 +290,6 @@ def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
     told = [_comment(module, name), *([] if value else [_value(item)])]
     about = [line for text in told if text for line in ("", f"   {text}")]
     return [f".. py:data:: {name}", f"   :module: {module}", *value, *about, ""]
-
-
-def _said(item: Source | Statement) -> str:
-    """Return what a published statement or its source says."""
-    if isinstance(item, Source):
-        return f"{item.reference}. {item.proposes} Switched on by ``{item.switched_on}``."
-    return f"{item.source.system}, {item.where}: {item.text}. Published: {item.figure}."
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
@@ -367,7 +355,7 @@ def _constants(folder: Path) -> Iterator[tuple[str, str]]:
     for home in sorted({module for page in folder.glob("*.rst") for module in _named_on(page)}):
         for name in _owned(home):
             item = _item(home, name)
-            if _is_type(item) or not (callable(item) or isinstance(item, (ModuleType, Source, Statement))):
+            if _is_type(item) or not (callable(item) or isinstance(item, ModuleType)):
                 yield home, name
 
 

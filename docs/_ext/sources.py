@@ -26,8 +26,7 @@ from dsgd.report import Claim
 from dsgd.study.claims import claims_of
 from dsgd.study.claims.report import verdict_of
 from dsgd.study.frame.rows import read_rows
-from dsgd.study.frame.statement import Source, Statement
-from dsgd.study.published import SOURCES, STATEMENTS
+from dsgd.study.published import SOURCES, STATEMENTS, Source, Statement
 from dsgd.sync import AbstractPeriod, AbstractStrategy, adaptive
 
 ROWS = Path(__file__).parents[1] / "figures" / "claims.jsonl"

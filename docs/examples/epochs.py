@@ -1,39 +1,39 @@
 """A study from outside the package: how much is a further epoch worth? It can be resumed."""
 
-from dataclasses import dataclass
-
 from dsgd import SGDClassifier
-from dsgd.datasets import make_like
-from dsgd.study.frame.rows import AbstractRun
-from dsgd.study.frame.runner import Record, run_grids
-from dsgd.study.frame.summary import Stat, grouped
+from dsgd.study import DataSource, Grid, Option, Study, run_study, study_page
+from dsgd.study.frame.cells import cells_of
 
 
-@dataclass(frozen=True)
-class EpochsRun(AbstractRun):
-    """One cell of the grid, once."""
-
-    epochs: int
-    seed: int
-
-    def settings(self):
-        """Return what makes two runs the same."""
-        return {"epochs": self.epochs, "seed": self.seed}
-
-
-def measure(client, rows, runs):
+def measure(batch, runs):
     """Yield what was found of each run that has no row yet."""
+    data = batch.data
     for run in runs:
         model = SGDClassifier(max_iter=run.epochs, tol=None, random_state=run.seed)
-        model.fit(rows.X, rows.y)
-        yield {"accuracy": model.score(rows.X, rows.y)}
+        model.fit(data.X, data.y)
+        yield {"accuracy": model.score(data.X_test, data.y_test)}
 
 
-def main(out, epochs=(1, 2, 4)):
-    """Make the runs that are missing, print the median of each cell, and return all runs."""
-    runs = [EpochsRun(n, seed) for n in epochs for seed in range(3)]
-    rows = make_like("ijcnn1", n_rows=2000, seed=0)
-    made = list(run_grids(Record(out), [(0, [(rows, runs)])], measure))
-    for (n,), rows in grouped([run.row for run in made], "epochs").items():
-        print(n, Stat.of(row["accuracy"] for row in rows))
+def report(study, rows):
+    """Return what the page says: here, medians over seeds."""
+    cells = cells_of(rows, "epochs")
+    found = [f"{cell.epochs}: {cell.median('accuracy'):.2%}" for cell in cells]
+    return {"answer": "Accuracy by epochs is " + ", ".join(found) + "."}
+
+
+options = {
+    "data": Option((DataSource("ijcnn1-like", 2000),)),
+    "epochs": Option((1, 2, 4), "Passes over the rows.", numbers=True, least=1),
+    "seeds": Option((0, 1, 2), "Repetitions.", seeds=True),
+}
+grid = Grid(lambda s: {"dataset": s.data, "epochs": s.epochs, "seed": s.seeds}, measure)
+STUDY = Study("epochs", "What is a further epoch worth?", ["local"], options, [grid], report)
+
+
+def main(out, **values):
+    """Make the runs that are missing, print what they say, and return all runs."""
+    study = STUDY.replace(**values)
+    made = list(run_study(study, out))
+    page = study_page(study, [run.row for run in made])
+    print(page.answer, page.save(out))
     return made

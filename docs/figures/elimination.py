@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from dsgd.report.png import draw
-from dsgd.study.elimination import summarise_elimination
-from dsgd.study.elimination.plots import elimination_figures
+from dsgd.study.elimination import elimination_figures, summarise
 from dsgd.study.frame.rows import Row, read_rows
 
 HERE = Path(__file__).parent
@@ -26,7 +25,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         kept = [shorten(row) for path in sys.argv[1:] for row in read_rows(path)]
         KEPT.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept), encoding="utf-8")
-    summary = summarise_elimination(read_rows(KEPT))
+    summary = summarise(read_rows(KEPT))
     for figure in elimination_figures(summary):
         if figure.name in SHOWN:
             (HERE.parent / "_static" / f"elimination-{figure.name}.png").write_bytes(draw(figure))

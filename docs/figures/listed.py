@@ -110,7 +110,7 @@ FIGURES: Final = (
     Drawn(
         "studies/msf",
         ["_static/msf.png"],
-        "dsgd study msf --demo --dataset ijcnn1 --out study/ && python docs/figures/studies.py msf study/rows.jsonl",
+        "dsgd study msf --dataset ijcnn1 --out study/ && python docs/figures/studies.py msf study/rows.jsonl",
     ),
     Drawn(
         "studies/speedup",

@@ -16,62 +16,59 @@ from typing import Final
 
 from dsgd.report import Figure
 from dsgd.report.png import draw
-from dsgd.study import collectives, dnn, features, gtopk, scaling, speedup, strategies, transports, tuning, variance
-from dsgd.study.collectives.report import collective_figure
-from dsgd.study.dnn.report import pareto_figure
+from dsgd.study import (
+    collectives,
+    dnn,
+    features,
+    gtopk,
+    msf,
+    scaling,
+    speedup,
+    strategies,
+    transports,
+    tuning,
+    variance,
+)
 from dsgd.study.frame.rows import Row, read_rows
-from dsgd.study.gtopk.report import courses_figure
-from dsgd.study.msf.plots import study_figures
-from dsgd.study.msf.summary import summarise
-from dsgd.study.published.scaling import PUBLISHED
-from dsgd.study.strategies.plots import strategy_figures
+from dsgd.study.frame.study import study_page
 
 HERE: Final = Path(__file__).parent
 
 
 def _strategies(rows: Sequence[Row]) -> Sequence[Figure]:
-    (gang,) = strategies.summarise_strategies(rows)
-    return strategy_figures(gang, excess=strategies.demo_strategy_study().target_excess)
-
-
-def _speedup(rows: Sequence[Row]) -> Sequence[Figure]:
-    return speedup.speedup_page(speedup.demo_speedup_study(), rows).figures
+    return study_page(strategies.STUDY.demo(), rows).figures
 
 
 def _variance(rows: Sequence[Row]) -> Sequence[Figure]:
-    return variance.variance_page(variance.VarianceStudy(), rows).figures
+    return study_page(variance.STUDY, rows).figures
 
 
 def _features(rows: Sequence[Row]) -> Sequence[Figure]:
-    return features.feature_page(features.FeatureStudy(), rows).figures
-
-
-def _transports(rows: Sequence[Row]) -> Sequence[Figure]:
-    return transports.transport_page(transports.demo_transport_study(), rows).figures
+    return study_page(features.STUDY, rows).figures
 
 
 def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
-    return tuning.tuning_page(tuning.TuningStudy(network="10GbE"), rows).figures
+    return study_page(tuning.STUDY.replace(network="10GbE"), rows).figures
 
 
 #: By study: what makes its figures of rows, and the pictures by the names of those figures.
 SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[str, str]]]] = {
     "collectives": (
-        lambda rows: [collective_figure(collectives.summarise_collectives(rows))],
+        lambda rows: study_page(collectives.STUDY.replace(parts=()), rows).figures,
         {"collectives": "collectives"},
     ),
-    "dnn": (lambda rows: [pareto_figure(dnn.summarise_dnn(rows))], {"pareto": "dnn"}),
+    "dnn": (lambda rows: study_page(dnn.STUDY, rows).figures, {"pareto": "dnn"}),
     "features": (_features, {f"features_{name}": f"features-{name}" for name in ("steps", "speedup", "machines")}),
-    "gtopk": (lambda rows: [courses_figure(gtopk.summarise_courses(rows))], {"courses": "gtopk"}),
-    "msf": (lambda rows: study_figures(summarise(rows)), {"msf": "msf"}),
+    "gtopk": (lambda rows: study_page(gtopk.STUDY, rows).figures, {"courses": "gtopk"}),
+    "msf": (lambda rows: study_page(msf.STUDY, rows).figures, {"msf": "msf"}),
     "scaling": (
-        lambda rows: scaling.scaling_page([scaling.predict_point(point) for point in PUBLISHED]).figures,
+        lambda rows: study_page(scaling.STUDY, rows).figures,
         {name: f"scaling-{name}" for name in ("speedup", "ratio", "groups", "step")},
     ),
-    "speedup": (_speedup, {"speedup_seconds": "speedup"}),
+    "speedup": (lambda rows: study_page(speedup.STUDY, rows).figures, {"speedup_seconds": "speedup"}),
     "strategies": (_strategies, {"pareto": "strategies"}),
     "transports": (
-        _transports,
+        lambda rows: study_page(transports.STUDY.demo(), rows).figures,
         {f"transports_{name}": f"transports-{name}" for name in ("messages", "copies", "training")},
     ),
     "tuning": (_tuning, {"tuning_seconds": "tuning"}),
@@ -105,7 +102,7 @@ def shorten(row: Row) -> Row:
 
 def regrets(rows: Sequence[Row]) -> str:
     """Return the table of rules on the page of periods."""
-    table, text = tuning.regret_table(tuning.summarise_tuning(rows)), io.StringIO()
+    table, text = tuning.regret_table(rows), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["regret", *table.columns[1:]])
     for rule, *cells in table.rows:

@@ -22,19 +22,7 @@ from dsgd.cli import (
     jobs,
     predict,
     simulate,
-    study,
-    study_collectives,
-    study_dnn,
-    study_elimination,
-    study_features,
-    study_gtopk,
-    study_msf,
-    study_scaling,
-    study_speedup,
-    study_strategies,
-    study_transports,
-    study_tuning,
-    study_variance,
+    study_command,
     tune,
     warm,
 )
@@ -71,19 +59,7 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
-study.app.command("msf", epilog=study_msf.EXAMPLES)(study_msf.msf)
-study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
-study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
-study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
-study.app.command("features", epilog=study_features.EXAMPLES)(study_features.features)
-study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
-study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
-study.app.command("speedup", epilog=study_speedup.EXAMPLES)(study_speedup.speedup)
-study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
-study.app.command("transports", epilog=study_transports.EXAMPLES)(study_transports.transports)
-study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
-study.app.command("variance", epilog=study_variance.EXAMPLES)(study_variance.variance)
-app.add_typer(study.app, name="study")
+app.add_typer(study_command.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
@@ -95,7 +71,7 @@ app.command("info", epilog=info.EXAMPLES)(info.info)
 app.command("warm", epilog=warm.EXAMPLES)(warm.warm)
 
 # A terminal breaks the lines of a paragraph where it ends; those of the source would be broken twice.
-for _group in (app, study.app, datasets.app, jobs.app):
+for _group in (app, study_command.app, datasets.app, jobs.app):
     for _command in _group.registered_commands:
         _text = inspect.getdoc(_command.callback) or ""
         _command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _text.split("\n\n"))

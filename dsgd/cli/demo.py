@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from dsgd.report import Page
     from dsgd.study import DataSource, Study
-    from dsgd.study.speedup import SpeedupStudy
 
 __all__ = ["EXAMPLES", "demo"]
 
@@ -44,7 +43,7 @@ def demo(
     from rich.console import Console
 
     from dsgd import study as api
-    from dsgd.study import speedup
+    from dsgd.study import msf, speedup
 
     api.check_extras()  # before minutes of work, not after
     console = Console(width=_WIDTH, highlight=False)
@@ -53,9 +52,9 @@ def demo(
         "16, ... 4096. Then fits to the same accuracy are timed on threads, on processes and in scikit-learn. On two "
         "idle cores that takes about a minute and a half.\n"
     )
-    sync, several = api.demo_study(), speedup.demo_speedup_study()
-    sync = replace(sync, data=[replace(one, rows=n) for one, n in zip(sync.data, _ROWS, strict=True)])
-    several = replace(several, data=several.data[:1], epochs=several.epochs[:1])
+    sync, several = msf.STUDY.demo(), speedup.STUDY.demo()
+    sync = sync.replace(data=[replace(one, rows=n) for one, n in zip(sync.data, _ROWS, strict=True)])
+    several = several.replace(data=several.data[:1], epochs=several.epochs[:1])
     console.print("1 of 3: compiling, which takes a while the first time on a machine")
     _compile(sync, several)
     quiet = not sys.stderr.isatty()
@@ -63,13 +62,12 @@ def demo(
     rows = follow(api.run_study(sync, out, force=force), sync.count(), ("dataset",), out, quiet=quiet)
     console.print("3 of 3: when are two processes faster than one?")
     beside = out / "speedup"
-    runs = speedup.run_speedup_study(several, beside, force=force)
+    runs = api.run_study(several, beside, force=force)
     fits = follow(runs, several.count(), ("place", "dataset"), beside, quiet=quiet)
 
-    pages = {out: api.study_page(sync, rows), beside: speedup.speedup_page(several, fits)}
+    pages = {out: api.study_page(sync, rows), beside: api.study_page(several, fits)}
     console.print()
-    summary = api.summarise(rows)
-    console.print(api.results_table(summary, summary.datasets()[0], _COLUMNS).renderable())
+    console.print(msf.results_table(rows, rows[0]["dataset"], _COLUMNS).renderable())
     console.print()
     for n, finding in enumerate((*_sentences(pages[out])[:2], _sentences(pages[beside])[0]), start=1):
         console.print(f"{n}. {finding}", markup=False)
@@ -80,22 +78,21 @@ def demo(
         typer.echo(f"report: {page.save(folder)}")
 
 
-def _compile(sync: Study, several: SpeedupStudy) -> None:
+def _compile(sync: Study, several: Study) -> None:
     """Run both studies on few rows, so that this process and the workers have their kernels on disk."""
     from rich.console import Console
     from rich.progress import track
 
     from dsgd import study as api
     from dsgd.kernels.jit import SAID
-    from dsgd.study import speedup
 
-    sync = replace(sync, data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
-    several = replace(several, data=_few_rows(several.data), seeds=(0,))
+    sync = sync.replace(data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
+    several = several.replace(data=_few_rows(several.data), seeds=(0,))
     bar = Console(stderr=True)
     os.environ[SAID] = "1"
     try:
         with tempfile.TemporaryDirectory() as folder:
-            runs = chain(api.run_study(sync, folder), speedup.run_speedup_study(several, Path(folder) / "speedup"))
+            runs = chain(api.run_study(sync, folder), api.run_study(several, Path(folder) / "speedup"))
             total = sync.count() + several.count()
             for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
                 pass

@@ -5,59 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from dsgd.report import Page, Table
     from dsgd.study import DataSource, StudyRun
 
-    StudyT = TypeVar("StudyT", bound=DataclassInstance)
-
-__all__ = ["app", "asked", "check_place", "follow", "given", "show", "sized", "tell"]
-
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def _study() -> None:
-    """Measure and answer a question; some reproduce a paper."""
-
-
-def given(ctx: typer.Context) -> dict[str, Any]:
-    """Return the options that are on the command line, by the names of the command's parameters."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    # By its name: the enumeration belongs to click, which typer brings along in some versions and asks for in others.
-    return {name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-
-
-def asked(preset: StudyT, ctx: typer.Context, **more: Any) -> StudyT:
-    """Return the study that a command line asks for.
-
-    Parameters
-    ----------
-    preset : study
-        Supplies the fields that are not given.
-    ctx : typer.Context
-        Of the command. Options called as fields of the study replace these.
-    **more
-        Further fields; those that are None keep the value of the preset.
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is outside its domain.
-    """
-    names = {field.name for field in fields(preset)}
-    options = {name: value for name, value in given(ctx).items() if name in names}
-    return replace(preset, **options, **{name: value for name, value in more.items() if value is not None})
+__all__ = ["check_place", "follow", "show", "sized", "tell"]
 
 
 def sized(sources: Sequence[DataSource], rows: int | None) -> tuple[DataSource, ...]:
@@ -114,7 +74,6 @@ def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], 
         known = {
             "report": str(path),
             "rows": str(out / "rows.jsonl"),
-            "n_runs": len(page.rows),
             "doubts": list(page.doubts),
             "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims],
         }
@@ -205,6 +164,6 @@ def follow(
 
 
 def _described(row: dict[str, Any], columns: Sequence[str]) -> str:
-    ranks = row["ranks"]
-    text = ", ".join(str(row[name]) for name in columns)
+    ranks = row.get("ranks")
+    text = ", ".join(str(row[name]) for name in columns if name in row)
     return text if ranks is None else f"{text} on {ranks} rank{'s' * (ranks > 1)}"

@@ -1,6 +1,6 @@
 """Options shared by several commands of ``dsgd study``, and how what they are given is read.
 
-The command line calls the readers (``callback=``): a command finds what they return in `dsgd.cli.study.given`.
+The command line calls the readers (``callback=``), and a command is called with what they return.
 """
 
 from __future__ import annotations
@@ -14,25 +14,18 @@ from dsgd.cli.training_options import AsJson
 from dsgd.errors import InvalidParameterError
 
 __all__ = [
-    "Alpha",
     "AsJson",
     "Dataset",
-    "Dtype",
-    "Epochs",
     "Force",
-    "Loss",
     "OnNetwork",
     "OnScheduler",
     "Out",
-    "Partition",
-    "Ranks",
     "Rows",
     "Scheduler",
     "Seeds",
     "Simulated",
     "first_seeds",
     "grid_option",
-    "model_option",
     "numbers",
     "numbers_or_none",
     "place_option",
@@ -90,11 +83,6 @@ def grid_option(*flags: str, **settings: Any) -> Any:
     return typer.Option(*flags, rich_help_panel="The grid", **settings)
 
 
-def model_option(*flags: str, **settings: Any) -> Any:
-    """Return an option in the panel "The model" of ``--help``; see `typer.Option`."""
-    return typer.Option(*flags, rich_help_panel="The model", **settings)
-
-
 def place_option(*flags: str, **settings: Any) -> Any:
     """Return an option in the panel "Where ranks run" of ``--help``; see `typer.Option`."""
     return typer.Option(*flags, rich_help_panel="Where ranks run", **settings)
@@ -106,19 +94,7 @@ Dataset: TypeAlias = Annotated[
     list[str] | None, typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`.")
 ]
 Rows: TypeAlias = Annotated[int | None, grid_option(help="Training rows of each dataset.")]
-Ranks: TypeAlias = Annotated[str | None, grid_option(help="Numbers of ranks, as 2,4.", callback=numbers)]
 Seeds: TypeAlias = Annotated[int | None, grid_option(min=1, help="Repetitions of each run.", callback=first_seeds)]
-Epochs: TypeAlias = Annotated[int | None, grid_option(help="Passes over the rows.")]
-Alpha: TypeAlias = Annotated[float | None, model_option(help="Weight of the L2 penalty.")]
-Loss: TypeAlias = Annotated[str | None, model_option(help="hinge, squared_hinge or log_loss.")]
-Dtype: TypeAlias = Annotated[str | None, model_option(help="float32 or float64.")]
-Partition: TypeAlias = Annotated[
-    str | None,
-    model_option(
-        help="Rows of each rank: contiguous, shuffled, label-skewed, feature-skewed, dirichlet:0.5 (labels) or "
-        "quantity:0.5 (sizes)."
-    ),
-]
 Scheduler: TypeAlias = Annotated[
     str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
 ]

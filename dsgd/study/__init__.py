@@ -2,13 +2,12 @@
 
 ::
 
-    study = Study(data=[DataSource("ijcnn1")], ranks=[1, 2], every=[1, 16, 256])
-    runs = list(run_study(study, "study/"))
-    study_page(study, [run.row for run in runs]).save("study/")
+    study = msf.STUDY.replace(ranks=[1, 2], every=[1, 16, 256])
+    rows = [run.row for run in run_study(study, "study/")]
+    study_page(study, rows).save("study/")
 
-That study is in `dsgd.study.msf`; each of the others has a folder beside it, and none imports from another, but that of
-gTop-k, which trains a network of `dsgd.study.dnn`. What they share is in `dsgd.study.frame`. Both the command line and
-programs call them.
+Each study is a module with its declaration, ``STUDY``; what they share is in `dsgd.study.frame`. Both the command line
+and programs call them.
 
 The report needs jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
 """
@@ -17,37 +16,24 @@ from dsgd.report import Claim, Table, check_extras, claims_table
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import doubts
 from dsgd.study.frame.rows import RowFile, StudyRun, read_rows, to_frame
-from dsgd.study.frame.summary import Stat
-from dsgd.study.msf.claims import check_claims
-from dsgd.study.msf.grid import RunSpec, Study, demo_study
-from dsgd.study.msf.report import study_page, verdict
-from dsgd.study.msf.runner import run_study
-from dsgd.study.msf.summary import Cell, Summary, summarise
-from dsgd.study.msf.tables import data_table, results_table, target_table
+from dsgd.study.frame.study import Batch, Grid, Option, Run, Study, run_study, study_page
 
 __all__ = [
-    "Cell",
+    "Batch",
     "Claim",
     "DataSource",
+    "Grid",
+    "Option",
     "RowFile",
-    "RunSpec",
-    "Stat",
+    "Run",
     "Study",
     "StudyRun",
-    "Summary",
     "Table",
-    "check_claims",
     "check_extras",
     "claims_table",
-    "data_table",
-    "demo_study",
     "doubts",
     "read_rows",
-    "results_table",
     "run_study",
     "study_page",
-    "summarise",
-    "target_table",
     "to_frame",
-    "verdict",
 ]

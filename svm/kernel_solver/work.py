@@ -1,7 +1,7 @@
 """What a run of the block solver did, by its phases: seconds of this rank, and amounts of work of all ranks.
 
 The amounts do not depend on the machine, and hardly on the number of ranks, so a run on one rank says what each of many
-would have to do: see `dsgd.study.elimination.rounds`. A lap takes two readings of a counter and of the clock.
+would have to do: see `dsgd.study.svm_rounds`. A lap takes two readings of a counter and of the clock.
 """
 
 from __future__ import annotations

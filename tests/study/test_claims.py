@@ -14,15 +14,25 @@ import pytest
 from dsgd import SGDClassifier, compress, kernel_approximation, local, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
-from dsgd.study import DataSource, Study, run_study
-from dsgd.study.claims import MEASURE_OF, MEASURES, Measure, chosen, claims_of, overview_table, run_claims, runner
+from dsgd.study import DataSource, msf, run_study
+from dsgd.study.claims import (
+    MEASURE_OF,
+    MEASURES,
+    Measure,
+    chosen,
+    claims_of,
+    codes,
+    overview_table,
+    run_claims,
+    runner,
+)
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
 from dsgd.study.claims.fits import fewest
 from dsgd.study.claims.report import verdict_of
 from dsgd.study.comparison.methods import SEQUENTIAL
 from dsgd.study.comparison.result import Comparison
-from dsgd.study.frame.verdict import Margin
-from dsgd.study.published import SOURCES, STATEMENTS, averaging, compression, gtopk
+from dsgd.study.published import SOURCES, STATEMENTS
+from dsgd.study.verdict import Margin
 from dsgd.sync import adaptive, resolve
 from web_page import check_page
 
@@ -77,22 +87,11 @@ def test_every_source_names_a_class_and_what_switches_it_on() -> None:
             assert ast.unparse(call.func) == name
 
 
-def test_claims_are_made_of_statements_alone() -> None:
-    """No study makes a claim by itself: what it says and how it is judged is in the registry."""
-    made = [
-        path.name
-        for path in (ROOT / "dsgd" / "study").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Claim"
-    ]
-    assert sorted(made) == ["runner.py", "statement.py"]
-
-
 def test_what_is_chosen_is_a_source_a_claim_or_a_measure() -> None:
     """Words choose statements in the order of the registry; a word that chooses none is refused with those that do."""
     assert [one.key for one in chosen(["diloco"])] == ["diloco/bytes", "diloco/objective"]
     assert [one.key for one in chosen(["gtopk/topk", "msf/accuracy"])] == ["msf/accuracy", "gtopk/topk"]
-    assert chosen(["trees"]) == [compression.BLINK]
+    assert chosen(["trees"]) == [STATEMENTS["blink/trees"]]
     assert len(chosen()) == len(STATEMENTS)
     with pytest.raises(InvalidParameterError, match=r"'gtop'.*gtopk, "):
         chosen(["gtop"])
@@ -121,11 +120,11 @@ def comparison(*, objective: float = 0.3, accuracy: float = 0.9, n_bytes: int = 
 
 def test_comparisons_decide_by_what_both_methods_reach() -> None:
     """Objectives as ratios, accuracies as differences, bytes as times what the other needs, each with its baseline."""
-    lower = Versus(averaging.SLOWMO, judge_objective, "ours", "other")
+    lower = Versus(STATEMENTS["slowmo/objective"], judge_objective, "ours", "other")
     said = [lower.claim(comparison(objective=value)) for value in (0.29, 0.31)]
     assert [claim.verdict for claim in said] == ["holds", "fails"]
     assert said[0].baseline == "2.31x: a model of zeros"
-    kept = Versus(gtopk.ACCURACY, judge_accuracy, "ours", "other")
+    kept = Versus(STATEMENTS["gtopk/accuracy"], judge_accuracy, "ours", "other")
     said = [kept.claim(comparison(accuracy=value)) for value in (0.897, 0.89)]
     assert [claim.verdict for claim in said] == ["holds", "fails"]
     assert said[0].baseline == "-30.00 points: commonest label"
@@ -134,7 +133,7 @@ def test_comparisons_decide_by_what_both_methods_reach() -> None:
     def fewer(*args: Any) -> Any:
         return judge_over("bytes_sent", *args)
 
-    saves = Versus(averaging.DILOCO_BYTES, fewer, "ours", "other")
+    saves = Versus(STATEMENTS["diloco/bytes"], fewer, "ours", "other")
     said = [saves.claim(comparison(n_bytes=2, bytes_sent=value)) for value in (1000, 100)]
     assert [(claim.ours, claim.verdict) for claim in said] == [("500x", "holds"), ("50x", "fails")]
     assert said[0].key == "diloco/bytes"
@@ -150,7 +149,7 @@ def test_what_is_needed_least_is_the_first_count_that_is_enough() -> None:
 
 def test_a_method_that_diverges_confirms_nothing() -> None:
     """Ours fails, and nothing is decided beside another that diverges."""
-    versus = Versus(averaging.SLOWMO, judge_objective, "ours", "other")
+    versus = Versus(STATEMENTS["slowmo/objective"], judge_objective, "ours", "other")
     diverged = comparison(diverged=True)
     assert versus.claim(diverged).verdict == "undecided"
     assert replace(versus, ours="other", other="ours").claim(diverged).verdict == "fails"
@@ -158,8 +157,14 @@ def test_a_method_that_diverges_confirms_nothing() -> None:
 
 def test_a_statement_that_nothing_was_measured_for_says_what_it_needs() -> None:
     """A measure returns a claim or more for each statement, and those without one are not run."""
-    measured = compression.BLINK.not_run("d", "first"), compression.BLINK.not_run("e", "second")
-    measure = Measure("m", (gtopk.GROWTH, compression.BLINK), "W.", lambda out, say: list(measured), "Needs torch.")
+    measured = STATEMENTS["blink/trees"].not_run("d", "first"), STATEMENTS["blink/trees"].not_run("e", "second")
+    measure = Measure(
+        "m",
+        (STATEMENTS["gtopk/growth"], STATEMENTS["blink/trees"]),
+        "W.",
+        lambda out, say: list(measured),
+        "Needs torch.",
+    )
     claims = measure.claims(Path(), print)
     assert [(claim.key, claim.note) for claim in claims] == [
         ("gtopk/growth", "Needs torch."), ("blink/trees", "first"), ("blink/trees", "second"),
@@ -169,8 +174,10 @@ def test_a_statement_that_nothing_was_measured_for_says_what_it_needs() -> None:
 
 def test_the_overview_has_a_row_for_each_statement() -> None:
     """One verdict where all data agree, else how many hold or are exceeded; the first figure stands for all."""
-    claims = [gtopk.OVER_TOPK.said(name, "2x", verdict, "") for name, verdict in (("a", "holds"), ("b", "fails"))]
-    claims.append(compression.BLINK.said("c", "6", "holds", "", baseline="4: rings"))
+    claims = [
+        STATEMENTS["gtopk/topk"].said(name, "2x", verdict, "") for name, verdict in (("a", "holds"), ("b", "fails"))
+    ]
+    claims.append(STATEMENTS["blink/trees"].said("c", "6", "holds", "", baseline="4: rings"))
     assert [verdict_of(claims[:2]), verdict_of(claims[2:])] == ["1/2 hold", "holds"]
     table = overview_table(claims, chosen(["gtopk/topk", "trees"]))
     assert [(cells[0], cells[-2], cells[-1]) for cells in table.rows] == [
@@ -193,11 +200,11 @@ def test_measures_are_resumed_and_say_how_far_they_are(tmp_path: Path) -> None:
 
 def test_a_statement_that_changes_is_judged_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A row does not stand for another margin: the measure is made again, and judges by the new one."""
-    asked = [compression.BLINK]
+    asked = [STATEMENTS["blink/trees"]]
     assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is True
-    harder = replace(compression.BLINK, margin=Margin(7.0))
+    harder = replace(STATEMENTS["blink/trees"], margin=Margin(7.0))
     measure = replace(MEASURES["trees"], statements=(harder,))
-    monkeypatch.setattr(compression, "BLINK", harder)
+    monkeypatch.setattr(codes, "STATEMENTS", {**STATEMENTS, "blink/trees": harder})
     monkeypatch.setattr(runner, "MEASURES", {"trees": measure})
     assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is False
 
@@ -227,11 +234,11 @@ def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: 
 def test_the_study_of_the_period_runs_on_simulated_ranks(tmp_path: Path) -> None:
     """With a network no worker is started, and seconds are the same in every run."""
     data = (DataSource("ijcnn1-like", 200, 100),)
-    study = Study(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
+    study = msf.STUDY.replace(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
     runs = [[run.row for run in run_study(study, tmp_path / name)] for name in "ab"]
     assert [found["train_s"] for found in runs[0]] == [found["train_s"] for found in runs[1]]
     assert [(found["ranks"], found["every"], found["cluster"]) for found in runs[0]] == [
         (1, None, "simulated"), (4, 1, "simulated"), (4, 16, "simulated"),
     ]  # fmt: skip
     with pytest.raises(InvalidParameterError, match="network"):
-        Study(network="carrier pigeon")
+        msf.STUDY.replace(network="carrier pigeon")

@@ -1,146 +1,92 @@
-"""The study of collectives: rows that are resumed, tables and claims from rows alone, the figure, the command."""
+"""The study of collectives: tables and claims from rows alone, bytes of the closed form, parts of a box."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsgd.__main__ import main
 from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.model import ALGORITHMS
-from dsgd.errors import DsgdError, InvalidParameterError
-from dsgd.report import Line
-from dsgd.study import collectives, read_rows
-from dsgd.study.collectives import (
-    CollectiveStudy,
-    best_part,
-    check_collective_claims,
-    collective_page,
-    collective_table,
-    collective_verdict,
-    link_table,
-    measure_parts,
-    parts_figure,
-    parts_table,
-    run_collective_study,
-    summarise_collectives,
-)
-from web_page import check_page
+from dsgd.errors import InvalidParameterError
+from dsgd.report import Line, Page
+from dsgd.study import Study, run_study, study_page
+from dsgd.study.collectives import STUDY
+from dsgd.study.parts import best_part, measure_parts, parts_figure, parts_table
+from study_rows import made_rows
 
-STUDY = CollectiveStudy(wires=("inproc",), ranks=(2, 3), sizes=(8, 65_536), repeats=2)
+SMALL = STUDY.replace(wires=("inproc",), ranks=(2, 3), sizes=(8, 65_536), repeats=2, parts=())
+ONE = SMALL.replace(ranks=(3,), repeats=4)
 
 
-def made_rows(study: CollectiveStudy, noise: float = 0.0, **slower: float) -> list[dict[str, Any]]:
+def rows_of(study: Study, noise: float = 0.0, **slower: float) -> list[dict[str, Any]]:
     """Return rows of sums that took what the model says, or so many times longer by algorithm, and more or less."""
-    rows = []
-    for gang in study.gangs():
-        for run in study.runs(*gang):
-            seconds = allreduce_seconds(run.algorithm, run.n_bytes, run.ranks, DEFAULT_LINK)
-            taken = seconds * slower.get(run.algorithm, 1.0)
-            number = study.algorithms.index(run.algorithm)
-            times = [taken * math.exp(noise * math.sin(3 * repeat + number / 2)) for repeat in range(study.repeats)]
-            rows.append(
-                {
-                    "key": run.key, **vars(run), **vars(DEFAULT_LINK), "seconds": taken, "fastest_s": taken,
-                    "times_s": times, "predicted_s": seconds, "bytes_sent": 1, "messages": 1,
-                    "when": "2026-01-01T00:00:00+00:00",
-                    "versions": {"dsgd": "0"}, "load_at_start": 0.0, "commit": None, "command": "dsgd study",
-                    "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
-                }
-            )  # fmt: skip
-    return rows
+
+    def found(run: Any) -> dict[str, Any]:
+        seconds = allreduce_seconds(run.algorithm, run.n_bytes, run.ranks, DEFAULT_LINK)
+        taken, number = seconds * slower.get(run.algorithm, 1.0), ALGORITHMS.index(run.algorithm)
+        times = [taken * math.exp(noise * math.sin(3 * repeat + number / 2)) for repeat in range(study.repeats)]
+        return {
+            **vars(DEFAULT_LINK), "seconds": taken, "fastest_s": taken, "times_s": times, "predicted_s": seconds,
+            "bytes_sent": 1, "messages": 1,
+        }  # fmt: skip
+
+    return made_rows(study, found)
 
 
-def test_what_is_run_once_is_not_run_again(tmp_path) -> None:
-    """Rows hold times, predictions and the bytes of the closed form; a second call finds all of them."""
-    first = list(run_collective_study(STUDY, tmp_path))
-    assert len(first) == STUDY.count() == 2 * 2 * len(ALGORITHMS)
-    assert not any(run.resumed for run in first)
-    for run in first:
-        row = run.row
+def page_of(rows: list[dict[str, Any]]) -> Page:
+    """Return the page of some rows."""
+    return study_page(SMALL, rows)
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the verdicts of some rows."""
+    return [claim.verdict for claim in page_of(rows).claims]
+
+
+def test_rows_have_times_and_the_bytes_of_the_closed_form(tmp_path: Path) -> None:
+    """Each sum has as many times as repetitions, the median of them, and what the cost of its algorithm says."""
+    for row in (run.row for run in run_study(SMALL, tmp_path)):
         assert row["seconds"] >= row["fastest_s"] == min(row["times_s"]) > 0
-        assert len(row["times_s"]) == STUDY.repeats
+        assert len(row["times_s"]) == SMALL.repeats
         assert row["predicted_s"] > 0
         costs = [allreduce_cost(r, row["ranks"], row["n_bytes"] // 4, 4, row["algorithm"]) for r in range(row["ranks"])]
         assert row["bytes_sent"] == sum(cost.n_bytes for cost in costs)
-    second = list(run_collective_study(STUDY, tmp_path))
-    assert all(run.resumed for run in second)
-    assert [run.row for run in second] == [run.row for run in first] == read_rows(tmp_path / "rows.jsonl")
 
 
 def test_tables_and_claims_follow_from_rows() -> None:
     """Where times are those of the model it predicts all of them and auto is fastest; where they are not it is said."""
-    gangs = summarise_collectives(made_rows(STUDY))
-    assert all(claim.holds for claim in check_collective_claims(gangs))
-    assert "100% of 24 times" in collective_verdict(gangs)
-    table = collective_table(gangs[1])
-    assert [row[0] for row in table.rows] == ["8 B", "64 KiB"]
-    assert table.rows[0][-1] == "recursive doubling 1.00"
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    assert len(link_table(gangs).rows) == 2
+    page = page_of(rows_of(SMALL))
+    assert all(claim.holds for claim in page.claims)
+    assert [row[0] for row in page.tables[1].rows] == ["8 B", "64 KiB"]
+    assert page.tables[1].rows[0][-1] == "recursive doubling 1.00"
+    assert [row[-1] for row in page.data[0].rows] == ["100%", "100%"]
     slow = {choose_algorithm(n_bytes, 3): 2.0 for n_bytes in (8, 65_536)}
-    late = summarise_collectives(made_rows(STUDY, **slow))[1]
-    assert late.auto_ratio(8) > 1.25
-    assert check_collective_claims([late])[0].verdict == "fails"
+    assert verdicts(rows_of(ONE, **slow))[0] == "fails"
 
 
 def test_claims_that_noise_or_other_work_could_turn_are_undecided() -> None:
     """One repetition, noise between repetitions, a busy machine and rows without single times decide nothing."""
-    study = replace(STUDY, wires=("inproc",), ranks=(3,), repeats=4)
-    rows = made_rows(study)
+    rows = rows_of(ONE)
     bare = [{name: value for name, value in row.items() if name != "times_s"} for row in rows]
     slower = {choose_algorithm(n_bytes, 3): 1.2 for n_bytes in (8, 65_536)}
-    once, noisy = made_rows(replace(study, repeats=1)), made_rows(study, noise=1.0, **slower)
+    once, noisy = rows_of(ONE.replace(repeats=1)), rows_of(ONE, noise=1.0, **slower)
     for uncertain in (once, noisy, bare, [row | {"load_at_start": 9.0} for row in rows]):
-        claims = check_collective_claims(summarise_collectives(uncertain))
-        assert [claim.verdict for claim in claims] == ["undecided", "undecided"]
-    elsewhere = [row | {"load_at_start": 9.0, "cluster": "scheduler"} for row in rows]
-    assert all(claim.holds for claim in check_collective_claims(summarise_collectives(elsewhere)))
+        assert verdicts(uncertain) == ["undecided", "undecided"]
+    assert verdicts([row | {"load_at_start": 9.0, "cluster": "scheduler"} for row in rows]) == ["holds", "holds"]
 
 
 def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
     """With one calibration the interval is over repetitions, which agree; with three it is over what they predict."""
-    study = replace(STUDY, wires=("inproc",), ranks=(3,), repeats=4)
-    rows = made_rows(study)
+    rows = rows_of(ONE)
     again = [row | {"latency_s": 2.0 * k, "predicted_s": row["predicted_s"] * k} for k in (1, 2, 4) for row in rows]
-    once, often = (summarise_collectives(found)[0].prediction() for found in (rows, again))
-    assert once is not None
+    once, often = (page_of(found).claims[1].interval for found in (rows, again))
+    assert once == pytest.approx((1.0, 1.0, 1.0))
     assert often is not None
-    assert (once.low, once.high, once.n) == (pytest.approx(1.0), pytest.approx(1.0), 4)
-    assert often.low < 1.0 < 4.0 < often.high
-    assert (often.estimate, often.n) == (pytest.approx(2.0), 3)
-    assert "over 3 calibrations" in check_collective_claims(summarise_collectives(again))[1].note
-
-
-@pytest.mark.slow
-def test_the_command_writes_a_report(tmp_path, capsys, monkeypatch) -> None:
-    """One command runs the study, prints what it says and leaves a page that needs no network."""
-    monkeypatch.setattr(collectives, "measure_parts", partial(measure_parts, ("DGX-1P",), (3, 5)))
-    options = [
-        "--wires",
-        "inproc",
-        "--ranks",
-        "2",
-        "--sizes",
-        "8,4096",
-        "--repeats",
-        "1",
-        "--algorithms",
-        "ring,binomial",
-    ]
-    assert main(["study", "collectives", *options, "--out", str(tmp_path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["n_runs"] == 4
-    assert main(["study", "collectives", *options, "--out", str(tmp_path)]) == 0
-    assert "What a message costs" in capsys.readouterr().out
-    check_page((tmp_path / "report.html").read_text())
-    for name in ("collectives", "collectives_parts"):
-        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
+    assert often[0] == pytest.approx(2.0)
+    assert often[1] < 1.0 < 4.0 < often[2]
 
 
 def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> None:
@@ -160,10 +106,8 @@ def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> No
     assert sum(len(mark.x) for mark in parts_figure(parts).panels[0].marks if isinstance(mark, Line)) == 5
 
 
-def test_what_cannot_be_studied_is_refused() -> None:
+@pytest.mark.parametrize("wrong", [{"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}])
+def test_what_cannot_be_studied_is_refused(wrong: dict[str, Any]) -> None:
     """Unknown wires and algorithms, one rank, and lengths that are no whole numbers of elements."""
-    for wrong in ({"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}, {"repeats": 0}):
-        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-            CollectiveStudy(**wrong)
-    with pytest.raises(DsgdError, match="no finished run"):
-        collective_page(STUDY, [])
+    with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+        STUDY.replace(**wrong)

@@ -1,8 +1,7 @@
-"""The study of elimination: rows that are resumed, claims from rows alone, figures, report, cost model, command."""
+"""The study of elimination: claims and figures from rows alone, what a run says of itself, the cost of messages."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,128 +9,91 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import study_rows
 from dsgd.__main__ import main
-from dsgd.errors import DatasetError, DsgdError, InvalidParameterError
-from dsgd.study import read_rows
+from dsgd.collectives.model import LinkCost
+from dsgd.errors import InvalidParameterError
+from dsgd.study import run_study, study_page
 from dsgd.study.elimination import (
-    PRESETS,
-    PROBLEMS,
+    CURVE_COLUMNS,
     REFERENCE,
+    SOLVERS,
+    STUDY,
     Counts,
-    EliminationStudy,
-    Network,
-    Problem,
-    check_elimination_claims,
-    demo_elimination_study,
-    elimination_data_table,
-    elimination_table,
-    elimination_verdict,
-    find_problems,
-    overview_table,
-    ranks_table,
-    run_elimination_study,
+    curve,
+    reuse,
+    serial_seconds,
     simulate,
-    summarise_elimination,
+    summarise,
 )
-from dsgd.study.elimination.grid import SOLVERS
-from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, serial_seconds
-from dsgd.study.elimination.plots import elimination_figures
-from dsgd.study.elimination.problems import load_problem
-from dsgd.study.elimination.report import elimination_page
+from dsgd.study.frame.study import Batch
+from dsgd.study.svm_problems import PROBLEMS, Problem, load_problem
 from dsgd.svm import SVC, EliminationRecord
-from study_commands import study_asked
-from web_page import check_page
 
-STUDY = EliminationStudy(
+SMALL = STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=300), replace(PROBLEMS["noisy"], rows=300)),
     presets=("multi", "auto"), ranks=(), repeats=2, n_threads=1,
 )  # fmt: skip
 
 
 def made_row(run, *, seconds=1.0, values=1e8, gap=5e-4, objective=-100.0, returned=0, **more):
-    """A row of a run that was never made."""
+    """What is found of a run that was never made."""
     if run.method == REFERENCE:
         values = gap = objective = None
-    n = run.problem.rows
+    n = next(problem.rows for problem in run.study.problems if problem.name == run.problem)
     return {
-        "key": run.key, **run.settings(), "text": "<made & up>", "source": "nowhere", "features": 20, "classes": 2,
-        "density": 1.0, "seconds": seconds, "cpu_s": seconds, "n_iter": 1000, "n_support": n // 5, "converged": True,
-        "gap": gap, "objective": objective, "samples": n, "rounds": 10, "n_eliminated": 200, "n_returned": returned,
-        "n_reconstructions": 1, "kernel_evaluations": values, "cache_share": 0.5, "n_free": 3, "row_bytes": 160.0,
-        "parallel_s": 0.8 * seconds, "serial_s": 0.2 * seconds,
+        "rows": n, "text": "<made & up>", "classes": 2, "seconds": seconds, "cpu_s": seconds, "n_iter": 1000,
+        "n_support": n // 5, "converged": True, "gap": gap, "objective": objective, "samples": n, "rounds": 10,
+        "n_eliminated": 200, "n_returned": returned, "n_reconstructions": 1, "kernel_evaluations": values,
+        "cache_share": 0.5, "n_free": 3, "row_bytes": 160.0, "parallel_s": 0.8 * seconds, "serial_s": 0.2 * seconds,
+        "cache_mb": max(1.0, 4 * run.study.cache_share * n * n / 2**20),
         "curve": {
             "n_iter": [0, 500, 500, 1000], "seconds": [0.0, 0.1, 0.2, seconds], "n_active": [n, n, n // 2, n // 2],
             "gap": [2.0, 0.1, 0.1, 9e-4], "cache_hits": [0, 1, 1, 5], "kernel_evaluations": [0, 10, 10, 20],
         },
-        "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None,
-        "machine": {"cpu": "<one & only>", "cores": 2, "memory_gib": 8, "system": "Linux"}, "command": "dsgd study",
     } | more  # fmt: skip
 
 
-def made_rows(study=STUDY, **by_method):
+def made_rows(study=SMALL, **by_method):
     """Rows of a study; a keyword names a method and gives what its rows hold."""
-    rows = []
-    for problem in study.problems:
-        runs = study.runs(problem) + [run for ranks in study.ranks for run in study.rank_runs(problem, ranks)]
-        rows += [made_row(run, **by_method.get(run.method.replace("-", "_"), {})) for run in runs]
-    return rows
-
-
-@pytest.mark.parametrize(("share", "rows", "said"), [(0.01, (20_000, 20_000), "1"), (0.01, (5_000, 4_000), "1 to 1.6")])
-def test_panels_say_what_the_cache_holds(share, rows, said):
-    """The small cache of a panel is the share of the matrix that its fits had; a megabyte is the least."""
-    problems = [replace(PROBLEMS[name], rows=n) for name, n in zip(("clean", "noisy"), rows, strict=True)]
-    figures = elimination_figures(
-        summarise_elimination(made_rows(replace(STUDY, problems=problems, cache_share=share)))
-    )
-    titles = next([panel.title for panel in figure.panels] for figure in figures if figure.name == "work")
-    assert titles == [f"Cache of {said} % of the matrix", "Cache that fits"]
-
-
-def test_sets_whose_rows_are_all_kept_are_said_to_have_nothing_to_save():
-    """Up to 2,048 samples the cache says nothing about a run without elimination, and the claim says so."""
-    small = replace(STUDY, problems=(replace(PROBLEMS["clean"], rows=2_000),))
-    assert "all rows kept" in claim_on(made_rows(small), "auto, small cache").note
-    large = replace(STUDY, problems=(replace(PROBLEMS["clean"], rows=2_100),))
-    assert "all rows kept" not in claim_on(made_rows(large), "auto, small cache").note
+    return study_rows.made_rows(study, lambda run: made_row(run, **by_method.get(run.method.replace("-", "_"), {})))
 
 
 def claim_on(rows, start, problem="clean"):
-    claims = check_elimination_claims(summarise_elimination(rows))
+    claims = study_page(SMALL, rows).claims
     return next(claim for claim in claims if claim.name.startswith(start) and claim.dataset == problem)
 
 
 # -- grid and problems ---------------------------------------------------------------------------------------------
 
 
-def test_grid_always_holds_the_run_without_elimination_and_counts_what_it_runs():
-    """Every repetition runs every method with every cache, the baseline included, and keys are distinct."""
-    runs = [run for problem in STUDY.problems for run in STUDY.runs(problem)]
-    assert {run.method for run in runs} == {"none", "multi", "auto", REFERENCE}
-    assert len({run.key for run in runs}) == len(runs) == STUDY.count() == 2 * 2 * 2 * 4
+def test_grid_always_holds_the_run_without_elimination_and_methods_take_turns():
+    """Every repetition runs every method with every cache, the baseline included, and begins with another."""
+    runs = [run for run in SMALL.runs(300) if run.problem == "clean"]
+    assert len({run.key for run in runs}) == len(runs) == 2 * 2 * 4
     assert [run.method for run in runs[:4]] == ["none", "multi", "auto", REFERENCE]
     assert [run.method for run in runs[8:12]] == ["multi", "auto", REFERENCE, "none"]
-
-
-def test_small_cache_is_a_share_of_the_matrix_and_the_other_holds_all_of_it_in_float64():
-    """Sizes follow from the rows."""
-    assert STUDY.cache_mb("fits", 10_000) * 2**20 >= 8e8
-    assert STUDY.cache_mb("small", 10_000) * 2**20 == pytest.approx(0.1 * 4e8, rel=1e-2)
+    wide = STUDY.replace(problems=SMALL.problems[:1], presets=(), ranks=(1, 2), repeats=1).runs(10_000)
+    small, fits = (next(run for run in wide if run.cache == cache) for cache in ("small", "fits"))
+    assert fits.cache_mb * 2**20 >= 8e8
+    assert small.cache_mb * 2**20 == pytest.approx(0.1 * 4e8, rel=1e-2)
+    assert [(run.ranks, run.solver, run.method) for run in wide if run.ranks is not None] == [
+        (n, solver, preset) for n in (1, 2) for solver in SOLVERS for preset in ("none", "multi")
+    ]
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
         ({"presets": ("fast",)}, "aggressive"), ({"caches": ("big",)}, "small, fits"), ({"caches": ()}, "caches"),
-        ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"repeats": 0}, "repeats"),
-        ({"tol": 0.0}, "tol"), ({"problems": ()}, "no problem"), ({"rank_presets": ("x",)}, "rank_presets"),
-        ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
+        ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"tol": 0.0}, "tol"),
+        ({"problems": ()}, "problems"), ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
     ],
 )  # fmt: skip
 def test_a_bad_grid_is_refused_with_the_name_of_what_is_wrong(fields, named):
     """The error of a bad value names the parameter or the choices."""
     with pytest.raises(InvalidParameterError, match=named):
-        replace(STUDY, **fields)
+        SMALL.replace(**fields)
 
 
 @pytest.mark.parametrize(("fields", "named"), [({"rows": 5}, "100 rows"), ({"rows": 500, "C": 0.0}, "C must")])
@@ -152,18 +114,16 @@ def test_generated_problems_are_the_same_every_time_and_have_both_classes(name):
     assert "generated" in first.source
 
 
-def test_a_real_set_that_is_not_there_is_left_out_with_a_line(monkeypatch, tmp_path):
-    """The others are run; with nothing left the error says why."""
+def test_a_real_set_that_is_not_there_is_left_out(monkeypatch, tmp_path):
+    """The others are run, and the page says how many runs are missing."""
     monkeypatch.delenv("DSGD_DATA", raising=False)
     monkeypatch.setenv("DSGD_CACHE", str(tmp_path))
-    study, data, skipped = find_problems(replace(STUDY, problems=(STUDY.problems[0], PROBLEMS["a9a"])))
-    assert [problem.name for problem in study.problems] == [found.problem.name for found in data] == ["clean"]
-    assert len(skipped) == 1
-    assert skipped[0].startswith("a9a is left out")
-    with pytest.raises(DatasetError, match="a9a"):
-        find_problems(replace(STUDY, problems=(PROBLEMS["a9a"],)))
-    with pytest.raises(DatasetError, match=r"a9a, w8a and usps are left out.*dsgd datasets fetch a9a"):
-        find_problems(replace(STUDY, problems=tuple(PROBLEMS[name] for name in ("a9a", "w8a", "usps"))))
+    study = SMALL.replace(
+        problems=(SMALL.problems[0], PROBLEMS["a9a"]), presets=(), caches=("small",), repeats=1, with_reference=False
+    )
+    rows = [run.row for run in run_study(study, tmp_path)]
+    assert [row["problem"] for row in rows] == ["clean"]
+    assert "1 of 2 runs are missing" in study_page(study, rows).doubts[0]
 
 
 # -- what a run tells of itself --------------------------------------------------------------------------------------
@@ -223,9 +183,9 @@ def test_time_that_ranks_cannot_divide_grows_with_steps_and_blocks():
 def test_pairwise_times_follow_the_closed_form():
     """Per iteration: a share of the kernel values, one all-reduce, two rows down a tree."""
     counts = Counts("pairwise", 10**9, 1000, 1000, 2000, 0, 160.0, 8.0)
-    network = Network("test", 1e-4, 1e-9)
+    network = LinkCost(1e-4, 1e-9)
     found = simulate(counts, 4, network)
-    header = simulate(counts, 2, Network("test", 0.0, 1.0)).communication_s / 1000 - 32 - 2 * 160
+    header = simulate(counts, 2, LinkCost(0.0, 1.0)).communication_s / 1000 - 32 - 2 * 160
     levels = 2
     one = levels * (1e-4 + (32 + header) * 1e-9) + 2 * levels * 1e-4 + 2 * levels * 160e-9
     assert found.compute_s == 2.0
@@ -237,13 +197,13 @@ def test_pairwise_times_follow_the_closed_form():
 def test_one_rank_says_nothing_and_more_ranks_say_more(solver):
     """Communication grows with ranks from nothing, computing falls to what every rank does for itself."""
     counts = Counts(solver, 10**9, 1000, 100, 200, 3, 160.0, 8.0, 1.0)
-    times = [simulate(counts, ranks, Network("test", 1e-4, 1e-9)) for ranks in (1, 2, 4, 8, 64)]
+    times = [simulate(counts, ranks, LinkCost(1e-4, 1e-9)) for ranks in (1, 2, 4, 8, 64)]
     assert times[0].communication_s == 0.0
     assert times[0].total_s == 9.0
     assert all(a.communication_s < b.communication_s for a, b in pairwise(times))
     assert times[-1].compute_s == pytest.approx(1.0 + 8.0 / 64)
     with pytest.raises(InvalidParameterError, match=r"ranks=.* Got 0"):
-        simulate(counts, 0, Network("test", 0.0, 0.0))
+        simulate(counts, 0, LinkCost(0.0, 0.0))
 
 
 # -- claims --------------------------------------------------------------------------------------------------------
@@ -275,7 +235,7 @@ def test_optimum_claim_fails_for_one_preset_that_ends_elsewhere_or_open():
     assert stopped.holds is False
     assert (
         "2 runs stopped"
-        in claim_on(made_rows(replace(STUDY, caches=("small",)), multi={"converged": False}), "Eve").note
+        in claim_on(made_rows(SMALL.replace(caches=("small",)), multi={"converged": False}), "Eve").note
     )
 
 
@@ -300,97 +260,55 @@ def test_ratios_are_taken_within_a_repetition():
     for row in rows:
         if row["repeat"] == 1:
             row["seconds"] *= 10
-    summary = summarise_elimination(rows)
+    summary = summarise(rows)
     ratio = summary.cell("clean", "auto", "small").ratio(summary.cell("clean", "none", "small"), "seconds")
     assert (ratio.low, ratio.median, ratio.high) == (0.5, 0.5, 0.5)
 
 
 def test_what_was_not_run_is_not_judged():
-    """A study of none alone leaves every claim open and says so."""
-    rows = [row for row in made_rows() if row["method"] == "none"]
-    claims = check_elimination_claims(summarise_elimination(rows))
+    """A study of none alone leaves every claim open."""
+    claims = study_page(SMALL, [row for row in made_rows() if row["method"] == "none"]).claims
     assert claims
     assert {claim.holds for claim in claims} == {None}
-    assert "did not run" in elimination_verdict(summarise_elimination(rows), claims)
 
 
-def test_verdict_tells_of_wrong_eliminations():
-    """Samples that came back are counted over the presets, of those that were left out."""
-    rows = made_rows(auto={"returned": 7, "values": 2e7})
-    summary = summarise_elimination(rows)
-    text = elimination_verdict(summary, check_elimination_claims(summary))
-    assert "14 of 1,200 samples" in text
-    assert "0.20 times the kernel values" in text
+def test_sets_whose_rows_are_all_kept_are_said_to_have_nothing_to_save():
+    """Up to 2,048 samples the cache says nothing about a run without elimination, and the claim says so."""
+    for rows, is_said in ((2_000, True), (2_100, False)):
+        study = SMALL.replace(problems=(replace(PROBLEMS["clean"], rows=rows),))
+        assert ("all rows kept" in claim_on(made_rows(study), "auto, small cache").note) is is_said
 
 
-# -- tables, figures, report -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("share", "rows", "said"), [(0.01, (20_000, 20_000), "1"), (0.01, (5_000, 4_000), "1 to 1.6")])
+def test_panels_say_what_the_cache_holds(share, rows, said):
+    """The small cache of a panel is the share of the matrix that its fits had; a megabyte is the least."""
+    problems = [replace(PROBLEMS[name], rows=n) for name, n in zip(("clean", "noisy"), rows, strict=True)]
+    figures = study_page(SMALL, made_rows(SMALL.replace(problems=problems, cache_share=share))).figures
+    titles = next([panel.title for panel in figure.panels] for figure in figures if figure.name == "work")
+    assert titles == [f"Cache of {said} % of the matrix", "Cache that fits"]
 
 
-def test_tables_have_as_many_cells_as_columns():
-    """Every row of every table fits its heading."""
-    study = replace(STUDY, ranks=(1, 2), rank_problems=("clean",))
-    summary = summarise_elimination(made_rows(study))
-    ranks = ranks_table(summary, (4, 8), study.network)
-    overview = overview_table(summary, "fits")
-    for table in (elimination_data_table(summary), elimination_table(summary, "clean", "small"), overview, ranks):
-        assert table.rows
-        assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert {row[4] for row in ranks.rows if row[3] in {"1", "2"}} == {"measured"}
-    assert {row[4] for row in ranks.rows if row[3] in {"4", "8"}} == {"simulated"}
-
-
-@pytest.mark.slow
-def test_report_holds_every_figure_and_asks_the_network_for_nothing(tmp_path):
-    """All figures are drawn, as files and in the page; text of the rows is escaped."""
-    study = replace(STUDY, problems=(*STUDY.problems, PROBLEMS["a9a"]), ranks=(1, 2), rank_problems=("clean",))
-    page = elimination_page(study, made_rows(study), ["usps is left out: not here"])
-    path = page.save(tmp_path)
-    text = path.read_text(encoding="utf-8")
-    names = {"active", "gap", "work", "time", "cache", "sequential", "ranks"}
-    assert {file.stem for file in (tmp_path / "figures").iterdir()} == names
-    assert check_page(text).count("figure") == len(names)
-    assert all(file.stat().st_size < 250_000 for file in (tmp_path / "figures").iterdir())
-    assert "&lt;made &amp; up&gt;" in text
-    assert "usps is left out" in text
-    assert "simulated" in text
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_report_of_an_interrupted_study_shows_what_is_there(count):
-    """Any first part of the rows gives a report; none give an error that says so."""
-    assert elimination_page(STUDY, made_rows()[:count]).render()
-    with pytest.raises(DsgdError, match="no finished run"):
-        elimination_page(STUDY, [])
-
-
-def test_report_doubts_seconds_that_were_measured_once_or_on_a_busy_machine():
-    """Both are said at the top of the report."""
-    rows, once = made_rows(), made_rows(replace(STUDY, repeats=1))
-    busy = [row | {"load_at_start": 9.0} for row in rows]
-    assert elimination_page(STUDY, rows).doubts == []
-    assert "made once" in elimination_page(replace(STUDY, repeats=1), once).doubts[0]
-    assert "busy" in elimination_page(STUDY, busy).doubts[0]
+def test_a_page_has_a_figure_for_each_question():
+    """Times by ranks are measured and simulated, and seconds that were measured once are doubted."""
+    study = SMALL.replace(ranks=(1, 2), rank_problems=("clean",), repeats=1)
+    page = study_page(study, made_rows(study))
+    assert {figure.name for figure in page.figures} == {"active", "gap", "work", "time", "cache", "sequential", "ranks"}
+    how = {row[3]: row[4] for row in page.tables[-1].rows}
+    assert how == {"1": "measured", "2": "measured", "4": "simulated", "8": "simulated"}
+    assert "made once" in page.doubts[0]
 
 
 # -- for real --------------------------------------------------------------------------------------------------------
 
 
-def test_a_study_writes_rows_as_it_goes_and_resumes_without_running_again(tmp_path, monkeypatch):
-    """Rows hold what the machine itself says; the second time nothing is fitted."""
-    study, data, _ = find_problems(replace(STUDY, problems=STUDY.problems[:1], repeats=1, cache_share=0.05))
-    runs = run_elimination_study(study, data, tmp_path)
-    for count in range(1, 4):
-        assert not next(runs).resumed
-        assert len(read_rows(tmp_path / "rows.jsonl")) == count
-    runs.close()
-    runs = list(run_elimination_study(study, data, tmp_path))
-    assert [run.resumed for run in runs] == [True] * 3 + [False] * 5
-    rows = {(row["method"], row["cache"]): row for row in (run.row for run in runs)}
-    assert len(rows) == study.count() == 8
-    problem = study.problems[0]
-    model = SVC(C=problem.C, cache_size=study.cache_mb("small", 300), elimination="multi", n_jobs=1)
-    model.fit(data[0].X, data[0].y)
-    row = rows["multi", "small"]
+def test_rows_hold_what_the_machine_says(tmp_path):
+    """Counts are those of a fit, parts add up, and a sparse row costs a value and a column per nonzero on the wire."""
+    study = SMALL.replace(problems=SMALL.problems[:1], repeats=1, cache_share=0.05, caches=("small",))
+    rows = {run.row["method"]: run.row for run in run_study(study, tmp_path)}
+    assert len(rows) == study.count() == 4
+    data = load_problem(study.problems[0])
+    row = rows["multi"]
+    model = SVC(C=data.problem.C, cache_size=row["cache_mb"], elimination="multi", n_jobs=1).fit(data.X, data.y)
     assert row["kernel_evaluations"] == model.n_kernel_evaluations_
     assert (row["n_eliminated"], row["n_returned"]) == (model.n_eliminated_, model.n_returned_)
     assert row["objective"] == pytest.approx(model.dual_objective_, rel=1e-9)
@@ -398,56 +316,18 @@ def test_a_study_writes_rows_as_it_goes_and_resumes_without_running_again(tmp_pa
     assert row["curve"]["n_active"][0] == 300
     parts = [row[f"{kind}_evaluations"] for kind in ("block", "reconstruct", "verify")]
     assert sum(parts) == pytest.approx(row["kernel_evaluations"])
-    monkeypatch.setattr(SVC, "fit", None)
-    assert all(run.resumed for run in run_elimination_study(study, data, tmp_path))
-
-
-def test_rows_on_the_wire_are_counted_by_their_nonzeros(tmp_path):
-    """A sparse row costs a value and a column per nonzero."""
-    study, data, _ = find_problems(
-        replace(STUDY, problems=STUDY.problems[:1], presets=(), repeats=1, caches=("small",))
-    )
-    sparse = replace(data[0], X=sp.csr_matrix(np.where(np.abs(data[0].X) > 1.0, data[0].X, 0.0)))
-    row = next(run_elimination_study(study, [sparse], tmp_path)).row
-    assert row["row_bytes"] == pytest.approx(12 * sparse.X.nnz / 300)
-
-
-@pytest.mark.slow
-def test_the_command_runs_reports_and_resumes(tmp_path, capsys):
-    """Every preset by name, JSON at the end, and the same facts when it is given again."""
-    command = [
-        "study", "elimination", "--problem", "checkerboard", "--rows", "250", "--cache", "small", "--ranks", "none",
-        "--repeats", "1", "--threads", "1", "--out", str(tmp_path), "--json",
-    ]  # fmt: skip
-    assert main(command) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert [cell["method"] for cell in first["cells"]] == [*PRESETS, REFERENCE]
-    assert first["n_runs"] == len(PRESETS) + 1
-    assert {claim["verdict"] for claim in first["claims"]} <= {
-        "holds",
-        "exceeds",
-        "fails",
-        "undecided",
-        "no claim",
-        "not run",
-    }
-    rows = read_rows(tmp_path / "rows.jsonl")
-    assert str(tmp_path) not in json.dumps(rows)
-    assert main(command[:-1]) == 0
-    captured = capsys.readouterr()
-    assert "9 of 9 runs were in" in captured.err
-    assert "checkerboard, small cache" in captured.out
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    sparse = replace(data, X=sp.csr_matrix(np.where(np.abs(data.X) > 1.0, data.X, 0.0)))
+    runs = study.runs(300)
+    found = next(iter(study.grids[0].measure(Batch(study, sparse, None, lambda **columns: [], runs), runs[:1])))
+    assert found["row_bytes"] == pytest.approx(12 * sparse.X.nnz / 300)
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_both_solvers_run_on_worker_processes(tmp_path):
     """Two ranks end at the optimum of one, and say what they sent and how long that took."""
-    study, data, _ = find_problems(
-        replace(STUDY, problems=STUDY.problems[:1], presets=(), ranks=(1, 2), repeats=1, with_reference=False)
-    )
-    rows = [run.row for run in run_elimination_study(study, data, tmp_path) if run.row["ranks"] is not None]
+    study = SMALL.replace(problems=SMALL.problems[:1], presets=(), ranks=(1, 2), repeats=1, with_reference=False)
+    rows = [run.row for run in run_study(study, tmp_path) if run.row["ranks"] is not None]
     found = [(row["ranks"], row["solver"], row["method"]) for row in rows]
     assert found == [(n, solver, preset) for n in (1, 2) for solver in SOLVERS for preset in ("none", "multi")]
     assert all(row["converged"] for row in rows)
@@ -456,44 +336,17 @@ def test_both_solvers_run_on_worker_processes(tmp_path):
         assert row["communication_s"] > 0
         assert row["bytes_sent"] > 0
         assert row["rounds"] == row["n_iter"] or row["solver"] == "block"
-    summary = summarise_elimination(rows)
-    assert [cell.ranks for cell in summary.distributed("clean", "pairwise", "none")] == [1, 2]
-
-
-def test_options_change_the_preset_they_are_given_with(monkeypatch, tmp_path):
-    """What is given replaces the demo's own, by the names of options or of fields; what is not stays."""
-    runner, out = "dsgd.study.elimination.run_elimination_study", ("--out", str(tmp_path))
-    options = ("--rows", "500", "--cost", "3", "--repeats", "4", "--ranks", "none", "--no-reference", *out)
-    study = study_asked(monkeypatch, runner, "elimination", "-p", "clean", "--demo", *options)
-    assert [(found.name, found.rows, found.C) for found in study.problems] == [("clean", 500, 3.0)]
-    assert (study.repeats, study.ranks, study.with_reference) == (4, (), False)
-    assert (study.tol, study.rank_problems) == (EliminationStudy().tol, demo_elimination_study().rank_problems)
-    study = study_asked(monkeypatch, runner, "elimination", "--demo", "--cache", "small", "--simulated", "16", *out)
-    assert (study.caches, study.simulated_ranks) == (("small",), (16,))
-    assert {problem.name for problem in study.problems} <= set(PROBLEMS)
-    assert len(study.problems) > 3
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--problem", "no-such"], "checkerboard"),
-        (["--presets", "multi,fast"], "aggressive"),
-        (["--cache", "huge"], "small, fits"),
-        (["--cache-share", "2"], "cache_share"),
-        (["--ranks", "1,x"], "--ranks"),
-        (["--rows", "3"], "100 rows"),
-        (["--cost", "-1"], "C must be above 0"),
-        (["--tol", "0"], "tol"),
+        (["--problem", "no-such"], "checkerboard"), (["--presets", "multi,fast"], "aggressive"),
+        (["--cache", "huge"], "small, fits"), (["--cache-share", "2"], "cache_share"), (["--ranks", "1,x"], "--ranks"),
+        (["--rows", "3"], "100 rows"), (["--cost", "-1"], "C must be above 0"), (["--tol", "0"], "tol"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_option_ends_the_command_in_one_line(options, named, tmp_path, capsys):
     """Exit status 2 and one line on the error stream that names what is wrong."""
     assert main(["study", "elimination", "--out", str(tmp_path), *options]) == 2
     assert named in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_help_of_the_study_has_an_example(capsys):
-    """The help shows a command."""
-    assert main(["study", "elimination", "--help"]) == 0
-    assert "dsgd study elimination --demo" in capsys.readouterr().out

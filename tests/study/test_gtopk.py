@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,28 @@ from typer.testing import CliRunner
 
 from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
+from dsgd.study import run_study
 from dsgd.study.gtopk import (
     MODELS,
-    GTopKStudy,
-    InventedText,
+    SIZES,
+    SPEEDS,
+    STUDY,
+    WARM_UP,
     NetModel,
     assumed_steps,
     check_convergence,
     check_gtopk_claims,
     compute_range,
-    demo_gtopk_study,
     efficiency_table,
+    extended,
     lost_share,
     measured_steps,
     parts_table,
     published_steps,
-    run_gtopk_study,
     scaling,
     summarise_courses,
 )
-from dsgd.study.gtopk.timing import extended
-from dsgd.study.published.gtopk import SIZES, SPEEDS, WARM_UP
+from dsgd.study.invented import InventedText
 from web_page import check_page
 
 
@@ -183,7 +183,7 @@ def test_convergence_is_judged_by_the_paired_difference(below: float, verdict: s
 def test_networks_have_the_sizes_of_the_publication() -> None:
     """Each of the five has as many parameters as the cost of its messages is computed with."""
     torch = pytest.importorskip("torch")
-    from dsgd.study.gtopk.networks import BUILDERS
+    from dsgd.study.published_networks import BUILDERS
 
     for model in MODELS:
         with torch.device("meta"):
@@ -195,13 +195,13 @@ def test_networks_have_the_sizes_of_the_publication() -> None:
 def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     """At density one gTop-k without a warm-up is dense training; rows that are there are not made again."""
     pytest.importorskip("torch")
-    small = GTopKStudy(
+    small = STUDY.replace(
         tasks=("lstm",), ways=("gtop-k", "top-k"), rows=256, test_rows=100, epochs=2, seeds=(0,), density=1.0,
         warm_up=(), networks=("ResNet-20, CIFAR-10",), repeats=1,
     )  # fmt: skip
-    first = list(run_gtopk_study(small, tmp_path))
+    first = list(run_study(small, tmp_path))
     assert len(first) == small.count() == 4
-    assert [run.row for run in run_gtopk_study(small, tmp_path)] == [run.row for run in first]
+    assert [run.row for run in run_study(small, tmp_path)] == [run.row for run in first]
     passes, dense, *sparse = (run.row for run in first)
     assert passes["n_params"] == MODELS[0].n_params
     assert len(passes["seconds"]) == 1
@@ -211,21 +211,20 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     for row in sparse:
         assert row["test_loss"] == pytest.approx(dense["test_loss"], rel=1e-5)
     # After an epoch with one entry in four, one in a thousand is far less.
-    few = replace(small, ways=("gtop-k",), density=0.001, warm_up=WARM_UP[:1], networks=())
-    *_, last = run_gtopk_study(few, tmp_path)
+    few = small.replace(ways=("gtop-k",), density=0.001, warm_up=WARM_UP[:1], networks=())
+    *_, last = run_study(few, tmp_path)
     assert 0 < last.row["bytes_sent"] < 0.35 * dense["bytes_sent"]
 
 
 @pytest.mark.slow
 def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
-    """``dsgd study gtopk`` leaves a file of numbers, a page and two pictures, and says where claims do not hold."""
-    options = ["--ranks", "8", "--model", "none", "--no-timing", "--tflops", "3"]
+    """``dsgd study gtopk`` without runs prints the numbers of the model and leaves a page and two pictures."""
+    options = ["--ranks", "8", "--model", "none", "--no-timing", "--tflops", "3", "--json"]
     done = CliRunner().invoke(app, ["study", "gtopk", "--out", str(tmp_path), *options])
     assert done.exit_code == 0, done.output
-    assert "put-back" in done.output
-    facts = json.loads((tmp_path / "gtopk.json").read_text())
+    facts = json.loads(done.stdout)
     assert len(facts["steps"]) == len(MODELS) + 4
-    assert "Claims" in done.output
+    assert len(facts["mass"]) == 5
     check_page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for name in ("efficiency.png", "mass.png"):
         assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
@@ -241,4 +240,4 @@ def test_what_cannot_be_modelled_or_trained_is_refused() -> None:
         assumed_steps(8, 0.0)
     for wrong in ({"tasks": ("rnn",)}, {"density": 2.0}, {"momentum": 1.0}, {"warm_up": (0.0,)}, {"networks": ("x",)}):
         with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-            replace(demo_gtopk_study(), **wrong)
+            STUDY.replace(**wrong)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 import scipy.sparse as sp
 from distributed import LocalCluster
 
-from dsgd.study import DataSource
+from dsgd.study import DataSource, Study, run_study, strategies
 from dsgd.study.frame.data import checksum_of, load_data
-from dsgd.study.strategies import StrategyStudy, run_strategy_study
 from dsgd.sync import SCAFFOLD
 from gang_cluster import start_cluster
 
 PARTITIONS = ("contiguous", "shuffled", "label-skewed", "feature-skewed", "dirichlet:0.2", "quantity:0.4")
-STUDY = StrategyStudy(
+STUDY = strategies.STUDY.replace(
     data=(DataSource("webspam-like", 600, 200),),
     strategies={"local": 50, "scaffold": SCAFFOLD(every=50, stretch=5)},
     ranks=(3,),
@@ -36,9 +34,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def objectives(study: StrategyStudy, out: Path, **options: Any) -> dict[str, float]:
+def objectives(study: Study, out: Path, **options: Any) -> dict[str, float]:
     """Return the objective of each strategy on more than one rank."""
-    rows = [run.row for run in run_strategy_study(study, out, **options)]
+    rows = [run.row for run in run_study(study, out, **options)]
     return {row["strategy"]: row["objective"] for row in rows if row["ranks"] > 1}
 
 
@@ -46,7 +44,7 @@ def objectives(study: StrategyStudy, out: Path, **options: Any) -> dict[str, flo
 @pytest.mark.slow
 def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
     """Where each rank sees one class, local SGD drifts and SCAFFOLD does not; where rows are alike they end close."""
-    found = {how: objectives(replace(STUDY, partition=how), tmp_path / how) for how in PARTITIONS}
+    found = {how: objectives(STUDY.replace(partition=how), tmp_path / how) for how in PARTITIONS}
     for name in ("local", "scaffold"):
         assert len({one[name] for one in found.values()}) == len(PARTITIONS)
     like, unlike = found["shuffled"], found["label-skewed"]
@@ -60,9 +58,9 @@ def test_simulated_ranks_part_on_unlike_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", PARTITIONS)
 def test_simulated_ranks_train_on_the_rows_of_workers(how: str, tmp_path: Path, cluster: LocalCluster) -> None:
     """The same study on workers and on simulated ranks ends in the same models: each rank has the same rows."""
-    study = replace(STUDY, partition=how, epochs=2)
+    study = STUDY.replace(partition=how, epochs=2)
     simulated = objectives(study, tmp_path / "simulated")
-    real = objectives(replace(study, network=None), tmp_path / "real", scheduler=cluster.scheduler_address)
+    real = objectives(study.replace(network=None), tmp_path / "real", scheduler=cluster.scheduler_address)
     assert real == simulated
 
 

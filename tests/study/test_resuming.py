@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from dsgd.__main__ import main
 from dsgd.datasets import load_or_generate
-from dsgd.study import DataSource, Study, run_study, study_page
+from dsgd.study import DataSource, msf, run_study, study_page
 from dsgd.study.frame.data import load_or_keep
 from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import read_rows
@@ -113,10 +112,10 @@ def test_of_several_sets_those_that_are_there_go_on(
 ) -> None:
     """The period is measured on a generated set, and of the one that is hidden what was measured before is reported."""
     data = (DataSource("ijcnn1"), DataSource("webspam-like", 200, 100))
-    study = Study(data=data, ranks=(2,), every=(16,), seeds=(0,), epochs=1, network="10GbE")
+    study = msf.STUDY.replace(data=data, ranks=(2,), every=(16,), seeds=(0,), epochs=1, network="10GbE")
     before = [run.row for run in run_study(study, tmp_path)]
     monkeypatch.delenv("DSGD_DATA")
-    wider = replace(study, every=(16, 64))
+    wider = study.replace(every=(16, 64))
     rows = [run.row for run in run_study(wider, tmp_path)]
     assert [(row["dataset"], row["every"]) for row in rows if row not in before] == [("webspam-like", 64)]
     assert [row for row in before if row not in rows] == []

@@ -8,19 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 from dsgd.cli import app
-from dsgd.sim.scaling import MODELS
+from dsgd.report import Figure
+from dsgd.study import study_page
 from dsgd.study.scaling import (
     PUBLISHED,
+    STUDY,
+    VARIATIONS,
     Predicted,
+    layers_table,
     node_counts,
-    points_table,
     predict_point,
-    scaling_answer,
-    scaling_page,
+    vary,
 )
-from dsgd.study.scaling.figures import groups_figure, ratio_figure, speedup_figure, step_figure
-from dsgd.study.scaling.model import VARIATIONS, vary
-from dsgd.study.scaling.tables import layers_table, scaling_claims
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,14 @@ def test_published_speedups_lie_between_the_two_ways_of_sharing(predicted: list[
     for found in predicted:
         assert found.is_between
         assert found.unexplained_s > 0
-    answer = scaling_answer(predicted)
-    assert "5 lie between" in answer
+    page = study_page(STUDY, [])
+    assert "5 lie between" in page.answer
     # Where they differ is said by name.
-    claims = scaling_claims(predicted)
+    claims = page.claims
     assert all("every run" in claim.note for claim in claims)
     far = [claim for claim in claims if claim.verdict == "fails"]
     assert far
-    assert all(claim.dataset in answer for claim in far)
+    assert all(claim.dataset in page.answer for claim in far)
 
 
 def test_predictions_move_the_way_assumptions_do() -> None:
@@ -59,10 +58,11 @@ def test_predictions_move_the_way_assumptions_do() -> None:
         assert max(others) < base
 
 
-def test_tables_say_how_layers_are_shared(predicted: list[Predicted]) -> None:
+def test_tables_say_how_layers_are_shared() -> None:
     """One row per published point, one per layer with parameters, and the balance in the note."""
-    assert len(points_table(predicted).rows) == len(PUBLISHED)
-    assert [row["published"] for row in scaling_page(predicted).rows] == [point.speedup for point in PUBLISHED]
+    page = study_page(STUDY, [])
+    assert len(page.tables[0].rows) == len(PUBLISHED)
+    assert [row["published"] for row in page.rows] == [point.speedup for point in PUBLISHED]
     point = PUBLISHED[4]
     table = layers_table(point.layers, point.nodes, point.batch, point.machine, point.wire, "VGG-A")
     assert len(table.rows) == 11
@@ -70,14 +70,13 @@ def test_tables_say_how_layers_are_shared(predicted: list[Predicted]) -> None:
     assert "1336" in table.note
 
 
-def test_figures_show_what_they_say(predicted: list[Predicted]) -> None:
-    """The published point is in every panel, the balance in each panel of ratios, and two steps on one scale."""
-    assert all({"published", "hybrid"} <= {m.label for m in p.marks} for p in speedup_figure(predicted).panels)  # type: ignore[union-attr]
-    assert len(ratio_figure(PUBLISHED).panels) == len(PUBLISHED)
-    point = PUBLISHED[0]
-    step = step_figure(point.layers, point.nodes, point.batch, point.machine, point.wire, point.name)
-    assert set(step.legend()) == {"forward", "backward", "sum of gradients", "exchange of activations"}
-    assert len({panel.title for panel in groups_figure([("a", MODELS["ASR DNN"][1], 16, 64)]).panels}) == 1
+def test_figures_show_what_they_say() -> None:
+    """The published point is in every panel, and two steps on one scale."""
+    figures: dict[str, Figure] = {figure.name: figure for figure in study_page(STUDY, []).figures}
+    for panel in figures["speedup"].panels:
+        assert {"published", "hybrid"} <= {mark.label for mark in panel.marks}  # type: ignore[union-attr]
+    assert set(figures["step"].legend()) == {"forward", "backward", "sum of gradients", "exchange of activations"}
+    assert (len(figures["ratio"].panels), len(figures["groups"].panels)) == (3, 3)
 
 
 @pytest.mark.slow

@@ -9,12 +9,14 @@ import pytest
 
 from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds
 from dsgd.errors import InvalidParameterError
-from dsgd.study.elimination import PROBLEMS, check_round_claims
-from dsgd.study.elimination.observe import MeasuredRun, RunSettings
-from dsgd.study.elimination.rounds import (
+from dsgd.study.svm_problems import PROBLEMS
+from dsgd.study.svm_rounds import (
+    MeasuredRun,
     Observation,
     Place,
     RoundAmounts,
+    RunSettings,
+    check_round_claims,
     extrapolate,
     fit_costs,
     pairwise_seconds,

@@ -6,35 +6,18 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dsgd.__main__ import main
-from dsgd.errors import ClusterError, DsgdError, InvalidParameterError, ProtocolError
+from dsgd.errors import ClusterError, InvalidParameterError, ProtocolError
 from dsgd.runtime import run_on_threads
-from dsgd.study import read_rows
+from dsgd.study import Run, run_study, study_page
+from dsgd.study.frame.study import Batch
 from dsgd.study.frame.workers import cluster_of
-from dsgd.study.transports import (
-    WAYS,
-    TransportStudy,
-    check_transport_claims,
-    copies_table,
-    memory_table,
-    message_table,
-    missing_parts,
-    placement_table,
-    run_transport_study,
-    summarise_transports,
-    training_table,
-    transport_page,
-    transport_verdict,
-    unequal_models,
-)
-from dsgd.study.transports import runner as running
+from dsgd.study.transports import STUDY, WAYS, WayCell, missing_parts
+from dsgd.study.transports import study as declared
 from dsgd.study.transports.alone import run_alone
 from dsgd.study.transports.counting import COUNTS, can_count, counted, counts_here
 from dsgd.study.transports.pairs import Amount, Pair, run_pair
@@ -44,7 +27,7 @@ from web_page import check_page
 
 #: Seconds of a round of training over each way, as made up here.
 ROUND_S = {"none": 0.5e-4, "rpc": 40e-4, "ring": 3e-4, "agreed": 2e-4, "registered": 1e-4}
-STUDY = TransportStudy(tuple(ROUND_S), (4, 64_000), ("logistic", "25M"), 3)
+SMALL = STUDY.replace(ways=tuple(ROUND_S), sizes=(4, 64_000), models=("logistic", "25M"), repeats=3)
 
 
 def made_rows(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
@@ -55,34 +38,33 @@ def made_rows(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
         "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
     }  # fmt: skip
     rows = []
-    for group in STUDY.groups():
-        for run in STUDY.runs(*group):
-            # Repetitions are farther apart than ways are: only ratios of one repetition must count.
-            one = {**ROUND_S, **seconds}[run.way] * (1.0 + run.repeat)
-            size = run.settings()["n_bytes"]
-            found: dict[str, Any] = {"round_s": one, "least_s": one, "rounds": 5, "digest": run.work.kind}
-            if run.part == "counts":
-                found = {
-                    "copied": 2.0 * size, "to_kernel": size, "from_kernel": size, "pulled": 0.0,
-                    "allocated": 3.0 * size, "allocations": 7.0, "calls": 2.5, "rounds": 5, "digest": "",
-                }  # fmt: skip
-            elif run.way == "none":
-                found["copy_s"] = 1e-5
-            rows.append({"key": run.key, **run.settings(), **found, **about})
+    for run in SMALL.runs():
+        # Repetitions are farther apart than ways are: only ratios of one repetition must count.
+        one, size = {**ROUND_S, **seconds}[run.way] * (1.0 + run.repeat), run.n_bytes
+        found: dict[str, Any] = {"round_s": one, "least_s": one, "rounds": 5, "digest": run.work}
+        if run.part == "counts":
+            found = {
+                "copied": 2.0 * size, "to_kernel": size, "from_kernel": size, "pulled": 0.0,
+                "allocated": 3.0 * size, "allocations": 7.0, "calls": 2.5, "rounds": 5, "digest": "",
+            }  # fmt: skip
+        elif run.way == "none":
+            found["copy_s"] = 1e-5
+        rows.append({"key": run.key, **run.settings(), **found, **about})
     return rows
 
 
 def test_tables_hold_ways_against_each_other() -> None:
     """A message is half a round, a placement and a step are held against registered slots, copies against the size."""
-    cells = summarise_transports(made_rows())
-    assert message_table(cells).rows[1] == ("Dask RPC", "4 ms", "4 ms")
-    assert placement_table(cells).rows[0] == ("4 B", "100 µs", "200 µs", "2x", "3x", "2x")
-    assert copies_table(cells, 64_000).rows[0] == ["Dask RPC", "4.00", "2.00", "2.00", "3.00", "7", "2.5"]
-    assert copies_table(cells, 4).rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
-    assert training_table(cells).rows[1][:3] == ("Dask RPC", "8 ms", "40x")
-    assert memory_table(cells).rows[1][-1] == "80x"
-    assert "40 times at 4 B and 40 times at 64 kB, where memory allows 80 and 80." in transport_verdict(cells)
-    assert unequal_models(cells) == []
+    page = study_page(SMALL, made_rows())
+    message, placement, memory, copies, few, training = page.tables
+    assert message.rows[1] == ("Dask RPC", "4 ms", "4 ms")
+    assert placement.rows[0] == ("4 B", "100 µs", "200 µs", "2x", "3x", "2x")
+    assert copies.rows[0] == ["Dask RPC", "4.00", "2.00", "2.00", "3.00", "7", "2.5"]
+    assert few.rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
+    assert training.rows[1][:3] == ("Dask RPC", "8 ms", "40x")
+    assert memory.rows[1][-1] == "80x"
+    assert "40 times at 4 B and 40 times at 64 kB, where memory allows 80 and 80." in page.answer
+    assert not any("different models" in text for text in page.doubts)
 
 
 def test_a_model_that_differs_is_said() -> None:
@@ -90,9 +72,7 @@ def test_a_model_that_differs_is_said() -> None:
     rows = made_rows()
     wrong = next(row for row in rows if row["part"] == "training" and row["way"] == "ring")
     wrong["digest"] = "another"
-    (text,) = unequal_models(summarise_transports(rows))
-    assert "2 different models" in text
-    assert text in transport_page(STUDY, rows).doubts
+    assert any("2 different models" in text for text in study_page(SMALL, rows).doubts)
 
 
 @pytest.mark.parametrize(
@@ -105,23 +85,22 @@ def test_a_model_that_differs_is_said() -> None:
 )
 def test_claims_are_decided_by_training(seconds: dict[str, float], load: float, verdicts: list[str]) -> None:
     """Steps over RPC and ring, over those of registered slots, decide; not on a busy machine."""
-    claims = check_transport_claims(summarise_transports(made_rows(load, **seconds)))
+    claims = study_page(SMALL, made_rows(load, **seconds)).claims
     assert [claim.verdict for claim in claims] == verdicts
-    assert [claim.verdict for claim in check_transport_claims([])] == ["not run"] * 2
 
 
-def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
-    """The report has its figures, says what was left out, and is refused where there is nothing to report."""
+def test_a_page_is_made_from_rows_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report has its figures, says what was left out, and no claim is judged without training."""
+    monkeypatch.setattr(declared, "find_spec", lambda name: None)
     rows = made_rows()
-    page = transport_page(STUDY, rows, {"tls": "cryptography is not installed"})
+    page = study_page(SMALL.replace(ways=(*ROUND_S, "tls")), rows)
     assert "TLS was left out: cryptography is not installed." in page.doubts
     check_page(page.save(tmp_path).read_text(encoding="utf-8"))
     figures = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert figures == {"transports_messages", "transports_copies", "transports_training"}
     for part in ("messages", "training", "counts"):
-        transport_page(STUDY, [row for row in rows if row["part"] == part])
-    with pytest.raises(DsgdError, match="no finished run"):
-        transport_page(STUDY, [])
+        found = study_page(SMALL, [row for row in rows if row["part"] == part]).claims
+        assert (part == "training") == any(claim.verdict != "not run" for claim in found)
 
 
 def test_slots_carry_training_to_the_same_model() -> None:
@@ -221,26 +200,14 @@ def test_copies_and_allocations_are_counted_where_they_happen() -> None:
 
 def test_what_cannot_be_run_is_left_out(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways, models and counts that need something that is not here are named, and nothing is started for them."""
-    monkeypatch.setattr(running, "find_spec", lambda name: None)
-    monkeypatch.setattr(running, "launcher", lambda: None)
-    monkeypatch.setattr(running, "can_count", lambda: False)
-    study = TransportStudy(("none", "tls", "mpi"), (4,), ("cnn", "logistic"), 1, 0.0)
+    monkeypatch.setattr(declared, "find_spec", lambda name: None)
+    monkeypatch.setattr(declared, "launcher", lambda: None)
+    monkeypatch.setattr(declared, "can_count", lambda: False)
+    study = STUDY.replace(ways=("none", "tls", "mpi"), sizes=(4,), models=("cnn", "logistic"), repeats=1, seconds=0.0)
     assert set(missing_parts(study)) == {"tls", "mpi", "cnn", "counts"}
-    rows = [run.row for run in run_transport_study(study, tmp_path)]
+    rows = [run.row for run in run_study(study, tmp_path)]
     assert [(row["way"], row["work"]) for row in rows] == [("none", "messages"), ("none", "logistic")]
-    assert set(missing_parts(replace(study, ways=("none",), models=("logistic",)))) == {"counts"}
-
-
-def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
-    """The command makes a row for every run and prints one object; rows that are there are not made again."""
-    options = ["--ways", "none", "--sizes", "4", "--models", "logistic", "--repeats", "1", "--out", str(tmp_path)]
-    assert main(["study", "transports", *options, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
-    every = read_rows(tmp_path / "rows.jsonl")
-    assert facts["n_runs"] == len(every) == 2
-    again = list(run_transport_study(TransportStudy(("none",), (4,), ("logistic",), 1), tmp_path))
-    assert [run.row for run in again] == every
-    assert all(run.resumed for run in again)
+    assert set(missing_parts(study.replace(ways=("none",), models=("logistic",)))) == {"counts"}
 
 
 @pytest.mark.cluster
@@ -248,21 +215,22 @@ def test_the_command_resumes_and_reports(tmp_path: Any, capsys: Any) -> None:
 def test_worker_processes_carry_messages_and_count() -> None:
     """The same messages arrive over Dask and memory; sockets and rings copy twice, slots not at all, an RPC more."""
     counts = can_count()
-    study = TransportStudy(sizes=(64_000,), models=(), seconds=0.0)
+    study = STUDY.replace(sizes=(64_000,), models=(), seconds=0.0)
     due = run_alone([(Work.of_bytes(64_000), Amount(0.0, 5))])[0]["digest"]
     cells = {}
     with counted() if counts else nullcontext(), cluster_of(2) as client:
         client.wait_for_workers(2)
-        clusters: Any = SimpleNamespace(client=lambda **kind: client)
+        clients: Any = lambda **kind: client  # noqa: E731
         for way in ("graph", "actor", "rpc", "tcp", "ring", "registered"):
-            runs = study.runs("counts", way)
-            (row,) = running._measure(clusters, runs)
+            settings = {"part": "counts", "way": way, "_work": Work.of_bytes(64_000)}
+            run = Run(study, settings)
+            (row,) = declared._measure(Batch(study, None, clients, list, [run]), [run])
             assert row["digest"] == due, way
-            (cells[way],) = summarise_transports([{**runs[0].settings(), **row}])
+            cells[way] = WayCell([{**run.settings(), "n_bytes": 64_000, **row}])
     if counts:
         assert cells["registered"].copies() < 0.1
         assert cells["tcp"].copies() == pytest.approx(2.0, abs=0.1)
-        assert cells["tcp"].copies("kernel") == pytest.approx(2.0, abs=0.1)
+        assert cells["tcp"].copies("to_kernel", "from_kernel", "pulled") == pytest.approx(2.0, abs=0.1)
         # Out of one array into the ring, and out of the ring into the other array.
         assert cells["ring"].copies("copied") == pytest.approx(2.0, abs=0.1)
         assert cells["rpc"].copies() > 2.0
@@ -272,6 +240,6 @@ def test_worker_processes_carry_messages_and_count() -> None:
 @pytest.mark.parametrize("values", [{"ways": ()}, {"ways": ("pigeon",)}, {"sizes": (6,)}, {"repeats": 0}])
 def test_what_cannot_be_studied_is_refused(values: dict[str, Any]) -> None:
     """A study with a value out of its domain is refused when it is made."""
-    with pytest.raises(InvalidParameterError, match="TransportStudy"):
-        TransportStudy(**values)
-    assert set(TransportStudy().ways) == set(WAYS)
+    with pytest.raises(InvalidParameterError, match="transports"):
+        STUDY.replace(**values)
+    assert set(STUDY.ways) == set(WAYS)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsgd.study.elimination.observe import RunSettings, observe
-from dsgd.study.elimination.problems import PROBLEMS
+from dsgd.study.svm_problems import PROBLEMS
+from dsgd.study.svm_rounds import RunSettings, observe
 from dsgd.svm.kernel_solver.work import PHASES, Watch, Work
 
 SMALL = RunSettings(replace(PROBLEMS["noisy"], rows=400), repeats=1)

@@ -27,9 +27,9 @@ from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict
 from dsgd.sim.scaling import MODELS
 from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.collectives import PartOfBox, best_part, measure_parts
-from dsgd.study.frame.verdict import exact
-from dsgd.study.published import compression, gtopk, neighbours
+from dsgd.study.parts import PartOfBox, best_part, measure_parts
+from dsgd.study.published import STATEMENTS, statements
+from dsgd.study.verdict import exact
 from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
 from dsgd.types import FloatVector
 
@@ -49,6 +49,8 @@ _RESNET_20: Final = 272_474
 #: Operations a second that a V100 is taken to reach, three fifths of its peak in float32, and images of its batch.
 _V100_FLOP_S: Final = 0.6 * 15.7e12
 _IMAGES: Final = 32
+#: Entries of a tile of a matrix, whose waves are sent together.
+_TILE: Final = 64 * 64
 
 
 def _gradients(n: int, count: int) -> list[FloatVector]:
@@ -75,12 +77,12 @@ def _bits(out: Path, say: Say) -> list[Claim]:
     adaptive = 4 * many[0].shape[0] / _encoded_bytes(AdaComp(), many)
     plain = "32 bits: float32"
     return [
-        compression.DGC_RATIO.judged(
+        STATEMENTS["dgc/ratio"].judged(
             _GRADIENT, exact(ratios[0.001]), "A thousandth of the entries; places are packed.", baseline="1x: float32"
         ),
-        compression.TERNGRAD_BITS.judged(_GRADIENT, exact(ternary), "Forty entries in a word.", baseline=plain),
-        compression.ONEBIT_BITS.judged(_GRADIENT, exact(onebit), "Buckets of 512 entries.", baseline=plain),
-        compression.ADACOMP.judged(
+        STATEMENTS["terngrad/bits"].judged(_GRADIENT, exact(ternary), "Forty entries in a word.", baseline=plain),
+        STATEMENTS["onebit/bits"].judged(_GRADIENT, exact(onebit), "Buckets of 512 entries.", baseline=plain),
+        STATEMENTS["adacomp/ratio"].judged(
             "131,072 normal numbers in float32, the twelfth vector",
             exact(adaptive),
             "Bins of 500 entries; how many are sent depends on the gradients, and these are of no network.",
@@ -106,7 +108,9 @@ def _variance(out: Path, say: Say) -> list[Claim]:
         shares.append(float(np.mean(errors)) / bound)
     note = f"At 1, 7 and 127 levels: {', '.join(f'{share:.3f}' for share in shares)}; {draws} draws of one seed."
     return [
-        compression.QSGD_VARIANCE.judged("512 normal numbers", exact(max(shares)), note, baseline="0: nothing rounded")
+        STATEMENTS["qsgd/variance"].judged(
+            "512 normal numbers", exact(max(shares)), note, baseline="0: nothing rounded"
+        )
     ]
 
 
@@ -116,7 +120,7 @@ def _low_rank(out: Path, say: Say) -> list[Claim]:
     sent = sum(PowerSGD(2, rows).payload_bytes(rows * columns, 4) for rows, columns in _RESNET_18)
     found = exact(4 * whole / (sent + 4 * _RESNET_18_BESIDE))
     note = f"{whole:,} parameters; vectors are sent as they are."
-    return [compression.POWERSGD_RATIO.judged("ResNet-18", found, note, baseline="1x: the gradient")]
+    return [STATEMENTS["powersgd/ratio"].judged("ResNet-18", found, note, baseline="1x: the gradient")]
 
 
 def _sums(out: Path, say: Say) -> list[Claim]:
@@ -135,15 +139,15 @@ def _sums(out: Path, say: Say) -> list[Claim]:
         sent(LocalSGD(1), 32, algorithm=name) / (2 * 31 / 32 * 8 * _N) for name in ("ring", "recursive_doubling")
     )
     return [
-        gtopk.GROWTH.judged(
+        STATEMENTS["gtopk/growth"].judged(
             "1,048,576 parameters, 32 ranks over 4", exact(growth["gTop-k"]), "By a butterfly.",
             baseline=f"{growth['Top-k']:.2f}x: Top-k",
         ),
-        compression.VOTE.judged(
+        STATEMENTS["signsgd/bits"].judged(
             "1,048,576 parameters, 32 ranks", exact(bits), "Votes are counted in parts, one for each rank.",
             baseline=f"{2 * 31 / 32 * 64:.0f} bits: ring of float64",
         ),
-        compression.RING.judged(
+        STATEMENTS["ring/bytes"].judged(
             "1,048,576 parameters, 32 ranks", exact(ring), "Sent bytes of all ranks, headers included.",
             baseline=f"{doubling:.2f}x: recursive doubling",
         ),
@@ -155,7 +159,7 @@ def _trees(out: Path, say: Say) -> list[Claim]:
     packing = pack_trees(DGX_1V)
     note = f"{len(packing.trees)} trees carry {packing.rate:g} links; the least cut allows {best_rate(DGX_1V):g}."
     rings = f"{ring_rate(DGX_1V):g}: rings"
-    return [compression.BLINK.judged("links of a DGX-1V, 8 GPUs", exact(packing.rate), note, baseline=rings)]
+    return [STATEMENTS["blink/trees"].judged("links of a DGX-1V, 8 GPUs", exact(packing.rate), note, baseline=rings)]
 
 
 def _parts(out: Path, say: Say) -> list[Claim]:
@@ -166,7 +170,9 @@ def _parts(out: Path, say: Say) -> list[Claim]:
         f"{best.name}. There it is {best.bound:.2f}x by capacities alone; PCIe has 10 GB/s and is shared by nobody."
     )
     return [
-        compression.BLINK_RINGS.judged("parts of a DGX-1P and a DGX-1V", exact(best.ratio), note, baseline="1x: rings"),
+        STATEMENTS["blink/rings"].judged(
+            "parts of a DGX-1P and a DGX-1V", exact(best.ratio), note, baseline="1x: rings"
+        ),
         *(_time_saved(network, best) for network in ("VGG-A", "OverFeat-FAST")),
     ]
 
@@ -181,7 +187,7 @@ def _time_saved(network: str, part: PartOfBox) -> Claim:
         f"A step of {_IMAGES} images takes {1e3 * rings_s:.0f} ms with rings and {1e3 * trees_s:.0f} with trees in "
         f"{part.name}, {1e3 * compute_s:.0f} of them computing, at 60 % of 15.7 Tflop/s (assumed)."
     )
-    return compression.BLINK_TIME.judged(
+    return STATEMENTS["blink/time"].judged(
         f"{network}, part of a {part.box}", exact(1.0 - trees_s / rings_s), note, baseline="0 %: rings"
     )
 
@@ -199,14 +205,14 @@ def _steps(out: Path, say: Say) -> list[Claim]:
     server = seconds(BackupWorkers(32, 0), "1GbE", _RESNET_20, 0.02)
     mixed = seconds(DPSGD(32), "1GbE", _RESNET_20, 0.02)
     return [
-        neighbours.SGP_TIME.judged(
+        STATEMENTS["sgp/time"].judged(
             "ResNet-50, 32 simulated ranks, 10GbE",
             exact(reduced / pushed),
             f"A step takes {reduced:.2f} s by all-reduce and {pushed:.2f} s by push, 0.2 s of it computing (assumed). "
             "The published all-reduce is far slower than what the wire allows, ours is not.",
             baseline="1x: all-reduce",
         ),
-        neighbours.DPSGD.judged(
+        STATEMENTS["dpsgd/time"].judged(
             "ResNet-20, 32 simulated ranks, 1GbE",
             exact(server / mixed),
             f"A step takes {server:.2f} s with a server and {mixed:.3f} s with neighbours, 0.02 s of it computing "
@@ -220,43 +226,43 @@ def _steps(out: Path, say: Say) -> list[Claim]:
 MEASURES: Final = (
     Measure(
         "bits",
-        (compression.DGC_RATIO, compression.TERNGRAD_BITS, compression.ONEBIT_BITS, compression.ADACOMP),
+        statements("dgc/ratio", "terngrad/bits", "onebit/bits", "adacomp/ratio"),
         "Normal numbers are encoded, and the bytes of the payload counted.",
         _bits,
     ),
     Measure(
         "variance",
-        (compression.QSGD_VARIANCE,),
+        statements("qsgd/variance"),
         "A vector is rounded 400 times with 1, 7 and 127 levels; the worst mean squared error over its bound.",
         _variance,
     ),
     Measure(
         "low-rank",
-        (compression.POWERSGD_RATIO,),
+        statements("powersgd/ratio"),
         "The bytes of both factors of every layer, and of vectors as they are.",
         _low_rank,
     ),
     Measure(
         "sums",
-        (gtopk.GROWTH, compression.VOTE, compression.RING),
+        statements("gtopk/growth", "signsgd/bits", "ring/bytes"),
         "The bytes that ranks send for one sum, as the ledger counts them.",
         _sums,
     ),
     Measure(
         "trees",
-        (compression.BLINK,),
+        statements("blink/trees"),
         "Spanning trees are packed into the link graph of a DGX-1V.",
         _trees,
     ),
     Measure(
         "parts",
-        (compression.BLINK_RINGS, compression.BLINK_TIME),
+        statements("blink/rings", "blink/time"),
         "Simulated sums over packed trees and round rings in all connected parts of a DGX-1P and a DGX-1V.",
         _parts,
     ),
     Measure(
         "steps",
-        (neighbours.SGP_TIME, neighbours.DPSGD),
+        statements("sgp/time", "dpsgd/time"),
         "The time of a step on simulated networks, from the cost of messages.",
         _steps,
     ),

@@ -34,9 +34,8 @@ from dsgd.study.comparison.compare import compare
 from dsgd.study.comparison.result import Comparison
 from dsgd.study.comparison.summary import StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
-from dsgd.study.frame.statement import Statement, as_times
-from dsgd.study.frame.verdict import difference, ratio
-from dsgd.study.published import averaging, compression, gtopk, neighbours
+from dsgd.study.published import STATEMENTS, Statement, as_times
+from dsgd.study.verdict import difference, ratio
 from dsgd.sync import (
     ADPSGD,
     ASGD,
@@ -218,18 +217,18 @@ _AVERAGES: Final = _Contest(
         "dynamic": AutoSync(rule=DynamicAveraging()),
     },
     (
-        Versus(averaging.LOCAL, judge_objective, "local 22", _OFTEN),
-        Versus(averaging.ADACOMM, _SECONDS, "AdaComm", _OFTEN),
-        Versus(averaging.BAND, _SECONDS, "variance band", _OFTEN),
-        Versus(averaging.QSR_BYTES, _SAVED, "QSR", _OFTEN),
-        Versus(averaging.QSR_ACCURACY, judge_accuracy, "QSR", _OFTEN),
-        Versus(averaging.DYNAMIC_BYTES, _BYTES, "dynamic", "local 22"),
-        Versus(averaging.DYNAMIC_OBJECTIVE, judge_objective, "dynamic", "local 22"),
-        Versus(averaging.SLOWMO, judge_objective, "SlowMo 64", "local 64"),
-        Versus(averaging.DILOCO_BYTES, _BYTES, "DiLoCo 500", _OFTEN),
-        Versus(averaging.DILOCO_OBJECTIVE, judge_objective, "DiLoCo 500", _OFTEN),
-        Versus(averaging.EASGD, judge_objective, "EASGD 64", "Downpour 64"),
-        Versus(averaging.LEADER, judge_objective, "LSGD 64", "EASGD 64"),
+        Versus(STATEMENTS["local/rounds"], judge_objective, "local 22", _OFTEN),
+        Versus(STATEMENTS["adacomm/time"], _SECONDS, "AdaComm", _OFTEN),
+        Versus(STATEMENTS["adpa/time"], _SECONDS, "variance band", _OFTEN),
+        Versus(STATEMENTS["qsr/bytes"], _SAVED, "QSR", _OFTEN),
+        Versus(STATEMENTS["qsr/accuracy"], judge_accuracy, "QSR", _OFTEN),
+        Versus(STATEMENTS["dynamic/bytes"], _BYTES, "dynamic", "local 22"),
+        Versus(STATEMENTS["dynamic/objective"], judge_objective, "dynamic", "local 22"),
+        Versus(STATEMENTS["slowmo/objective"], judge_objective, "SlowMo 64", "local 64"),
+        Versus(STATEMENTS["diloco/bytes"], _BYTES, "DiLoCo 500", _OFTEN),
+        Versus(STATEMENTS["diloco/objective"], judge_objective, "DiLoCo 500", _OFTEN),
+        Versus(STATEMENTS["easgd/downpour"], judge_objective, "EASGD 64", "Downpour 64"),
+        Versus(STATEMENTS["lsgd/easgd"], judge_objective, "LSGD 64", "EASGD 64"),
     ),
     "Strategies that average models beside an exchange after every row:",
 )
@@ -237,8 +236,8 @@ _SKEWED: Final = _Contest(
     "skewed",
     {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
     (
-        Versus(averaging.SCAFFOLD, judge_objective, "SCAFFOLD", "local"),
-        Versus(averaging.FEDPROX, judge_accuracy, "FedProx", "local"),
+        Versus(STATEMENTS["scaffold/skewed"], judge_objective, "SCAFFOLD", "local"),
+        Versus(STATEMENTS["fedprox/skewed"], judge_accuracy, "FedProx", "local"),
     ),
     "Every rank has rows of mostly one label, an exchange every 256:",
     partition="label-skewed",
@@ -253,9 +252,9 @@ _NEIGHBOURS: Final = _Contest(
         "CHOCO": ChocoSGD(8, TopK(0.01), 0.04),
     },
     (
-        Versus(neighbours.SGP_ACCURACY, judge_accuracy, "SGP", "all-reduce"),
-        Versus(neighbours.CHOCO, _BYTES, "CHOCO", "D-PSGD"),
-        Versus(neighbours.ADPSGD, _SECONDS, "AD-PSGD", "all-reduce"),
+        Versus(STATEMENTS["sgp/accuracy"], judge_accuracy, "SGP", "all-reduce"),
+        Versus(STATEMENTS["choco/bytes"], _BYTES, "CHOCO", "D-PSGD"),
+        Versus(STATEMENTS["adpsgd/time"], _SECONDS, "AD-PSGD", "all-reduce"),
     ),
     "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
     source=_WIDE,
@@ -271,8 +270,8 @@ _STRAGGLERS: Final = _Contest(
         "slack 3": StaleSynchronous(8, 3),
     },
     (
-        Versus(neighbours.BACKUP, _SECONDS, "one backup", "all wait"),
-        Versus(neighbours.SSP, _SECONDS, "slack 3", "all wait"),
+        Versus(STATEMENTS["backup/time"], _SECONDS, "one backup", "all wait"),
+        Versus(STATEMENTS["ssp/time"], _SECONDS, "slack 3", "all wait"),
     ),
     "What waits for stragglers beside what does not, heavy-tailed times:",
     period=8,
@@ -288,9 +287,9 @@ _STALE: Final = _Contest(
         "synchronous": BackupWorkers(8, 0),
     },
     (
-        Versus(neighbours.DC_ASYNCHRONOUS, judge_objective, "DC-ASGD", "ASGD"),
-        Versus(neighbours.DC_SYNCHRONOUS, judge_objective, "DC-ASGD", "synchronous"),
-        Versus(neighbours.STALENESS, judge_objective, "staleness-aware", "ASGD"),
+        Versus(STATEMENTS["dcasgd/asynchronous"], judge_objective, "DC-ASGD", "ASGD"),
+        Versus(STATEMENTS["dcasgd/synchronous"], judge_objective, "DC-ASGD", "synchronous"),
+        Versus(STATEMENTS["staleness/objective"], judge_objective, "staleness-aware", "ASGD"),
     ),
     "Asynchronous steps whose gradients are some thirty steps old:",
     ranks=32,
@@ -310,11 +309,11 @@ _COMPRESSED: Final = _Contest(
         "PowerSGD": MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
     },
     (
-        Versus(gtopk.ACCURACY, judge_accuracy, "gTop-k", "dense"),
-        Versus(compression.DGC_ACCURACY, judge_accuracy, "DGC", "dense"),
-        Versus(compression.ONEBIT_ACCURACY, judge_accuracy, "1 bit", "dense"),
-        Versus(compression.TERNGRAD_ACCURACY, judge_accuracy, "TernGrad", "dense"),
-        Versus(compression.POWERSGD_ACCURACY, judge_accuracy, "PowerSGD", "dense"),
+        Versus(STATEMENTS["gtopk/accuracy"], judge_accuracy, "gTop-k", "dense"),
+        Versus(STATEMENTS["dgc/accuracy"], judge_accuracy, "DGC", "dense"),
+        Versus(STATEMENTS["onebit/accuracy"], judge_accuracy, "1 bit", "dense"),
+        Versus(STATEMENTS["terngrad/accuracy"], judge_accuracy, "TernGrad", "dense"),
+        Versus(STATEMENTS["powersgd/accuracy"], judge_accuracy, "PowerSGD", "dense"),
     ),
     "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:",
     eta0=4.0,
@@ -328,9 +327,9 @@ _THRESHOLDS: Final = _Contest(
         "two thresholds": MinibatchSGD(32, compressor=ErrorFeedback(AdaptiveThreshold(0.01))),
     },
     (
-        Versus(compression.THRESHOLD_BYTES, _BYTES, "threshold", "dense"),
-        Versus(compression.THRESHOLD_ACCURACY, judge_accuracy, "threshold", "dense"),
-        Versus(compression.TWO_THRESHOLDS, judge_accuracy, "two thresholds", "dense"),
+        Versus(STATEMENTS["threshold/bytes"], _BYTES, "threshold", "dense"),
+        Versus(STATEMENTS["threshold/accuracy"], judge_accuracy, "threshold", "dense"),
+        Versus(STATEMENTS["adaptive-threshold/accuracy"], judge_accuracy, "two thresholds", "dense"),
     ),
     "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 255 entries:",
     eta0=4.0,
@@ -342,7 +341,7 @@ _UNHURRIED: Final = _Contest(
         "asynchronous EASGD": AsyncEASGD(64),
         "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2),
     },
-    (Versus(neighbours.ASYNC_LEADER, judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
+    (Versus(STATEMENTS["async-lsgd/easgd"], judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
     "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
     period=64,
     stragglers="heavy-tail",

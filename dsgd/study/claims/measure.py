@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dsgd.report import Claim
-from dsgd.study.frame.statement import Statement
+from dsgd.study.published import Statement
 
 __all__ = ["Measure", "Say"]
 

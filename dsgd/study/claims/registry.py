@@ -8,8 +8,7 @@ from typing import Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.study.claims import codes, contests, fits, studies
-from dsgd.study.frame.statement import Statement
-from dsgd.study.published import STATEMENTS
+from dsgd.study.published import STATEMENTS, Statement
 
 __all__ = ["MEASURES", "MEASURE_OF", "chosen"]
 

@@ -11,8 +11,7 @@ from dsgd.study.claims.registry import MEASURE_OF, MEASURES
 from dsgd.study.claims.runner import claims_of
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, check_rows
-from dsgd.study.frame.statement import Source, Statement
-from dsgd.study.published import STATEMENTS, citations
+from dsgd.study.published import STATEMENTS, Source, Statement, citations
 
 __all__ = ["claims_facts", "claims_page", "list_table", "overview_table"]
 

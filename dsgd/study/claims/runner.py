@@ -17,7 +17,7 @@ from dsgd.study.claims.measure import Measure
 from dsgd.study.claims.registry import MEASURE_OF, MEASURES
 from dsgd.study.frame.rows import AbstractRun, Row
 from dsgd.study.frame.runner import Record
-from dsgd.study.frame.statement import Statement
+from dsgd.study.published import Statement
 
 __all__ = ["claims_of", "key_of", "run_claims"]
 

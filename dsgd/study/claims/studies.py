@@ -5,7 +5,7 @@ Where a claim is about time, ranks are simulated if the study allows it: seconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from dsgd.study import (
     elimination,
     features,
     gtopk,
+    msf,
     scaling,
     speedup,
     strategies,
@@ -27,21 +28,14 @@ from dsgd.study import (
     variance,
 )
 from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.elimination.problems import PROBLEMS
+from dsgd.study.frame import study as declared
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.workers import cluster_of
-from dsgd.study.msf.claims import check_claims
-from dsgd.study.msf.grid import Study
-from dsgd.study.msf.runner import run_study
-from dsgd.study.msf.summary import summarise
-from dsgd.study.published import elimination as shrinking
-from dsgd.study.published import features as random_features
-from dsgd.study.published import gtopk as sparse
-from dsgd.study.published import library, msf
-from dsgd.study.published import scaling as pcl
-from dsgd.study.published import transports as zero_copy
-from dsgd.study.published import variance as reduced
+from dsgd.study.gtopk import RANKS
+from dsgd.study.published import STATEMENTS, statements
+from dsgd.study.svm_problems import PROBLEMS
+from dsgd.study.svm_rounds import RunSettings, check_process_claim, check_round_claims, observe
 
 __all__ = ["MEASURES"]
 
@@ -58,16 +52,17 @@ def _rows(runs: Iterable[StudyRun], total: int, say: Say) -> list[Row]:
     return rows
 
 
-def _by_study(study: Any, run: Callable[..., Iterable[StudyRun]], judge: Callable[[list[Row]], list[Claim]]) -> Any:
-    """Return what runs a study in a folder and judges its rows."""
+def _declared(study: declared.Study) -> Any:
+    """Return what runs a study in a folder and returns its claims."""
 
     def measured(out: Path, say: Say) -> list[Claim]:
-        return judge(_rows(run(study, out), study.count(), say))
+        rows = _rows(declared.run_study(study, out), study.count(), say)
+        return list(declared.study_page(study, rows).claims)
 
     return measured
 
 
-_PERIOD: Final = Study(
+_PERIOD: Final = msf.STUDY.replace(
     data=(
         DataSource("ijcnn1-like", 28_000, 7_000),
         DataSource("webspam-like", 8_000, 4_000),
@@ -78,22 +73,18 @@ _PERIOD: Final = Study(
     seeds=_SEEDS,
     network="InfiniBand",
 )
-_STRATEGIES: Final = replace(
-    strategies.demo_strategy_study(), data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3]
-)
-_AUTO: Final = tuning.TuningStudy(
+_STRATEGIES: Final = strategies.STUDY.demo().replace(data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3])
+_AUTO: Final = tuning.STUDY.replace(
     data=(DataSource("ijcnn1-like", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
     every=(16, 64, 256, 1024, 4096),
-    rules=(tuning.AUTO,),
+    rules=("auto",),
     network="10GbE",
     seeds=_SEEDS,
     repeats=1,
 )
-_SOONER: Final = replace(
-    speedup.demo_speedup_study(), data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS
-)
-_NOISE: Final = variance.VarianceStudy(sizes=(1_000, 1_000_000), repeats=25)
-_FEATURES: Final = features.FeatureStudy(
+_SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS)
+_NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
+_FEATURES: Final = features.STUDY.replace(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
     rows_per_agent=(10, 100, 1_600, 6_400),
     features=(300,),
@@ -102,11 +93,13 @@ _FEATURES: Final = features.FeatureStudy(
     epochs=(40,),
     seeds=_SEEDS,
 )
-_ZERO_COPY: Final = transports.TransportStudy(
+_ZERO_COPY: Final = transports.STUDY.replace(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
-_SUMS: Final = collectives.CollectiveStudy(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
-_PRESETS: Final = elimination.EliminationStudy(
+_SUMS: Final = collectives.STUDY.replace(
+    wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20, parts=()
+)
+_PRESETS: Final = elimination.STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"),
     caches=("small",),
@@ -122,75 +115,48 @@ _PAIRWISE_ROWS: Final = 2_000
 #: Sets by name and rows whose rounds are measured; the last is predicted from the others.
 _ROUNDS: Final = (("clean", 6_000), ("checkerboard", 8_000), ("free-svs", 1_500), ("noisy", 8_000))
 _TURNS: Final = 4
-_PASSES: Final = gtopk.GTopKStudy(tasks=(), repeats=3)
-_COURSES: Final = gtopk.GTopKStudy(ways=("gtop-k",), epochs=16, networks=(), seeds=_SEEDS[:3])
-_NETWORKS: Final = dnn.DnnStudy(
+_PASSES: Final = gtopk.STUDY.replace(tasks=(), repeats=3)
+_COURSES: Final = gtopk.STUDY.replace(ways=("gtop-k",), epochs=16, networks=(), seeds=_SEEDS[:3])
+_NETWORKS: Final = dnn.STUDY.replace(
     models=("mlp",), ways=("local", "gtopk"), ranks=(2,), network="10GbE", rows=2_000, test_rows=1_000, looks=(1,),
     batch=16,
 )  # fmt: skip
 
 
-def _period(rows: Sequence[Row]) -> list[Claim]:
-    return check_claims(summarise(rows))
-
-
-def _of_features(rows: Sequence[Row]) -> list[Claim]:
-    values, sets = features.summarise_values(rows), features.summarise_machines(rows)
-    return features.check_feature_claims(features.summarise_agents(rows), values, sets)
-
-
-def _all_strategies(rows: Sequence[Row]) -> list[Claim]:
-    gangs = strategies.summarise_strategies(rows)
-    return strategies.check_strategy_claims(gangs, excess=_STRATEGIES.target_excess)
-
-
 def _sparse_sums(out: Path, say: Say) -> list[Claim]:
     rows = []
     if find_spec("torch") is not None:
-        rows = _rows(gtopk.run_gtopk_study(_PASSES, out), _PASSES.count(), say)
-    steps = [*gtopk.published_steps(sparse.RANKS), *gtopk.measured_steps(rows, sparse.RANKS)]
-    return gtopk.check_gtopk_claims(steps, sparse.RANKS, rows)
+        rows = _rows(declared.run_study(_PASSES, out), _PASSES.count(), say)
+    steps = [*gtopk.published_steps(RANKS), *gtopk.measured_steps(rows, RANKS)]
+    return gtopk.check_gtopk_claims(steps, RANKS, rows)
 
 
 def _thousandths(out: Path, say: Say) -> list[Claim]:
     if find_spec("torch") is None:
         return []
-    rows = _rows(gtopk.run_gtopk_study(_COURSES, out), _COURSES.count(), say)
+    rows = _rows(declared.run_study(_COURSES, out), _COURSES.count(), say)
     return gtopk.check_convergence(gtopk.summarise_courses(rows))
-
-
-def _speedups(out: Path, say: Say) -> list[Claim]:
-    del out, say
-    return scaling.scaling_claims([scaling.predict_point(point) for point in pcl.PUBLISHED])
-
-
-def _presets(out: Path, say: Say) -> list[Claim]:
-    study, data, _ = elimination.find_problems(_PRESETS)
-    rows = _rows(elimination.run_elimination_study(study, data, out), study.count(), say)
-    return elimination.check_elimination_claims(elimination.summarise_elimination(rows))
 
 
 def _many_processes(out: Path, say: Say) -> list[Claim]:
     del out
     say(f"{_PAIRWISE_ROWS:,} rows by pairs")
-    settings = elimination.RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
-    return [elimination.check_process_claim(elimination.observe(settings, 1).amounts)]
+    settings = RunSettings(replace(PROBLEMS["noisy"], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
+    return [check_process_claim(observe(settings, 1).amounts)]
 
 
 def _rounds(out: Path, say: Say) -> list[Claim]:
     del out
-    sets = [elimination.RunSettings(replace(PROBLEMS[name], rows=rows), repeats=2) for name, rows in _ROUNDS]
-    pairwise = elimination.RunSettings(
-        replace(PROBLEMS[_ROUNDS[-1][0]], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1
-    )
+    sets = [RunSettings(replace(PROBLEMS[name], rows=rows), repeats=2) for name, rows in _ROUNDS]
+    pairwise = RunSettings(replace(PROBLEMS[_ROUNDS[-1][0]], rows=_PAIRWISE_ROWS), solver="pairwise", repeats=1)
     here = origin()
     turns, pairs = [], []
     with cluster_of(2) as client:
         for turn in range(_TURNS):
             say(f"turn {turn + 1} of {_TURNS}")
-            turns.append([elimination.observe(one, ranks, client) for one in sets for ranks in (1, 2)])
-            pairs.append(elimination.observe(pairwise, 1))
-    return elimination.check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
+            turns.append([observe(one, ranks, client) for one in sets for ranks in (1, 2)])
+            pairs.append(observe(pairwise, 1))
+    return check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
 def _sums(out: Path, say: Say) -> list[Claim]:
@@ -198,8 +164,8 @@ def _sums(out: Path, say: Say) -> list[Claim]:
     # Each time with gangs and calibrations of its own.
     for number in range(_CALIBRATIONS):
         told = partial(_told, say, f"calibration {number + 1} of {_CALIBRATIONS}")
-        rows += _rows(collectives.run_collective_study(_SUMS, out / str(number)), _SUMS.count(), told)
-    return collectives.check_collective_claims(collectives.summarise_collectives(rows))
+        rows += _rows(declared.run_study(_SUMS, out / str(number)), _SUMS.count(), told)
+    return list(declared.study_page(_SUMS, rows).claims)
 
 
 def _told(say: Say, head: str, text: str) -> None:
@@ -207,23 +173,21 @@ def _told(say: Say, head: str, text: str) -> None:
 
 
 def _digits(out: Path, say: Say) -> list[Claim]:
-    if find_spec("torch") is None:
-        return []
-    rows = _rows(dnn.run_dnn_study(_NETWORKS, out), _NETWORKS.count(), say)
-    return dnn.check_dnn_claims(dnn.summarise_dnn(rows))
+    found: list[Claim] = [] if find_spec("torch") is None else _declared(_NETWORKS)(out, say)
+    return found
 
 
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
         "period",
-        (msf.COMMUNICATION, msf.OVER_FREQUENT, msf.OVER_SEQUENTIAL, msf.ACCURACY),
+        statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
-        _by_study(_PERIOD, run_study, _period),
+        _declared(_PERIOD),
     ),
     Measure(
         "sparse-sums",
-        (sparse.OVER_DENSE, sparse.OVER_TOPK),
+        statements("gtopk/dense", "gtopk/topk"),
         "dsgd study gtopk: the cost of messages at 1 GbE, 32 ranks, with the compute times that the authors measured "
         "and those of one thread of this machine, 3 repetitions.",
         _sparse_sums,
@@ -231,16 +195,21 @@ MEASURES: Final = (
     ),
     Measure(
         "thousandths",
-        (sparse.CONVERGENCE,),
+        statements("gtopk/convergence"),
         "dsgd study gtopk: a small convolutional network on digits and an LSTM on generated text, four simulated "
         "ranks, one entry in a thousand after the published warm-up, 16 epochs, 3 seeds.",
         _thousandths,
         "Needs torch.",
     ),
-    Measure("speedups", pcl.STATEMENTS, "dsgd study scaling: the balance of layers, from nominal rates.", _speedups),
+    Measure(
+        "speedups",
+        statements("pcl"),
+        "dsgd study scaling: the balance of layers, from nominal rates.",
+        _declared(scaling.STUDY),
+    ),
     Measure(
         "collectives",
-        (library.COLLECTIVES_AUTO, library.COLLECTIVES_MODEL),
+        statements("dsgd/collectives-auto", "dsgd/collectives-model"),
         "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
         "calibrated four times.",
         _sums,
@@ -248,25 +217,29 @@ MEASURES: Final = (
     ),
     Measure(
         "elimination",
-        (
-            shrinking.OVER_SEQUENTIAL, shrinking.SAVED, shrinking.SAVED_ON_RANKS, library.OPTIMUM, library.FEWER_VALUES,
-            library.NEVER_SLOWER,
+        statements(
+            "shrinking/sequential",
+            "shrinking/saved",
+            "shrinking/saved-on-ranks",
+            "dsgd/elimination-optimum",
+            "dsgd/elimination-values",
+            "dsgd/elimination-slower",
         ),
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
-        _presets,
+        _declared(_PRESETS),
         timed=True,
     ),
     Measure(
         "processes",
-        (shrinking.MANY_PROCESSES,),
+        statements("shrinking/processes"),
         "The published algorithm on 2,000 generated rows, noisy, and a model of its steps on 4,096 processes and 11 "
         "million rows.",
         _many_processes,
     ),
     Measure(
         "svm-ranks",
-        (library.SVM_MODEL, library.SVM_RANKS),
+        statements("dsgd/svm-model", "dsgd/svm-ranks"),
         "The rounds of the kernel SVM in one process and in two worker processes, of four generated sets, 4 turns; the "
         "last set is predicted from the others, and what 4,096 ranks and 11 million rows would take.",
         _rounds,
@@ -274,76 +247,52 @@ MEASURES: Final = (
     ),
     Measure(
         "strategies",
-        (library.STRATEGIES_ACCURACY, library.STRATEGIES_OBJECTIVE),
+        statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
-        _by_study(_STRATEGIES, strategies.run_strategy_study, _all_strategies),
+        _declared(_STRATEGIES),
     ),
     Measure(
         "auto",
-        (library.AUTO_TIME, library.AUTO_TIME_MEAN, library.AUTO_ACCURACY),
+        statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
         "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
-        _by_study(
-            _AUTO,
-            tuning.run_tuning_study,
-            lambda rows: tuning.check_tuning_claims(tuning.summarise_tuning(rows)),
-        ),
+        _declared(_AUTO),
     ),
     Measure(
         "speedup",
-        (library.BEFORE_ONE, library.BEFORE_PEER),
+        statements("dsgd/speedup-one", "dsgd/speedup-peer"),
         "dsgd study speedup on this machine: two worker processes, 2,000,000 generated rows of 28 columns, 2 epochs, 5 "
         "seeds.",
-        _by_study(
-            _SOONER,
-            speedup.run_speedup_study,
-            lambda rows: speedup.check_speedup_claims(speedup.summarise_speedup(rows, margin=_SOONER.margin)),
-        ),
+        _declared(_SOONER),
         timed=True,
     ),
     Measure(
         "noise",
-        (
-            reduced.OUTLIERS, reduced.AS_GOOD, reduced.DRAW, reduced.SAGA_LINEAR, reduced.SVRG_LINEAR,
-            library.DRAW_STEP,
-        ),
+        statements("srg/outliers", "srg/as-good", "srg/draw", "saga/linear", "svrg/linear", "dsgd/draw-step"),
         "dsgd study variance on one thread of this machine: four problems, 5 seeds; steps on a thousand and on a "
         "million rows, 25 repetitions.",
-        _by_study(
-            _NOISE,
-            variance.run_variance_study,
-            lambda rows: variance.check_variance_claims(
-                variance.summarise_variance(rows), variance.summarise_draws(rows)
-            ),
-        ),
+        _declared(_NOISE),
         timed=True,
     ),
     Measure(
         "features",
-        (
-            random_features.ANY_GRAPH, random_features.FEW_ROWS, random_features.LINEAR, random_features.OPTIMAL,
-            random_features.VALUES, random_features.ACCURACY,
-        ),
+        statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
-        _by_study(_FEATURES, features.run_feature_study, _of_features),
+        _declared(_FEATURES),
     ),
     Measure(
         "transports",
-        (zero_copy.OVER_GENERAL, zero_copy.OVER_TUNED),
+        statements("zerocopy/general", "zerocopy/tuned"),
         "dsgd study transports on this machine: training with a parameter server over Dask's RPC, a ring of memory and "
         "registered slots; 254 and 25,557,032 parameters, 7 repetitions.",
-        _by_study(
-            _ZERO_COPY,
-            transports.run_transport_study,
-            lambda rows: transports.check_transport_claims(transports.summarise_transports(rows)),
-        ),
+        _declared(_ZERO_COPY),
         timed=True,
     ),
     Measure(
         "digits",
-        (*library.DNN_ACCURACY.values(), *library.DNN_BYTES.values()),
+        tuple(one for key, one in STATEMENTS.items() if key.startswith("dsgd/dnn-")),
         "dsgd study dnn on two simulated ranks: a network with one hidden layer on generated digits.",
         _digits,
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
     ),
-)  # fmt: skip
+)

@@ -10,7 +10,7 @@ from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
 from dsgd.study.comparison.methods import FAMILIES
 from dsgd.study.comparison.summary import StrategyCell, StrategyGang
-from dsgd.study.frame.summary import Stat
+from dsgd.study.frame.cells import Stat
 
 __all__ = ["curves_figure", "front_figure"]
 

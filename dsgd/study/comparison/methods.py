@@ -17,7 +17,6 @@ from dsgd.sync import (
     AnytimeSGD,
     AutoSync,
     EpochAveraging,
-    Hogwild,
     LocalSGD,
     OneShotAveraging,
     PostLocalSGD,
@@ -201,7 +200,7 @@ def read_methods(methods: Methods, every: int | None, kind: str) -> dict[str, Ab
 
 def check_shared_memory(where: str, name: str, strategy: AbstractStrategy[Any]) -> None:
     """Raise `InvalidParameterError` for a strategy whose ranks share memory, where they have none in common."""
-    if isinstance(strategy, Hogwild):
+    if strategy.shares_memory:
         raise InvalidParameterError(
             f"{where}: {name!r} updates one model in the memory of all ranks and sends nothing, but the ranks of a "
             "network share no memory. Leave it out."
@@ -210,13 +209,13 @@ def check_shared_memory(where: str, name: str, strategy: AbstractStrategy[Any]) 
 
 def family(strategy: AbstractStrategy[Any]) -> str:
     """Return the family of a strategy, as figures group them: one of `FAMILIES`."""
-    if isinstance(strategy, Hogwild) or (strategy.exchanges == "gradient" and not strategy.n_servers):
+    if strategy.shares_memory or (strategy.exchanges == "gradient" and not strategy.n_servers):
         return FAMILIES[4]
     if strategy.n_servers:
         return FAMILIES[3]
     if strategy.talks != "together":
         return FAMILIES[2]
-    return FAMILIES[0] if isinstance(strategy, _AVERAGES) else FAMILIES[1]
+    return FAMILIES[0] if type(strategy) in _AVERAGES else FAMILIES[1]
 
 
 def period_of(strategy: AbstractStrategy[Any]) -> tuple[str, int | None]:

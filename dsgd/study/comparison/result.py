@@ -23,8 +23,8 @@ from dsgd.study.comparison.summary import (
 )
 from dsgd.study.frame.report import data_table, doubts, facts, joined
 from dsgd.study.frame.rows import Row, to_frame
-from dsgd.study.frame.verdict import were_busy
 from dsgd.study.published import citations, sources_of
+from dsgd.study.verdict import were_busy
 
 if TYPE_CHECKING:
     import pandas as pd

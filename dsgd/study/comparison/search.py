@@ -19,8 +19,8 @@ from dsgd.report import Table, figure_text
 from dsgd.study.comparison.methods import SEQUENTIAL, period_of, with_period
 from dsgd.study.comparison.problem import ComparisonRun, Problem
 from dsgd.study.comparison.summary import first_point
+from dsgd.study.frame.cells import cells_of
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import grouped
 from dsgd.sync import AbstractStrategy
 
 __all__ = ["chosen_runs", "mark_chosen", "search_table", "trials"]
@@ -66,8 +66,8 @@ def mark_chosen(rows: Sequence[Row], excess: float, target: float | None = None)
     if target is None:
         target = min(finals, default=0.0) * (1.0 + excess)
     marked = []
-    for own in grouped(rows, "strategy").values():
-        told = [{**row, "to_target_s": _reached_s(row, target)} for row in own]
+    for cell in cells_of(rows, "strategy"):
+        told = [{**row, "to_target_s": _reached_s(row, target)} for row in cell.rows]
         best = min(range(len(told)), key=lambda place: _standing(told[place]))
         marked += [{**row, "chosen": place == best} for place, row in enumerate(told)]
     return marked

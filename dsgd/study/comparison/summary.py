@@ -13,9 +13,9 @@ from typing import Final
 from dsgd.errors import DsgdError
 from dsgd.report import Table, byte_text, figure_text
 from dsgd.study.comparison.methods import SEQUENTIAL
+from dsgd.study.frame.cells import Cell, cells_of, pareto
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import AbstractCell, grouped, pareto
-from dsgd.study.frame.verdict import Interval, difference, ratio
+from dsgd.study.verdict import Interval, difference, ratio
 
 __all__ = [
     "StrategyCell",
@@ -30,23 +30,27 @@ __all__ = [
 _LEARNT: Final = 0.005
 
 
-@dataclass(frozen=True)
-class StrategyCell(AbstractCell):
+class StrategyCell(Cell):
     """The runs of a strategy that differ in nothing but the seed.
 
     Parameters
     ----------
-    name : str
-        What the strategy is called.
     rows : sequence of dict
+        The rows of the seeds.
+    name : str, optional
+        What the strategy is called, as its rows say by default.
+
+    Attributes
+    ----------
+    rows : list of dict
         The rows of the seeds whose model stayed in the range of numbers.
-    n_diverged : int, default 0
+    n_diverged : int
         How many seeds there are besides.
     """
 
-    name: str
-    rows: Sequence[Row]
-    n_diverged: int = 0
+    def __init__(self, rows: Sequence[Row], name: str = "") -> None:
+        super().__init__([row for row in rows if not row.get("diverged", False)])
+        self.name, self.n_diverged = name or str(rows[0]["strategy"]), len(rows) - len(self.rows)
 
     @property
     def family(self) -> str:
@@ -145,19 +149,14 @@ def gang_of(
     DsgdError
         One rank has diverged with every seed: there is nothing to compare with.
     """
-    sequential = _cell(SEQUENTIAL, alone)
+    sequential = StrategyCell(alone, SEQUENTIAL)
     if not sequential.rows:
         raise DsgdError(
             f"on {dataset} one rank diverges, so that there is no target: scale the rows (StandardScaler), or lower "
             "eta0."
         )
-    cells = [_cell(name, seeds) for (name,), seeds in grouped(rows, "strategy").items()]
+    cells = cells_of(rows, "strategy", make=StrategyCell)
     return StrategyGang(dataset, rows[0]["ranks"] if rows else 1, where, sequential, cells, given)
-
-
-def _cell(name: str, rows: Sequence[Row]) -> StrategyCell:
-    ended = [row for row in rows if not row.get("diverged", False)]
-    return StrategyCell(name, ended, len(rows) - len(ended))
 
 
 def strategy_table(gang: StrategyGang, *, excess: float) -> Table:

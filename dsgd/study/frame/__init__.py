@@ -1,9 +1,8 @@
-"""The common frame of all studies: grids, rows, workers, summaries and reports.
+"""The common frame of all studies; only studies import from here.
 
-A study lists its runs (`rows.AbstractRun`) on a grid (`grid.check_grid`). `runner.run_grids` makes those that have no
-row yet, on temporary workers (`workers`), with data that is loaded once (`data`); `measure` evaluates the fits.
-`summary` aggregates rows, `verdict` judges claims, `report` has the sections that all pages share. Only studies import
-from here; begin with `runner`.
+A study is one declaration, `study.Study`, with the options that several have (`options`). `runner` keeps rows (`rows`)
+of runs on temporary workers (`workers`), with data that are loaded once (`data`, `missing`); `measure` evaluates fits.
+`cells` puts rows together, and `report` has what all pages share.
 """
 
 __all__: list[str] = []

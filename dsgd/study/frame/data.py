@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -87,6 +88,8 @@ class StudyData:
         Labels.
     bayes_accuracy : float or None
         The best possible accuracy, known for a generated twin only.
+    loaded_s : float
+        Seconds in which the rows were loaded or generated.
     """
 
     name: str
@@ -96,6 +99,7 @@ class StudyData:
     X_test: Any = field(repr=False)
     y_test: AnyArray = field(repr=False)
     bayes_accuracy: float | None = None
+    loaded_s: float = 0.0
 
     @cached_property
     def checksum(self) -> str:
@@ -154,13 +158,14 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     InvalidParameterError
         The set is one for regression.
     """
-    test_rows = source.all_test_rows
+    test_rows, begin = source.all_test_rows, time.perf_counter()
     train = load_or_generate(source.name, "train", n_rows=source.rows, dtype=dtype)
     test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
     if train.task == "regression":
         raise InvalidParameterError(f"DataSource({source.name!r}) is a regression set; the study trains classifiers.")
     text = train.source if train.generated else file_names(train.source)
-    return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
+    took_s = time.perf_counter() - begin
+    return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy, took_s)
 
 
 def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
@@ -183,7 +188,7 @@ def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyDa
     DatasetError, InvalidParameterError
         See `load_data`.
     """
-    own = [row for row in rows if row["dataset"] == source.name]
+    own = [row for row in rows if row.get("dataset") == source.name]
     if own and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
         left = sizes_of(source.name, own, source.rows, source.all_test_rows)
         if left is not None:

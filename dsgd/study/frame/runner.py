@@ -8,22 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from dsgd.report import origin
-from dsgd.study.frame.missing import MissingData
 from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, Row, RowFile, StudyRun
-from dsgd.study.frame.workers import cluster_where
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-__all__ = ["Record", "by_ranks", "run_grids"]
+__all__ = ["Record"]
 
 RunT = TypeVar("RunT", bound=AbstractRun)
-DataT = TypeVar("DataT")
 
 
 class Record:
@@ -86,41 +79,3 @@ class Record:
     def _add(self, run: AbstractRun, found: Mapping[str, Any]) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         self._rows.append({"key": run.key, **run.settings(), **found, "when": when, **self._about})
-
-
-def by_ranks(study: Any, sets: Sequence[Any], network: str | None = None) -> Iterator[Any]:
-    """Yield the grids of a study on some data sets for `run_grids`, by ranks. Simulated ranks need no workers."""
-    for ranks in study.all_ranks():
-        parts = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in sets]
-        yield ranks if network is None else 0, parts
-
-
-def run_grids(
-    record: Record,
-    grids: Iterable[tuple[int, Sequence[tuple[DataT | MissingData, Sequence[RunT]]]]],
-    measure: Callable[[Client | None, DataT, list[RunT]], Iterable[Row]],
-    scheduler: str | None = None,
-) -> Iterator[StudyRun]:
-    """Yield the runs of a study in their order, each when its row is on disk.
-
-    Parameters
-    ----------
-    record : Record
-        Where rows are and go.
-    grids : iterable of (int, sequence of (data, sequence of AbstractRun))
-        Runs, grouped by the number of worker processes that they need (0 for none) and by data. Workers are started
-        once for each entry, and only if one of its runs has no row yet. Of data that are missing only the rows are
-        yielded that are there.
-    measure : callable
-        Takes a client (None without workers), the data and the runs to make, and yields the contents of their rows.
-    scheduler : str, optional
-        Address of a cluster to use in place of worker processes on this machine.
-    """
-    for n_workers, parts in grids:
-        needed = n_workers > 0 and not all(isinstance(data, MissingData) or record.has(runs) for data, runs in parts)
-        with cluster_where(needed, n_workers, scheduler) as client:
-            for data, runs in parts:
-                if isinstance(data, MissingData):
-                    yield from record.kept(runs)
-                else:
-                    yield from record.finish(runs, partial(measure, client, data))

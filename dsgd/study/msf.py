@@ -1,0 +1,778 @@
+"""The study of the period (model synchronisation frequency, MSF): what averages cost, and what rare ones lose.
+
+Messages go over TCP, as in the published study: on one host rounds would otherwise run inside one compiled loop, where
+a synchronisation costs almost nothing and there is little to save. The published figures are in ``published.toml``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from dsgd.estimators import SGDClassifier
+from dsgd.ledger import PHASES
+from dsgd.report import (
+    Axis,
+    Bars,
+    Claim,
+    Figure,
+    Level,
+    Line,
+    Mark,
+    Panel,
+    Table,
+    Words,
+    byte_text,
+    figure_text,
+    period_axis,
+    seconds_text,
+    series,
+    span_of,
+)
+from dsgd.report.theme import (
+    GREY,
+    MARKERS,
+    MUTED,
+    PHASE_COLOURS,
+    PHASE_MARKERS,
+    TEXT,
+    VERMILION,
+    Colour,
+    ramp,
+)
+from dsgd.report.theme import PHASES as SHOWN_PHASES
+from dsgd.sim import SimulatedCluster
+from dsgd.study.frame import options
+from dsgd.study.frame.cells import Cell, Stat, cells_of, one_of
+from dsgd.study.frame.data import DataSource, place
+from dsgd.study.frame.measure import objective, score, spent
+from dsgd.study.frame.report import data_table, joined, tally, time_text
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
+from dsgd.study.verdict import difference, ratio, were_busy
+from dsgd.sync import EpochAveraging, LocalSGD
+
+__all__ = ["STUDY", "communication_reduction", "family", "period_speedup", "results_table"]
+
+# The fall of communication in the abstract, and the period at which it was read off.
+_REDUCTION, _RARE = 0.98, 512
+_COMMUNICATION_S: Final[dict[str, dict[int, dict[int, float]]]] = {
+    name: {int(ranks): dict(zip(FIGURES["msf"]["periods"], seconds, strict=False)) for ranks, seconds in by.items()}
+    for name, by in FIGURES["msf"]["communication_s"].items()
+}
+
+
+def family(dataset: str) -> str | None:
+    """Return which published set a dataset is, or is shaped like; None if it is none of them."""
+    return next((name for name in _COMMUNICATION_S if dataset.startswith(name)), None)
+
+
+def communication_reduction(name: str, ranks: int) -> float:
+    """Return the published fall in communication time from period 1 to 512, as a share of 1."""
+    seconds = _COMMUNICATION_S[name][ranks]
+    return 1.0 - seconds[_RARE] / seconds[1]
+
+
+def period_speedup(name: str, ranks: int) -> float:
+    """Return how many times as fast period 512 was as period 1 at the same number of processes, end to end."""
+    frequent, rare = FIGURES["msf"]["compute_s"][name][str(ranks)]
+    seconds = _COMMUNICATION_S[name][ranks]
+    return float((frequent + seconds[1]) / (rare + seconds[_RARE]))
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------
+
+
+def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
+    """Train on one dataset and one number of ranks."""
+    study, data, ranks = batch.study, batch.data, runs[0].ranks
+    where = batch.client or SimulatedCluster(ranks, study.network or "InfiniBand")
+    blocks, _ = place(where, (data.X, data.y), ranks, study.partition)
+    _model(runs[0], where, max_iter=1).fit(blocks, None)  # loads compiled code
+    for run in runs:
+        model = _model(run, where, max_iter=study.epochs).fit(blocks, None)
+        test, train = score(model, data.X_test, data.y_test), score(model, data.X, data.y)
+        report: dict[str, Any] = model.fit_report_
+        curve = [
+            {name: record[name] for name in ("epoch", "seconds", "train_loss", "dispersion")}
+            for record in report["epochs"]
+        ]
+        yield {
+            **data.describe(),
+            "test_accuracy": test["accuracy"],
+            "balanced_accuracy": test["balanced_accuracy"],
+            "f1": test["f1"],
+            "train_accuracy": train["accuracy"],
+            "objective": objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha),
+            # From the first sample to the last synchronisation, on the first rank; placing the data is in elapsed_s.
+            "train_s": curve[-1]["seconds"],
+            "elapsed_s": report["elapsed_s"],
+            **spent(model),
+            "dispersion": curve[-1]["dispersion"],
+            "peak_rss_bytes": int(report["peak_rss_bytes"]),
+            "curve": curve,
+        }
+
+
+def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
+    study = run.study
+    return SGDClassifier(
+        loss=study.loss,
+        alpha=study.alpha,
+        learning_rate=study.schedule,
+        fit_intercept=study.fit_intercept,
+        max_iter=max_iter,
+        tol=None,
+        random_state=run.seed,
+        # One rank has no peers: its epochs are not cut into rounds.
+        sync=EpochAveraging() if run.every is None else LocalSGD(every=run.every),
+        n_jobs=run.ranks,
+        client=where,
+        transport="auto" if isinstance(where, SimulatedCluster) else "tcp",
+    )
+
+
+# -- reading rows --------------------------------------------------------------------------------------------------
+
+_CONTROL: Final = frozenset({"control_s", "control_bytes_sent", "control_messages"})
+_PER_RANK: Final = _CONTROL | {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"}
+# A model this close to the majority vote, or with this balanced accuracy (0.5 is a coin), has learnt almost nothing
+# about the rare class.
+_TRIVIAL_MARGIN, _TRIVIAL_BALANCED = 0.005, 0.55
+
+
+def _value(row: Row, name: str) -> float | None:
+    """Return a column; seconds of phases, bytes and messages per rank, and of wire and wait as communication."""
+    if name == "communication_s":
+        wire, wait = _value(row, "wire_s"), _value(row, "wait_s")
+        return None if wire is None or wait is None else wire + wait
+    if name == "other_s":  # the loop around the phases, which the ledger does not charge
+        phases = [_value(row, f"{phase}_s") for phase in PHASES]
+        # The ledger of short rounds is an estimate from a sample of them, so its sum may exceed the time that passed.
+        return None if None in phases else max(0.0, float(row["train_s"]) - sum(s for s in phases if s is not None))
+    # In rows from before control was counted separately, other columns include it.
+    value = row.get(name, 0.0 if name in _CONTROL else None)
+    if value is None:
+        return None
+    return float(value) / row["ranks"] if name in _PER_RANK else float(value)
+
+
+class _Set:
+    """The runs on one dataset: those of one rank, if there are any, and all by ranks and period."""
+
+    def __init__(self, name: str, rows: Sequence[Row]) -> None:
+        cells = cells_of(rows, "ranks", "every", make=partial(Cell, value=_value))
+        self.name, self.cells = name, sorted(cells, key=lambda cell: (cell.ranks, cell.every or 0))
+        self.sequential = one_of(self.cells, ranks=1, every=None)
+        self.ranks = sorted({cell.ranks for cell in self.cells if cell.every is not None})
+
+    def parallel(self, ranks: int | None = None) -> list[Cell]:
+        """Return the cells with a period, by rising period; of the most ranks that were run by default."""
+        most = max(self.ranks, default=0) if ranks is None else ranks
+        return [cell for cell in self.cells if cell.ranks == most and cell.every is not None]
+
+    def ends(self) -> tuple[Cell, Cell] | None:
+        """Return the cells of period 1 and 512 at the most ranks, if both were run."""
+        cells = {cell.every: cell for cell in self.parallel()}
+        return (cells[1], cells[_RARE]) if 1 in cells and _RARE in cells else None
+
+
+def _sets(rows: Sequence[Row]) -> list[_Set]:
+    return [_Set(cell.dataset, cell.rows) for cell in cells_of(rows, "dataset")]
+
+
+def _is_trivial(cell: Cell) -> bool:
+    """Return whether the models of a cell are no better than the majority vote."""
+    gain = cell.median("test_accuracy") - cell.median("majority_accuracy")
+    return gain < _TRIVIAL_MARGIN or cell.median("balanced_accuracy") < _TRIVIAL_BALANCED
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+
+def _claims(sets: Sequence[_Set]) -> list[Claim]:
+    """Return the published claims, each with the result at the largest number of ranks on each dataset."""
+    checks = (_less_communication, _faster_than_frequent, _faster_than_sequential, _same_accuracy)
+    return [check(one) for check in checks for one in sets]
+
+
+def _busy(*cells: Cell) -> bool:
+    return any(were_busy(cell.rows) for cell in cells)
+
+
+def _less_communication(one: _Set) -> Claim:
+    name, statement = family(one.name), STATEMENTS["msf/communication"]
+    if name is not None:
+        two, most = (communication_reduction(name, ranks) for ranks in (2, 32))
+        statement = replace(statement, figure=f"{two:.1%} (2 processes), {most:.1%} (32)")
+    ends = one.ends()
+    if ends is None:
+        return statement.not_run(one.name, f"Needs every=1 and every={_RARE} on 2 ranks or more.")
+    before, after = (cell.median("communication_s") for cell in ends)
+    share = ratio(ends[1].column("communication_s"), ends[0].column("communication_s"))
+    if share is None:
+        return statement.not_run(one.name, "Nothing was communicated.")
+    note = (
+        f"Wire plus waiting, per rank: {time_text(before)} -> {time_text(after)} over {ends[0].epochs} "
+        f"epochs on {ends[0].ranks} processes; {ends[0].median('rounds'):,.0f} -> {ends[1].median('rounds'):,.0f} "
+        "exchanges."
+    )
+    fall = share.mapped(lambda left: 1.0 - left)
+    return statement.judged(one.name, fall, note, busy=_busy(*ends), baseline="0%: every=1")
+
+
+def _faster_than_frequent(one: _Set) -> Claim:
+    name, statement = family(one.name), STATEMENTS["msf/frequent"]
+    if name is not None:
+        two, most = (period_speedup(name, ranks) for ranks in (2, 32))
+        statement = replace(statement, figure=f"{statement.figure}; its data: {two:.1f}x (2), {most:.1f}x (32)")
+    cells = one.parallel()
+    frequent = one_of(cells, every=1)
+    if frequent is None or len(cells) < 2:
+        return statement.not_run(one.name, "Needs every=1 and a larger period on 2 ranks or more.")
+    base, best = frequent.median("train_s"), min(cells, key=lambda cell: cell.median("train_s"))
+    found = ratio(frequent.column("train_s"), best.column("train_s"))
+    assert found is not None  # seeds are run in their order, so that both have the first
+    note = (
+        f"Training time {time_text(base)} at every=1, {time_text(best.median('train_s'))} at every={best.every} "
+        f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
+    )
+    alone = f"{base / one.sequential.median('train_s'):.1f}x: one process" if one.sequential else ""
+    return statement.judged(one.name, found, note, busy=_busy(frequent, best), baseline=alone)
+
+
+def _faster_than_sequential(one: _Set) -> Claim:
+    statement, cells, sequential = STATEMENTS["msf/sequential"], one.parallel(), one.sequential
+    if not cells or sequential is None:
+        return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
+    low, best = statement.margin.least, min(cells, key=lambda cell: cell.median("train_s"))
+    note = (
+        f"Sequential {time_text(sequential.median('train_s'))}, best parallel {time_text(best.median('train_s'))} "
+        f"(every={best.every})."
+    )
+    if best.ranks < low:
+        note += (
+            f" {best.ranks} processes can be about {best.ranks}x as fast as one, not {low:.0f}x: "
+            "this claim needs the published 32 processes and cannot hold here."
+        )
+    found = ratio(sequential.column("train_s"), best.column("train_s"))
+    assert found is not None  # seeds are run in their order, so that both have the first
+    return statement.judged(one.name, found, note, busy=_busy(sequential, best), baseline="1x: one process")
+
+
+def _same_accuracy(one: _Set) -> Claim:
+    statement, cells, sequential = STATEMENTS["msf/accuracy"], one.parallel(), one.sequential
+    if not cells or sequential is None:
+        return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
+    chosen = one_of(cells, every=_RARE) or cells[-1]
+    accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
+    change = difference(chosen.column("test_accuracy"), sequential.column("test_accuracy"))
+    if change is None:
+        return statement.not_run(one.name, "Needs both with the same seed.")
+    worst, majority = min(cells, key=lambda cell: cell.median("test_accuracy")), chosen.median("majority_accuracy")
+    note = (
+        f"every={chosen.every} {accuracy:.2%}, sequential {base:.2%}; always predicting the commonest label scores "
+        f"{majority:.2%}. Balanced accuracy {chosen.median('balanced_accuracy'):.2%} "
+        f"(sequential {sequential.median('balanced_accuracy'):.2%}). Lowest over all periods: "
+        f"{worst.median('test_accuracy'):.2%} at every={worst.every}."
+    )
+    best = chosen.rows[0].get("bayes_accuracy")
+    if best is not None:
+        note += f" The best possible on this generated set is {best:.2%}."
+    trivial = _is_trivial(chosen)
+    if trivial:
+        note += " No better than trivial: this accuracy says almost nothing."
+    commonest = f"{statement.form(majority - base)}: commonest label"
+    return statement.judged(one.name, change, note, trivial=trivial, baseline=commonest)
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+_BRIEF: Final = (
+    "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
+)  # fmt: skip
+_TIME: Final = (
+    "ranks", "every", "time s", "compute s", "encode s", "wire s", "wait s", "comm. share", "comm. saved",
+    "x sequential", "exchanges", "sent", "peak memory",
+)  # fmt: skip
+_WORTH: Final = (
+    "ranks", "every", "accuracy", "lowest", "highest", "balanced", "F1", "training accuracy", "objective",
+    "dispersion",
+)  # fmt: skip
+
+
+def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str] = _BRIEF, title: str = "Results") -> Table:
+    """Return a row per number of ranks and period on a dataset, with some of the columns."""
+    return _results(next(one for one in _sets(rows) if one.name == dataset), columns, title)
+
+
+def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
+    found = [_result(one, cell) for cell in one.cells]
+    notes = ["Medians over seeds."]
+    if "comm. saved" in columns:
+        notes.append("Seconds and bytes per rank; comm. = wire + wait; saved: against every=1 on as many ranks.")
+    if any(cells["accuracy"].endswith("*") for cells in found):
+        notes.append("* no better than always predicting the commonest label.")
+    rows = [tuple(cells[name] for name in columns) for cells in found]
+    return Table(f"{title} on {one.name}", columns, rows, " ".join(notes), n_text=0)
+
+
+def _every(cell: Cell) -> str:
+    return "sequential" if cell.every is None else f"{cell.every:,}"
+
+
+def _result(one: _Set, cell: Cell) -> dict[str, str]:
+    """Return every column of a cell by its heading."""
+    phases = {phase: cell.median(f"{phase}_s") for phase in (*PHASES, "other")}
+    communication, spent_s = phases["wire"] + phases["wait"], sum(phases.values())
+    first = one_of(one.cells, ranks=cell.ranks, every=1)
+    before = first.median("communication_s") if first else 0.0
+    base = one.sequential.median("train_s") if one.sequential else None
+    accuracy, f1 = cell.stat("test_accuracy"), cell.stat("f1")
+    dispersion, memory = cell.stat("dispersion"), cell.stat("peak_rss_bytes")
+    found = {
+        "ranks": str(cell.ranks),
+        "every": _every(cell),
+        "time s": figure_text(cell.median("train_s")),
+        "compute s": figure_text(phases["compute"]),
+        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait", "control")},
+        "comm. share": f"{communication / spent_s:.1%}" if spent_s else "-",
+        "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
+        "x sequential": figure_text(base / cell.median("train_s")) if base else "-",
+        "accuracy": f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
+        "lowest": f"{accuracy.low:.2%}" if accuracy else "-",
+        "highest": f"{accuracy.high:.2%}" if accuracy else "-",
+        "balanced": f"{cell.median('balanced_accuracy'):.2%}",
+        "F1": f"{f1.median:.3f}" if f1 else "-",
+        "training accuracy": f"{cell.median('train_accuracy'):.2%}",
+        "objective": f"{cell.median('objective'):.4f}",
+        "dispersion": f"{dispersion.median:.2g}" if dispersion else "-",
+        "exchanges": f"{cell.median('rounds'):,.0f}",
+        "sent": byte_text(cell.median("bytes_sent")),
+        "control": byte_text(cell.median("control_bytes_sent")),
+        "peak memory": byte_text(memory.median) if memory else "-",
+    }
+    if cell.ranks == 1:  # nothing is exchanged
+        exchanged = ("encode s", "wire s", "wait s", "control s", "comm. share", "dispersion", "exchanges", "sent")
+        found |= dict.fromkeys((*exchanged, "control"), "-")
+    return found
+
+
+def _reached(row: Row, target: float) -> tuple[int, float] | None:
+    """Return the epochs and seconds after which the training loss of a run was first `target` or less, if it was."""
+    for point in row.get("curve", ()):
+        if point["train_loss"] is not None and point["train_loss"] <= target:
+            return int(point["epoch"]), float(point["seconds"])
+    return None
+
+
+def _target_table(sets: Sequence[_Set], excess: float) -> Table:
+    """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one."""
+    rows: list[tuple[str, ...]] = []
+    for one in sets:
+        alone = one.sequential.rows if one.sequential else ()
+        finals = [row["curve"][-1]["train_loss"] for row in alone if row.get("curve")]
+        finals = sorted(loss for loss in finals if loss is not None)
+        if not finals:
+            continue
+        target = finals[len(finals) // 2] * (1.0 + excess)
+        for cell in one.cells:
+            reached = [_reached(row, target) for row in cell.rows]
+            hits = sorted(hit for hit in reached if hit is not None)
+            middle = hits[len(hits) // 2] if 2 * len(hits) > len(reached) else None
+            shown = (f"{middle[0]}", figure_text(middle[1])) if middle else ("not reached", "-")
+            rows.append((one.name, f"{target:.4g}", str(cell.ranks), _every(cell), *shown))
+    columns = ("data", "target loss", "ranks", "every", "epochs", "seconds")
+    note = (
+        f"Target: the training loss of the sequential run's last epoch plus {excess:.0%}. The loss of an epoch is the "
+        "mean over its rows, each before its own update; half of the seeds or more must reach it."
+    )
+    return Table("Time to target", columns, rows, note)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
+
+# The panels of one dataset stand in a row, or those of all datasets, so that a figure reads the same for one set and
+# for three. Points are medians over seeds; bars reach from the lowest to the highest seed.
+_PERIOD: Final = "synchronisation period, samples"
+_SEQUENTIAL: Final = "sequential run"
+_MOST_WORDS: Final = 8
+
+
+def _figures(sets: Sequence[_Set]) -> list[Figure]:
+    """Return the figures of a study; none if it ran nothing on more than one rank."""
+    if not any(one.ranks for one in sets):
+        return []
+    figures = []
+    for name, title, caption, kinds in _FIGURES:
+        if len(kinds) == 3:  # a line of panels for each dataset
+            figures.append(Figure(name, title, caption, [kind(one) for one in sets for kind in kinds], columns=3))
+        else:
+            columns = len(kinds) if len(sets) == 1 else min(3, len(sets))
+            panels = [kind(one) for kind in kinds for one in sets]
+            figures.append(Figure(name, title, caption, panels, columns=max(2, columns)))
+    return figures
+
+
+def _periods(one: _Set) -> Axis:
+    return period_axis(_PERIOD, sorted({cell.every for cell in one.cells if cell.every is not None}))
+
+
+def _per_ranks(one: _Set, pick: Callable[[Cell], Stat | None]) -> list[Mark]:
+    """Return one line per number of ranks against the period, with the range over seeds."""
+    lines: list[Mark] = []
+    for number, ranks in enumerate(one.ranks):
+        points = [(cell, stat) for cell in one.parallel(ranks) if (stat := pick(cell)) is not None]
+        colour, marker, dash = series(number)
+        if points:
+            x, y = [cell.every or 1 for cell, _ in points], [stat.median for _, stat in points]
+            ranges = [(stat.low, stat.high) for _, stat in points]
+            lines.append(Line(f"{ranks} processes", x, y, colour, marker, dash, ranges=ranges))
+    return lines
+
+
+def _level(one: _Set, column: str, label: str = _SEQUENTIAL) -> list[Mark]:
+    return [Level(one.sequential.median(column), label)] if one.sequential else []
+
+
+def _phase_seconds(cells: Sequence[Cell]) -> list[list[float]]:
+    return [[cell.median(f"{phase}_s") for phase in SHOWN_PHASES] for cell in cells]
+
+
+def _total_time(one: _Set) -> Panel:
+    marks = [*_per_ranks(one, lambda cell: cell.stat("train_s")), *_level(one, "train_s")]
+    return Panel(f"{one.name}: training time", _periods(one), Axis("training time", "log", "s"), marks)
+
+
+def _shares(one: _Set) -> Panel:
+    """Shares of the phases as stacked bars, with the seconds of the run above each."""
+    # Totals differ by a factor of a hundred and more over the periods: as heights, all but the first would vanish.
+    cells = one.parallel()
+    splits, floor = _phase_seconds(cells), [0.0] * len(cells)
+    marks: list[Mark] = []
+    for number, phase in enumerate(SHOWN_PHASES):
+        top = [low + split[number] / sum(split) for low, split in zip(floor, splits, strict=True)]
+        sides = [place - 0.37 for place in range(len(cells))], [place + 0.37 for place in range(len(cells))]
+        names = [
+            f"every: {cell.every:,}, {seconds_text(split[number])}" for cell, split in zip(cells, splits, strict=True)
+        ]
+        marks.append(Bars(phase, *sides, floor, top, PHASE_COLOURS[number], names))
+        floor = top
+    if len(cells) <= _MOST_WORDS:
+        texts = [seconds_text(float(f"{cell.median('train_s'):.2g}")) for cell in cells]
+        marks.append(Words(list(range(len(cells))), floor, texts))
+    title = f"{one.name}: where it goes" + (f" ({cells[0].ranks} processes)" if cells else "")
+    every = Axis(_PERIOD, ticks={float(place): f"{cell.every:,}" for place, cell in enumerate(cells)}, grid=False)
+    share = Axis("share of rank time", unit="%", low=0.0, high=1.1, ticks={n / 5: f"{20 * n}%" for n in range(6)})
+    return Panel(title, every, share, marks)
+
+
+def _accuracy(one: _Set) -> Panel:
+    stats = [stat for cell in one.cells if (stat := cell.stat("test_accuracy")) is not None]
+    low, high = min(stat.low for stat in stats), max(stat.high for stat in stats)
+    marks = [*_per_ranks(one, lambda cell: cell.stat("test_accuracy")), *_level(one, "test_accuracy")]
+    majority = one.cells[0].median("majority_accuracy")
+    title = f"{one.name}: test accuracy"
+    if majority > low - 0.05:
+        marks.append(Level(majority, "commonest label", MUTED, "dotted"))
+        low, high = min(low, majority), max(high, majority)
+    else:  # far below: drawing it would flatten the curves
+        title += f", commonest label {majority:.1%}"
+    # At least a point high, so that a tenth of a point does not look like a cliff.
+    middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)
+    axis = Axis("test accuracy", unit="%", low=middle - half, high=middle + half)
+    return Panel(title, _periods(one), axis, marks)
+
+
+def _phases(one: _Set) -> Panel:
+    cells = one.parallel()
+    marks: list[Mark] = []
+    for number, phase in enumerate(SHOWN_PHASES):
+        points = [
+            (cell.every or 1, split[number])
+            for cell, split in zip(cells, _phase_seconds(cells), strict=True)
+            if split[number] > 0
+        ]
+        if points:
+            x, y = zip(*points, strict=True)
+            marks.append(Line(phase, x, y, PHASE_COLOURS[number], PHASE_MARKERS[number]))
+    marks += _level(one, "train_s", "sequential run, in all")
+    return Panel(one.name, _periods(one), Axis("per rank", "log", "s"), marks)
+
+
+def _communication(one: _Set) -> Panel:
+    marks = _per_ranks(one, lambda cell: cell.stat("communication_s"))
+    return Panel(f"{one.name}: wire + wait", _periods(one), Axis("per rank", "log", "s"), marks)
+
+
+def _communication_share(one: _Set) -> Panel:
+    marks: list[Mark] = []
+    name = family(one.name)
+    for ranks, dash in ((2, "dashed"), (32, "dotted")) if name else ():
+        seconds = _COMMUNICATION_S[str(name)][ranks]
+        shares = [value / seconds[1] for value in seconds.values()]
+        marks.append(Line(f"published, {ranks} processes", list(seconds), shares, GREY, dash=dash, width=1.4))  # type: ignore[arg-type]
+    for number, ranks in enumerate(one.ranks):
+        cells = one.parallel(ranks)
+        if cells and cells[0].every == 1 and (before := cells[0].median("communication_s")) > 0:
+            shares = [cell.median("communication_s") / before for cell in cells]
+            colour, marker, _ = series(number)
+            marks.append(Line(f"{ranks} processes", [cell.every or 1 for cell in cells], shares, colour, marker))
+    marks.append(Level(1 - _REDUCTION, "98 % less", VERMILION, "solid"))
+    return Panel(f"{one.name}: against every=1", _periods(one), Axis("share of every=1", "log", "%"), marks)
+
+
+def _under(base: Cell | None, cell: Cell) -> Stat | None:
+    """Return the training time of a cell under that of another."""
+    stat = cell.stat("train_s")
+    return None if base is None or stat is None else stat.under(base.median("train_s"))
+
+
+def _over_sequential(one: _Set) -> Panel:
+    marks = _per_ranks(one, partial(_under, one.sequential))
+    marks.append(Level(1.0, _SEQUENTIAL))
+    for ranks in one.ranks[-1:]:
+        marks.append(Level(float(ranks), f"ideal for {ranks} processes", MUTED, "dotted"))
+    axis = Axis("times the sequential run", unit="x", low=0.0)
+    return Panel(f"{one.name}: over the sequential run", _periods(one), axis, marks)
+
+
+def _over_frequent(one: _Set) -> Panel:
+    marks = _per_ranks(one, lambda cell: _under(one_of(one.cells, ranks=cell.ranks, every=1), cell))
+    return Panel(f"{one.name}: over every=1", _periods(one), Axis("times every=1", unit="x", low=0.0), marks)
+
+
+def _convergence(one: _Set, against: str) -> Panel:
+    cells = one.parallel()
+    marks: list[Mark] = []
+    for number, (cell, colour) in enumerate(zip(cells, ramp(len(cells)), strict=True)):
+        marks += _curve(cell, against, f"every={cell.every:,}", colour, MARKERS[number % len(MARKERS)])
+    if one.sequential:
+        marks += _curve(one.sequential, against, _SEQUENTIAL, TEXT)
+    positive = all(value > 0 for mark in marks for value in mark.values("y"))
+    axis = Axis("epochs") if against == "epoch" else Axis("time", "log", "s")
+    loss = Axis("training loss", "log" if positive else "linear")
+    return Panel(f"{one.name}: loss against {'epochs' if against == 'epoch' else 'time'}", axis, loss, marks)
+
+
+def _curve(cell: Cell, against: str, label: str, colour: Colour, marker: str = "") -> list[Mark]:
+    """Return the curve of the median seed."""
+    rows = sorted((row for row in cell.rows if row.get("curve")), key=lambda row: float(row["train_s"]))
+    points: list[dict[str, Any]] = rows[len(rows) // 2]["curve"] if rows else []
+    points = [point for point in points if point["train_loss"] is not None]
+    if not points:
+        return []
+    x, y = [point[against] for point in points], [point["train_loss"] for point in points]
+    return [Line(label, x, y, colour, marker, "solid" if marker else "dashed", 1.5, 5.0)]
+
+
+def _dispersion(one: _Set) -> Panel:
+    marks = _per_ranks(one, lambda cell: cell.stat("dispersion"))
+    axis = Axis("mean squared distance", "log" if any(any(mark.values("y")) for mark in marks) else "linear")
+    return Panel(one.name, _periods(one), axis, marks)
+
+
+_FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[_Set], Panel]]]]] = (
+    (
+        "msf",
+        "Time, where it goes, and what it costs in accuracy",
+        "Against the period: training time without placing the data; the shares of local steps (compute), packing "
+        "(encode), bytes moving (wire), waiting for a slower peer (wait) and the loop around them (other) at the "
+        "largest number of processes; and test accuracy of the averaged model. The dotted line is what always "
+        "predicting the commonest label scores: a model on it has learnt nothing that accuracy can see.",
+        (_total_time, _shares, _accuracy),
+    ),
+    ("phases", "Seconds of each phase", "Per rank, at the largest number of processes.", (_phases,)),
+    (
+        "communication",
+        "Communication",
+        "Wire plus waiting time per rank, and as a share of what it is at every=1. Grey: the published curves; "
+        "communication does not fall as 1/every because waiting for the slowest rank remains.",
+        (_communication, _communication_share),
+    ),
+    (
+        "speedup",
+        "Speed-up",
+        "Over the sequential run, and over synchronising every sample on as many processes.",
+        (_over_sequential, _over_frequent),
+    ),
+    (
+        "convergence",
+        "Training loss against epochs and seconds",
+        "Mean loss of the rows of an epoch, each before its own update. Rare synchronisation costs epochs and saves "
+        "seconds; the curves against seconds show what is left of the gain. Median seed by training time.",
+        (partial(_convergence, against="epoch"), partial(_convergence, against="seconds")),
+    ),
+    (
+        "dispersion",
+        "How far the ranks drift apart",
+        "Mean squared distance of the ranks' models from their average, just before the last synchronisation.",
+        (_dispersion,),
+    ),
+)
+
+
+# -- the page ------------------------------------------------------------------------------------------------------
+
+
+def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+    sets = _sets(rows)
+    claims, found = _claims(sets), _against_frequent(sets)
+    note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
+    columns = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
+    return {
+        "answer": _answer(found, claims),
+        "ran": [
+            (
+                "Grid",
+                f"ranks {joined(sorted({1, *study.ranks}))}; every {joined(study.every)}; seeds {joined(study.seeds)}",
+            ),
+            (
+                "Model",
+                f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, {study.epochs} epochs, "
+                f"{'with' if study.fit_intercept else 'no'} intercept, {study.dtype}, {study.partition} partition",
+            ),
+        ],
+        "highlights": _highlights(found, claims),
+        "data": [
+            data_table(rows, "features", "non-zero", "commonest label", "best possible", note=note),
+        ],
+        "claims": claims,
+        "source": (
+            f"{SOURCES['msf'].reference}: linear SVM on 2 to 32 MPI processes. Each claim is recomputed at the "
+            "largest number of processes run here."
+        ),
+        "figures": _figures(sets),
+        "tables": [
+            _results(one, columns, title)
+            for columns, title in ((_TIME, "Time"), (_WORTH, "Worth of the averaged model"))
+            for one in sets
+        ],
+        "details": [_target_table(sets, study.target_excess)],
+        "terminal": [_results(one, _BRIEF, "Results") for one in sets],
+        "facts": {
+            "cells": [
+                {"dataset": one.name, "ranks": cell.ranks, "every": cell.every, "seeds": len(cell.rows)}
+                | cell.medians(*columns)
+                for one in sets
+                for cell in one.cells
+            ]
+        },
+    }
+
+
+def _against_frequent(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
+    """Return falls of communication, gains over every=1, best gains over the sequential run, accuracies, and ranks."""
+    found: dict[str, Any] = {"falls": [], "gains": [], "best": [], "changes": []}
+    for one in sets:
+        ends, sequential = one.ends(), one.sequential
+        if ends is None or sequential is None:
+            continue
+        first, rare = ends
+        found["ranks"] = rare.ranks
+        found["falls"].append(1 - rare.median("communication_s") / first.median("communication_s"))
+        found["gains"].append(first.median("train_s") / rare.median("train_s"))
+        found["best"].append(sequential.median("train_s") / min(cell.median("train_s") for cell in one.parallel()))
+        # Means, because scores scatter to both sides.
+        means = [statistics.fmean(float(row["test_accuracy"]) for row in cell.rows) for cell in (rare, sequential)]
+        found["changes"].append(100 * (means[0] - means[1]))
+    return found if "ranks" in found else None
+
+
+def _answer(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> str:
+    count = f"{tally(claims)} published claims hold here."
+    unknown = sum(claim.undecided for claim in claims)
+    if unknown:
+        count += f" {unknown} undecided."
+    if found is None:
+        return f"This study did not run both every=1 and every={_RARE} on two or more processes. {count}"
+    return (
+        f"On {found['ranks']} processes, synchronising every {_RARE} samples instead of every sample cut communication "
+        f"by {span_of(found['falls'], '{:.1%}')} and made training {span_of(found['gains'], '{:.0f}')} times as fast, "
+        f"with test accuracy {span_of(found['changes'], '{:+.2f}')} points from the sequential run. At its best period "
+        f"it was {span_of(found['best'], '{:.2g}')} times as fast as the sequential run. {count}"
+    )
+
+
+def _highlights(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> list[tuple[str, str]]:
+    count = (tally(claims), "published claims hold here")
+    if found is None:
+        return [count]
+    return [
+        (span_of(found["falls"], "{:.1%}"), f"less communication at every={_RARE} than at every=1"),
+        (span_of(found["gains"], "{:.0f}") + "x", "as fast as synchronising every sample"),
+        (span_of(found["best"], "{:.2g}") + "x", "as fast as the sequential run, at the best period"),
+        (span_of(found["changes"], "{:+.2f}"), "points of test accuracy against the sequential run"),
+        count,
+    ]
+
+
+#: The study. It includes the run of one rank always, the baseline of the others.
+STUDY: Final = Study(
+    "msf",
+    "How often must the ranks of a parallel SGD synchronise?",
+    ("msf",),
+    options={
+        "data": options.data(
+            [DataSource("ijcnn1")],
+            # At every=1 a synchronisation between two processes costs 30 to 200 us per sample, by machine, so that rows
+            # and seeds at that period decide how long it takes: some 225,000 such samples in all.
+            demo=(
+                DataSource("ijcnn1", 12_000, 90_000),
+                DataSource("webspam-like", 10_000, 24_000),
+                DataSource("epsilon-like", 8_000, 16_000),
+            ),
+        ),
+        "ranks": Option((1, 2), "Worker processes, as 1,2,4.", numbers=True, least=1),
+        "every": Option(
+            (1, 4, 16, 64, 256, 512, 1024, 4096), "Samples between two synchronisations, as 1,16,256.", numbers=True,
+            least=1,
+        ),
+        "seeds": options.seeds(),
+        "epochs": options.epochs(5),
+        "alpha": options.alpha(1e-4),
+        # "per_epoch" is the step of the published study, 1 / (alpha epoch), constant inside an epoch.
+        "schedule": Option(
+            "optimal", "optimal, pegasos, or per-epoch as in the published study.", panel="The model",
+            choices=("optimal", "pegasos", "per_epoch"),
+        ),
+        "loss": options.loss("hinge"),
+        "partition": options.partition("contiguous"),
+        "fit_intercept": Option(
+            True, "Learn an intercept; the published study has none.", flags=("--intercept/--no-intercept",),
+            panel="The model",
+        ),
+        "dtype": options.dtype(),
+        "target_excess": Option(
+            0.02, "Time to target: loss above the sequential run's, as 0.02.", flags=("--target",), panel="The model",
+            least=0,
+        ),
+        "network": options.network(),
+    },
+    grids=[
+        Grid(
+            # Seeds come before periods, so that an interrupted study holds whole curves of its first seeds.
+            lambda s: {
+                "ranks": sorted({1, *s.ranks}), "dataset": s.data, "seed": s.seeds,
+                "every": [None, *sorted(set(s.every))],
+            },
+            _measure,
+            ("epochs", "alpha", "schedule", "loss", "partition", "fit_intercept", "dtype", "network"),
+            where=lambda run: (run.ranks == 1) == (run.every is None),
+            workers=lambda run: run.ranks if run.study.network is None else 0,
+        )
+    ],
+    report=_report,
+    about="Recomputes the claims of arXiv 1905.01219, on real worker processes.",
+    examples=(
+        "dsgd study msf --demo --out demo/",
+        "dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,512,1024,4096 --out study/",
+        "dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 "
+        "--out study/",
+    ),
+    on_cluster=True,
+)  # fmt: skip

@@ -1,0 +1,185 @@
+"""Sums among parts of a box of accelerators: packed trees beside rings, on simulated links that carry at once.
+
+Problem: a job gets some of the accelerators of a box. Among them there may be no ring of direct links, and then a
+library that knows rings alone sends everything through PCIe.
+
+Method: all connected sets of 3 to 8 accelerators of a DGX-1P and a DGX-1V, those with the same links once. Each sums
+512 MiB over the trees of `dsgd.collectives.algorithms.duplex.pack_duplex`, and round as many rings of direct links as
+fit (`pack_rings`, of which no choice has more), or a ring through PCIe where there is none; both in the best of some
+numbers of pieces. Messages are played on the ports of `dsgd.sim.Network`, so no seconds of this machine are in it.
+
+Rates are nominal: 20 and 25 GB/s for a link and direction, 10 GB/s for PCIe, which nobody shares here.
+
+Source: Wang et al. 2020 (Blink), who time it beside NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations, permutations
+from typing import Final
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from dsgd.collectives.algorithms.duplex import pack_duplex, pack_rings, ring_trees
+from dsgd.collectives.algorithms.packed_trees import packed_plan
+from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, subgraph
+from dsgd.collectives.algorithms.schedule import plan_schedule
+from dsgd.report import Axis, Figure, Level, Line, Panel, Table
+from dsgd.report.theme import MARKERS, SERIES
+from dsgd.sim import NETWORKS, Network
+from dsgd.sim.plays import play_rounds
+from dsgd.types import FloatMatrix
+
+__all__ = ["BOXES", "PartOfBox", "best_part", "measure_parts", "parts_figure", "parts_table"]
+
+#: By name: the links of a box, and bytes per second of one of them.
+BOXES: Final = {"DGX-1P": (DGX_1P, 20e9), "DGX-1V": (DGX_1V, 25e9)}
+_N_BYTES: Final = 1 << 29
+# Accelerators add up at the rate of their memory, three streams of 900 GB/s together.
+_ADDED_BYTE_S: Final = 3.3e-12
+_PIECES: Final = {"trees": (16, 64), "rings": (1, 4)}
+_CAPTION: Final = (
+    "Each mark is a set of accelerators with links of its own kind: how many times as fast a sum over packed trees is "
+    "as one round the most rings that fit, or through PCIe where no ring of direct links is left."
+)
+
+
+@dataclass(frozen=True)
+class PartOfBox:
+    """Some accelerators of a box, and what a sum among them takes."""
+
+    box: str
+    # The accelerators, the first of all sets with these links, and how many such sets there are.
+    members: tuple[int, ...]
+    n_sets: int
+    # How many trees are packed, and rings; 0 where the ring goes through PCIe.
+    n_trees: int
+    n_rings: int
+    # Simulated seconds of a sum of 512 MiB.
+    trees_s: float
+    rings_s: float
+    # How many times as fast trees would be by the capacities alone, without what messages cost.
+    bound: float
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the sum."""
+        return _N_BYTES
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast trees are."""
+        return self.rings_s / self.trees_s
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"{self.box}: {', '.join(map(str, self.members))}"
+
+
+@lru_cache(maxsize=4)
+def measure_parts(
+    boxes: tuple[str, ...] = tuple(BOXES), sizes: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
+) -> list[PartOfBox]:
+    """Return what sums take among all connected parts of some boxes, by box and number of accelerators."""
+    return [
+        _measured(box, members, n_sets)
+        for box in boxes
+        for size in sizes
+        for members, n_sets in _unlike_parts(BOXES[box][0], size)
+    ]
+
+
+def best_part(parts: Iterable[PartOfBox]) -> PartOfBox:
+    """Return the part in which trees gain most over rings."""
+    return max(parts, key=lambda part: part.ratio)
+
+
+def parts_figure(parts: Sequence[PartOfBox]) -> Figure:
+    """Return the figure: a panel per box, a mark per part."""
+    panels = []
+    for box in dict.fromkeys(part.box for part in parts):
+        marks: list[Level | Line] = [Level(1.0, "as fast as rings")]
+        for k, (label, is_ring) in enumerate((("no ring of direct links", False), ("rings of direct links", True))):
+            own = [part for part in parts if part.box == box and (part.n_rings > 0) == is_ring]
+            x, y = [len(part.members) for part in own], [part.ratio for part in own]
+            names = [part.name for part in own]
+            marks.append(Line(label, x, y, SERIES[k], MARKERS[k], width=0.0, names=names))
+        ticks = {float(size): str(size) for size in range(3, 9)}
+        panels.append(Panel(box, Axis("accelerators", ticks=ticks), Axis("trees over rings", unit="x", low=0.0), marks))
+    return Figure("collectives_parts", "Trees and rings in parts of a box", _CAPTION, panels, 2, share="y")
+
+
+def parts_table(parts: Sequence[PartOfBox]) -> Table:
+    """Return the table: by box and number of accelerators, what trees gain where there are rings and where not."""
+    groups: dict[tuple[str, int], list[PartOfBox]] = {}
+    for part in parts:
+        groups.setdefault((part.box, len(part.members)), []).append(part)
+    columns = {
+        "box": lambda own: own[0].box,
+        "accelerators": lambda own: str(len(own[0].members)),
+        "sets": lambda own: str(sum(part.n_sets for part in own)),
+        "unlike": lambda own: str(len(own)),
+        "without ring": lambda own: str(sum(part.n_sets for part in own if not part.n_rings)),
+        "trees over rings": lambda own: _span([part.ratio for part in own]),
+        "by capacities": lambda own: _span([part.bound for part in own]),
+        "most trees": lambda own: str(max(part.n_trees for part in own)),
+    }
+    note = (
+        "Least to most over the unlike sets; simulated, 512 MiB, nominal rates, PCIe of 10 GB/s where no ring is left."
+    )
+    return Table.of("Trees and rings in parts of a box", groups.values(), columns, note)
+
+
+def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
+    links, rate = BOXES[box]
+    part, size = subgraph(links, members), len(members)
+    trees, rings = pack_duplex(part), pack_rings(part)
+    direct, pcie = _network(part, rate), _network(np.zeros_like(part), rate)
+    around = ring_trees(rings or [range(size)])
+    ring_rate = around.rate * (rate if rings else 1.0 / pcie.inside.byte_s)
+    return PartOfBox(
+        box, members, n_sets, len(trees.trees), len(rings),
+        min(_seconds(direct, size, trees, pieces) for pieces in _PIECES["trees"]),
+        min(_seconds(direct if rings else pcie, size, around, pieces) for pieces in _PIECES["rings"]),
+        trees.rate * rate / ring_rate,
+    )  # fmt: skip
+
+
+def _network(links: FloatMatrix, rate: float) -> Network:
+    """Return the ports of a part of a box, whose links carry at once."""
+    own = NETWORKS["NVLink"]
+    assert own.lane is not None  # it has direct links
+    lanes = tuple(tuple(int(number) for number in row) for row in links)
+    there = replace(own, name="part", ranks_per_host=len(links), lanes=lanes, concurrent=True)
+    return replace(there, lane=replace(own.lane, byte_s=1.0 / rate))
+
+
+def _seconds(network: Network, size: int, packing: Packing, pieces: int) -> float:
+    """Return how long a sum takes over trees in so many pieces."""
+    schedule = plan_schedule(lambda rank: packed_plan(rank, size, _N_BYTES // 4, packing, pieces, True), size, 4)
+    return float(play_rounds(network, [schedule], np.zeros((size, 1)), _ADDED_BYTE_S).max())
+
+
+def _unlike_parts(links: FloatMatrix, size: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield one of all connected sets with the same links up to numbering, and how many there are."""
+    orders = np.array(list(permutations(range(size))))
+    found: dict[bytes, list[tuple[int, ...]]] = {}
+    for members in combinations(range(len(links)), size):
+        part = subgraph(links, members).astype(np.int8)
+        if connected_components(part, return_labels=False) > 1:
+            continue
+        # Parts are alike if the least of all their numberings is.
+        numbered = part[orders[:, :, None], orders[:, None, :]].reshape(len(orders), -1)
+        alike = found.setdefault(min(map(bytes, numbered)) if size < len(links) else b"", [])
+        alike.append(members)
+    return iter([(alike[0], len(alike)) for alike in found.values()])
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,572 @@
+"""The scaling study: published speed-ups of synchronous SGD, and predictions from the balance equations.
+
+Nothing is trained: `dsgd.sim.scaling` computes a step from the shapes of the layers and nominal rates of machines and
+wires. The published points are in ``published.toml``. The same can be said of another network.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.report.claims import Claim
+from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
+from dsgd.report.tables import Table, byte_text, figure_text
+from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
+from dsgd.sim.network import Link, Network, network_for
+from dsgd.sim.scaling import (
+    INTERCONNECTS,
+    MODELS,
+    NODES,
+    Layer,
+    Node,
+    Placement,
+    ScalingPoint,
+    Sharing,
+    Step,
+    flop_per_byte,
+    node_balance,
+    place_layers,
+    predict_step,
+    scaling_limit,
+    shared_bytes,
+    speedup_curve,
+)
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.study import Option, Study
+from dsgd.study.published import FIGURES, STATEMENTS, Statement
+from dsgd.study.verdict import exact
+
+__all__ = [
+    "PUBLISHED",
+    "STUDY",
+    "VARIATIONS",
+    "Predicted",
+    "PublishedPoint",
+    "layers_table",
+    "node_counts",
+    "predict_point",
+    "vary",
+]
+
+# -- points -------------------------------------------------------------------------------------------------------
+
+#: Relative distance at which a prediction counts as right.
+CLOSE: Final = 0.25
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """A published speed-up of a training step on a fixed batch, with the machine and the wire that are assumed."""
+
+    model: str
+    nodes: int
+    batch: int
+    speedup: float
+    node: str
+    network: str
+    # What the source leaves open.
+    assumed: str
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call it."""
+        return f"{self.model}, {self.nodes} nodes, {self.network}"
+
+    @property
+    def statement(self) -> Statement:
+        """What is published, and when a prediction agrees with it."""
+        return STATEMENTS[f"pcl/{self.model.lower().replace(' ', '-')}-{self.nodes}-{self.network.lower()}"]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the network."""
+        return MODELS[self.model]
+
+    @property
+    def machine(self) -> Node:
+        """The machine."""
+        return NODES[self.node]
+
+    @property
+    def wire(self) -> Network:
+        """The network between machines."""
+        return INTERCONNECTS[self.network]
+
+
+#: The five points.
+PUBLISHED: Final = tuple(PublishedPoint(**point) for point in FIGURES["pcl"]["points"])
+
+
+# -- model --------------------------------------------------------------------------------------------------------
+
+#: Variations of the assumptions, to see how far a prediction depends on them.
+VARIATIONS: Final = ("as assumed", "half the bandwidth", "10x the latency", "nodes twice as fast", "no overlap")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A published point and its prediction."""
+
+    point: PublishedPoint
+    alone_s: float
+    data: ScalingPoint
+    hybrid: ScalingPoint
+
+    @property
+    def ratio(self) -> float:
+        """The predicted speed-up over the published one."""
+        return self.hybrid.speedup / self.point.speedup
+
+    @property
+    def unexplained_s(self) -> float:
+        """How much longer the published step is than the predicted one, on the assumed machine."""
+        return self.alone_s / self.point.speedup - self.hybrid.step.seconds
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the published speed-up lies between data parallel training alone and the best sharing."""
+        return self.data.speedup <= self.point.speedup <= self.hybrid.speedup
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Speed-ups of one way of sharing."""
+
+    sharing: Sharing
+    points: Sequence[ScalingPoint]
+
+
+def predict_point(point: PublishedPoint) -> Predicted:
+    """Return the prediction for a published point."""
+    settings = point.layers, [point.nodes], point.batch, point.machine, point.wire
+    data, hybrid = (speedup_curve(*settings, sharing=sharing)[0] for sharing in ("data", "hybrid"))
+    alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)
+    return Predicted(point, alone.seconds, data, hybrid)
+
+
+def _curves(layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network) -> list[Curve]:
+    """Return the speed-up against nodes, data parallel and hybrid."""
+    settings = layers, nodes, batch, node, network
+    return [
+        Curve("data", speedup_curve(*settings, sharing="data")),
+        Curve("hybrid", speedup_curve(*settings, sharing="hybrid")),
+    ]
+
+
+def node_counts(most: int) -> list[int]:
+    """Return the powers of two up to `most`, and `most` itself.
+
+    Examples
+    --------
+    >>> node_counts(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({2**level for level in range(most.bit_length())} | {most})
+
+
+def vary(point: PublishedPoint) -> list[float]:
+    """Return the predicted speed-up under each of `VARIATIONS`."""
+    node, wire = point.machine, point.wire
+    link = wire.between
+    fast = replace(
+        node,
+        flop_per_s=2 * node.flop_per_s,
+        memory_bytes_per_s=2 * node.memory_bytes_per_s,
+        layer_s=node.layer_s / 2,
+    )
+    cases = (
+        (node, wire, True),
+        (node, replace(wire, between=replace(link, byte_s=2 * link.byte_s)), True),
+        (node, replace(wire, between=Link(link.byte_s, 10 * link.overhead_s, 10 * link.latency_s)), True),
+        (fast, wire, True),
+        (node, wire, False),
+    )
+    found = []
+    for machine, network, overlaps in cases:
+        sizes = (1, point.nodes)
+        steps = [predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in sizes]
+        found.append(steps[0].seconds / steps[1].seconds)
+    return found
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def _points_table(predicted: Sequence[Predicted]) -> Table:
+    """Return the published speed-ups beside the predicted ones."""
+    columns: dict[str, Callable[[Predicted], str]] = {
+        "point": lambda found: found.point.name,
+        "batch": lambda found: f"{found.point.batch:,}",
+        "published": lambda found: f"{found.point.speedup:g}x",
+        "data parallel": lambda found: f"{found.data.speedup:.1f}x",
+        "hybrid": lambda found: f"{found.hybrid.speedup:.1f}x",
+        "hybrid / published": lambda found: f"{found.ratio:.2f}",
+        "step ms": lambda found: f"{1e3 * found.hybrid.step.seconds:.1f}",
+        "waited ms": lambda found: f"{1e3 * found.hybrid.step.exposed_s:.1f}",
+        "unexplained ms": lambda found: f"{1e3 * found.unexplained_s:.1f}",
+        "sent / node": lambda found: byte_text(found.hybrid.step.n_bytes),
+    }
+    note = (
+        "Data parallel, hybrid: predicted. Step, waited, sent: of the hybrid. Unexplained: how much longer a step "
+        "would take for the published speed-up on the assumed machine."
+    )
+    return Table.of("Published speed-ups and predictions", predicted, columns, note)
+
+
+def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
+    """Return what is assumed of the machines and wires."""
+    points = {(found.point.node, found.point.network): found.point for found in predicted}.values()
+    columns: dict[str, Callable[[PublishedPoint], str]] = {
+        "machine and wire": lambda point: f"{point.node}, {point.network}",
+        "from": lambda point: f"{point.machine.source}. Wire: {point.wire.source}",
+        "TFLOP/s": lambda point: f"{point.machine.flop_per_s / 1e12:.2f}",
+        "reached: conv. / matrix": lambda point: (
+            f"{point.machine.conv_efficiency:.0%} / {point.machine.linear_efficiency:.0%}"
+        ),
+        "memory GB/s": lambda point: f"{point.machine.memory_bytes_per_s / 1e9:.0f}",
+        "latency us": lambda point: f"{1e6 * point.wire.between.alpha_s:.1f}",
+        "GB/s": lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
+        "balance FLOP/B": lambda point: f"{node_balance(point.machine, point.wire.between):.0f}",
+    }
+    open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
+    note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
+    return Table.of("What is assumed", points, columns, note, n_text=2)
+
+
+def _variations_table(predicted: Sequence[Predicted]) -> Table:
+    """Return the predicted speed-ups where other things are assumed."""
+    rows = [
+        (found.point.name, f"{found.point.speedup:g}x", *(f"{x:.1f}x" for x in vary(found.point)))
+        for found in predicted
+    ]
+    return Table("Predicted speed-up, hybrid, by what is assumed", ("point", "published", *VARIATIONS), rows)
+
+
+def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Table:
+    """Return one row per layer: its operations per byte, and how it is best shared."""
+    balance = node_balance(node, network.between)
+    columns: dict[str, Callable[[Placement], str]] = {
+        "layer": lambda place: place.layer.name,
+        "shared by": lambda place: place.sharing,
+        "parameters": lambda place: f"{place.layer.n_params:,}",
+        "forward MFLOP": lambda place: figure_text(place.layer.forward_flop / 1e6),
+        "FLOP/B": lambda place: figure_text(flop_per_byte(place.layer, batch / nodes)),
+        "groups x nodes": lambda place: f"{place.groups} x {place.group_size}",
+        "sent / node": lambda place: byte_text(place.n_bytes),
+    }
+    places = [place for place in place_layers(layers, nodes, batch) if place.layer.n_params]
+    limit = scaling_limit(layers, batch, balance)
+    convolutions = f" Its convolutions together are above it up to {limit:.0f} nodes." if limit < float("inf") else ""
+    note = (
+        f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
+        f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
+    )
+    return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
+
+
+def _curve_table(found: Sequence[Curve], title: str) -> Table:
+    """Return speed-up, efficiency and waiting time, one row per number of nodes."""
+    columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
+        "nodes": lambda pair: str(pair[0].nodes),
+        "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
+        "hybrid": lambda pair: f"{pair[1].speedup:.2f}x",
+        "efficiency": lambda pair: f"{pair[1].efficiency:.0%}",
+        "step ms": lambda pair: f"{1e3 * pair[1].step.seconds:.3g}",
+        "waited ms": lambda pair: f"{1e3 * pair[1].step.exposed_s:.3g}",
+        "sent / node": lambda pair: byte_text(pair[1].step.n_bytes),
+    }
+    data, hybrid = (curve.points for curve in found)
+    pairs = zip(data, hybrid, strict=True)
+    return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
+
+
+def _claims(predicted: Sequence[Predicted]) -> list[Claim]:
+    """Return the published points as claims: whether the model agrees."""
+    claims = []
+    for found in predicted:
+        point = found.point
+        note, alone = f"From nominal rates. {point.assumed}", f"{found.data.speedup:.1f}x: data parallel alone"
+        claims.append(point.statement.judged(point.name, exact(found.hybrid.speedup), note, baseline=alone))
+    return claims
+
+
+def _answer(predicted: Sequence[Predicted]) -> str:
+    """Return where predictions and publication agree and where they differ."""
+    close = [found for found in predicted if abs(found.ratio - 1.0) <= CLOSE]
+    far = [found for found in predicted if abs(found.ratio - 1.0) > CLOSE]
+    between = sum(found.is_between for found in predicted)
+    text = (
+        f"{len(close)} of {len(predicted)} published speed-ups are predicted to within {CLOSE:.0%} from nominal "
+        f"rates; {between} lie between what data parallel training alone would reach and what the best sharing of each "
+        "layer could."
+    )
+    if far:
+        listed = "; ".join(
+            f"{found.point.name}: {found.hybrid.speedup:.0f}x against {found.point.speedup:g}x, "
+            f"{1e3 * found.unexplained_s:.0f} ms of a step unexplained"
+            for found in far
+        )
+        text += (
+            f" They differ on {listed}. The model knows no skew between nodes, no jitter of the network and no kernels "
+            "that slow down on few samples per node, which all cost more on more nodes."
+        )
+    return text
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+
+_STYLES: Final = {"data": ("data parallel", VERMILION, "square"), "hybrid": ("hybrid", BLUE, "circle")}
+
+
+def _speedup_figure(predicted: Sequence[Predicted]) -> Figure:
+    """Return predicted speed-up against nodes, one panel per published point, with that point."""
+    panels = []
+    for found in predicted:
+        point = found.point
+        nodes = node_counts(point.nodes)
+        lines = _curve_lines(_curves(point.layers, nodes, point.batch, point.machine, point.wire))
+        mark = Line("published", [point.nodes], [point.speedup], ORANGE, "diamond", width=0, size=11)
+        panels.append(_speedup_panel(f"{point.model}, batch {point.batch}, {point.network}", nodes, [*lines, mark]))
+    caption = (
+        "Speed-up of a step on a fixed batch, predicted from nominal rates, and the published points. Data parallel: "
+        "all layers are shared by samples; hybrid: each layer as sends the fewest bytes."
+    )
+    return Figure("speedup", "Predicted and published speed-up", caption, panels)
+
+
+def _own_figure(found: Sequence[Curve], title: str) -> Figure:
+    """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
+    nodes = [point.nodes for point in found[0].points]
+    panel = _speedup_panel(title, nodes, _curve_lines(found))
+    return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)
+
+
+def _curve_lines(found: Sequence[Curve]) -> list[Line]:
+    lines = []
+    for curve in found:
+        label, colour, marker = _STYLES[curve.sharing]
+        names = [f"{label}, {point.nodes} nodes, waits {point.step.exposed_s:.3g} s" for point in curve.points]
+        x, y = [point.nodes for point in curve.points], [point.speedup for point in curve.points]
+        lines.append(Line(label, x, y, colour, marker, names=names))
+    return lines
+
+
+def _speedup_panel(title: str, nodes: Sequence[int], lines: Sequence[Line]) -> Panel:
+    ideal = Line("linear", nodes, nodes, TEXT, dash="dashed", width=1.2)
+    y = Axis("speed-up", "log", "x", ticks={n: f"{n}x" for n in nodes})
+    return Panel(title, period_axis("nodes", nodes), y, [ideal, *lines])
+
+
+def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
+    """Return operations per byte of each layer, one panel per published point, with the balance of the machine."""
+    panels = []
+    for point in points:
+        layers = [layer for layer in point.layers if layer.n_params]
+        ratios = [flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
+        at = list(range(len(layers)))
+        balance = node_balance(point.machine, point.wire.between)
+        marks: list[Mark] = [
+            Level(balance, "balance of the machine"),
+            Line(
+                "layer, shared by samples",
+                at,
+                ratios,
+                BLUE,
+                "circle",
+                width=0,
+                size=9,
+                names=[layer.name for layer in layers],
+            ),
+        ]
+        x = Axis("", ticks={place: layer.name.replace("conv", "c") for place, layer in enumerate(layers)}, grid=False)
+        panels.append(Panel(point.name, x, Axis("FLOP / byte", "log"), marks))
+    caption = (
+        "Operations of a step per byte that a layer sends when it is shared by samples. Above the line its sum takes "
+        "less time than its work; below, ranks wait unless other layers hide it, and sharing by weights may send less."
+    )
+    return Figure("ratio", "Compute to communication, layer by layer", caption, panels)
+
+
+def _groups_figure(cases: Sequence[tuple[str, Layer, int, int]]) -> Figure:
+    """Return bytes per node against groups, a panel per title, layer, nodes and samples of a step over all of them."""
+    panels = []
+    for title, layer, nodes, batch in cases:
+        groups = [g for g in range(1, nodes + 1) if nodes % g == 0]
+        sent = [shared_bytes(layer, nodes, g, batch) for g in groups]
+        best = min(range(len(groups)), key=lambda k: (sent[k], -groups[k]))
+        marks = [
+            Line("bytes a node sends", groups, sent, BLUE, "circle"),
+            Line("fewest", [groups[best]], [sent[best]], ORANGE, "diamond", width=0, size=11),
+        ]
+        panels.append(Panel(title, period_axis("groups", groups), Axis("sent in a step", "log", "B"), marks))
+    caption = "One group: weights are divided between all nodes. As many groups as nodes: every node has all weights."
+    return Figure("groups", "The best number of groups", caption, panels)
+
+
+def _step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Figure:
+    """Return what a node does when, in a data parallel and in a hybrid step."""
+    panels = []
+    for name, step in (
+        ("data parallel", predict_step(layers, nodes, batch, node, network, sharing="data")),
+        ("hybrid", predict_step(layers, nodes, batch, node, network)),
+    ):
+        text = f"{name}: {1e3 * step.seconds:.3g} ms, {1e3 * step.exposed_s:.3g} ms of it waiting"
+        panels.append(_timeline(text, step))
+    caption = (
+        "The upper line computes, the lower one sends. Gradients are summed beside the backward pass, the last layer's "
+        "first; where a layer's weights are divided, its inputs are gathered before its forward pass."
+    )
+    return Figure("step", f"A step: {title}", caption, panels, columns=1, height=190, share="x")
+
+
+def _timeline(title: str, step: Step) -> Panel:
+    rows: list[tuple[str, str, float, Colour]] = [
+        ("forward", "forward", 1.0, BLUE),
+        ("backward", "backward", 1.0, GREEN),
+        ("exchange", "exchange of activations", 0.0, MUTED),
+        ("sum", "sum of gradients", 0.0, VERMILION),
+    ]
+    marks = []
+    for what, label, level, colour in rows:
+        spans = [span for span in step.spans if span.what == what]
+        if spans:
+            marks.append(
+                Bars(
+                    label,
+                    [1e3 * span.begin_s for span in spans],
+                    [1e3 * span.end_s for span in spans],
+                    [level - 0.35] * len(spans),
+                    [level + 0.35] * len(spans),
+                    colour,
+                    names=[f"{label}: {span.layers}, {1e3 * (span.end_s - span.begin_s):.3g} ms" for span in spans],
+                )
+            )
+    y = Axis("", low=-0.6, high=1.6, ticks={0.0: "wire", 1.0: "compute"}, grid=False)
+    return Panel(title, Axis("ms", low=0.0), y, marks)
+
+
+# -- report -------------------------------------------------------------------------------------------------------
+
+
+def _own(study: Study) -> tuple[list[Table], list[Figure]]:
+    """Return the curve and the layers of a network of the reader's own."""
+    name, share = study.model, study.efficiency
+    node = Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
+    layers, wire = _layers(name, study.shape), INTERCONNECTS.get(study.network) or network_for(study.network)
+    found = _curves(layers, study.nodes, study.batch, node, wire)
+    title = f"{name}, batch {study.batch:,}, {wire.name}"
+    table = layers_table(layers, max(study.nodes), study.batch, node, wire, name)
+    return [_curve_table(found, title), table], [_own_figure(found, title)]
+
+
+def _layers(model: str, shape: Sequence[int]) -> tuple[Layer, ...]:
+    if model in MODELS:
+        return MODELS[model]
+    where, colon, name = model.partition(":")
+    if not colon:
+        raise InvalidParameterError(
+            f"the study scaling: model must be one of {', '.join(MODELS)}, or what makes a module, as "
+            f"package.module:name. Got {model!r}."
+        )
+    if not shape:
+        raise InvalidParameterError(
+            f"the study scaling: model {model!r} needs the shape of a sample, --input, as 3,224,224."
+        )
+    from dsgd.torch import trace
+
+    try:
+        make = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidParameterError(f"the study scaling: model {model!r} cannot be imported: {error}.") from error
+    return trace(make(), tuple(shape))
+
+
+def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+    del rows
+    predicted, points = [predict_point(point) for point in PUBLISHED], PUBLISHED
+    tables, figures = _own(study) if study.model else ([], [])
+    first = points[0]
+    columns = [
+        {
+            "point": found.point.name, "nodes": found.point.nodes, "batch": found.point.batch,
+            "published": found.point.speedup, "data_parallel": found.data.speedup, "hybrid": found.hybrid.speedup,
+            "step_s": found.hybrid.step.seconds, "exposed_s": found.hybrid.step.exposed_s,
+            "sent_bytes": found.hybrid.step.n_bytes,
+        }
+        for found in predicted
+    ]  # fmt: skip
+    return {
+        "answer": _answer(predicted),
+        "highlights": [
+            (f"{found.hybrid.speedup:.0f}x / {found.point.speedup:g}x", f"{found.point.name}: predicted / published")
+            for found in predicted[:4]
+        ],
+        "claims": _claims(predicted),
+        "figures": [
+            *figures,
+            _speedup_figure(predicted),
+            _step_figure(first.layers, first.nodes, first.batch, first.machine, first.wire, first.name),
+            _ratio_figure([points[0], points[2], points[4]]),
+            _groups_figure(
+                [
+                    (f"{point.model}, {layer.name}, {point.nodes} nodes", layer, point.nodes, point.batch)
+                    for point, layer in (
+                        (points[0], points[0].layers[-3]),
+                        (points[2], points[2].layers[-3]),
+                        (points[3], points[3].layers[3]),
+                    )
+                ]
+            ),
+        ],
+        "tables": [*tables, _points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)],
+        "details": [
+            layers_table(
+                point.layers, point.nodes, point.batch, point.machine, point.wire, f"{point.model}, {point.network}"
+            )
+            for point in points
+        ],
+        "rows": columns,
+        "facts": {"points": columns},
+    }
+
+
+_PANEL: Final = "A network of your own"
+
+STUDY: Final = Study(
+    "scaling",
+    "How far does synchronous SGD scale?",
+    ("pcl",),
+    options={
+        "model": Option(
+            None, "VGG-A, OverFeat-FAST, ASR DNN, or what makes a torch module, as package.module:name.", panel=_PANEL
+        ),
+        "shape": Option(
+            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), numbers=True, panel=_PANEL,
+            may_be_empty=True,
+        ),
+        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", numbers=True, least=1, panel=_PANEL),
+        "batch": Option(256, "Samples of a step, over all nodes.", least=1, panel=_PANEL),
+        "tflops": Option(2.0, "Million million operations a second of a node.", panel=_PANEL),
+        "memory": Option(100.0, "Gigabytes a second of its memory.", panel=_PANEL),
+        "efficiency": Option(0.7, "Share of the peak that kernels reach.", panel=_PANEL),
+        "network": Option("10GbE", "1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN, Aries, FDR.", panel=_PANEL),
+    },
+    grids=(),
+    report=_report,
+    needs_rows=False,
+    about=(
+        "For each published point: what data parallel training alone would reach, what the best sharing of each layer "
+        "could, and under which assumptions. Nothing is trained; it takes seconds. With --model the same is said of "
+        "another network."
+    ),
+    examples=(
+        "dsgd study scaling --out study/",
+        "dsgd study scaling --model OverFeat-FAST --nodes 1,4,16,64 --batch 1024 --network 100GbE --out study/",
+        "dsgd study scaling --model torchvision.models:resnet50 --input 3,224,224 --batch 256 --network 10GbE "
+        "--out study/",
+    ),
+)  # fmt: skip

@@ -1,0 +1,100 @@
+"""Every declared study runs at its smallest size, resumes, and makes its page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsgd.__main__ import main
+from dsgd.cli.study_command import STUDIES
+from dsgd.study import DataSource, read_rows
+from dsgd.study.frame.study import run_study, study_page
+from dsgd.study.svm_problems import PROBLEMS
+from web_page import check_page
+
+TINY = [DataSource("a9a-like", 400)]
+#: By study: its smallest size, how many runs it then has, and the same on the command line.
+SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
+    "collectives": (
+        {"wires": ("inproc",), "ranks": (2,), "sizes": (8, 4096), "algorithms": ("ring", "binomial"), "repeats": 1,
+         "parts": (3,)}, 4,
+        "--wires inproc --ranks 2 --sizes 8,4096 --algorithms ring,binomial --repeats 1",
+    ),
+    "dnn": (
+        {"models": ("mlp",), "ways": ("local", "gtopk"), "ranks": (2,), "network": "10GbE", "rows": 200, "looks": (1,)},
+        3, "--model mlp -s local -s gtopk --ranks 2 --simulated --rows 200 --looks 1",
+    ),
+    "elimination": (
+        {"problems": (replace(PROBLEMS["checkerboard"], rows=250),), "presets": ("multi",), "caches": ("small",),
+         "ranks": (), "repeats": 1, "n_threads": 1}, 3,
+        "--problem checkerboard --rows 250 --presets multi --cache small --ranks none --repeats 1 --threads 1",
+    ),
+    "features": (
+        {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": (8,),
+         "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 15,
+        "-d ijcnn1-clusters --rows 400 --agents 4 --rows-per-agent 5 --features 8 --steps 10 --components 20 "
+        "--epochs 1 --seeds 1",
+    ),
+    "gtopk": (
+        {"tasks": ("lstm",), "ways": ("gtop-k",), "rows": 200, "epochs": 1, "seeds": (0,), "timing": False}, 2,
+        "--model lstm -s gtop-k --rows 200 --epochs 1 --seeds 1 --no-timing",
+    ),
+    "msf": (
+        {"data": TINY, "ranks": (2,), "every": (1, 512), "seeds": (0,), "epochs": 2, "dtype": "float64"}, 3,
+        "-d a9a-like --rows 400 --ranks 2 --every 1,512 --seeds 1 --epochs 2 --dtype float64",
+    ),
+    "speedup": (
+        {"data": TINY, "epochs": (1,), "seeds": (0,)}, 5, "-d a9a-like --rows 400 --epochs 1 --seeds 1",
+    ),
+    "strategies": (
+        {"data": TINY, "strategies": {"local": "local", "asgd": "asgd"}, "ranks": (3,), "network": "1GbE",
+         "seeds": (0,), "epochs": 2, "schedule": "optimal"}, 3,
+        "-d a9a-like --rows 400 -s local -s asgd --ranks 3 --simulated --seeds 1 --epochs 2 --schedule optimal",
+    ),
+    "transports": (
+        {"ways": ("none",), "sizes": (4,), "models": ("logistic",), "repeats": 1}, 2,
+        "--ways none --sizes 4 --models logistic --repeats 1",
+    ),
+    "tuning": (
+        {"data": TINY, "every": (8, 64), "rules": ("auto",), "seeds": (0,), "epochs": 3, "repeats": 1}, 4,
+        "-d a9a-like --rows 400 --every 8,64 -r auto --seeds 1 --epochs 3 --repeats 1",
+    ),
+    "variance": (
+        {"data": TINY, "rows": 400, "epochs": 2, "seeds": (0,), "sizes": (100,), "repeats": 1}, 16,
+        "-d a9a-like --rows 400 --epochs 2 --seeds 1 --sizes 100 --repeats 1",
+    ),
+}  # fmt: skip
+
+
+def test_every_study_has_a_smallest_size() -> None:
+    """A study that is declared is run below, but for one that has no runs."""
+    assert set(SMALLEST) == set(STUDIES) - {"scaling"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_study_runs_and_resumes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are on disk as they are made, what is there is not made again, and the page needs nothing but rows."""
+    if name in ("dnn", "gtopk"):
+        pytest.importorskip("torch")
+    values, count, command = SMALLEST[name]
+    study = import_module(f"dsgd.study.{name}").STUDY.replace(**values)
+    assert study.count() == count
+    runs = run_study(study, tmp_path)
+    begun = [next(runs).row for _ in range(2)]
+    runs.close()
+    kept = read_rows(tmp_path / "rows.jsonl")
+    every = list(run_study(study, tmp_path))
+    assert [run.row for run in every if run.resumed] == kept
+    assert kept[:2] == begun
+    check_page(study_page(study, [run.row for run in every]).render())
+    assert main(["study", name, *command.split(), "--out", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["n_runs"] == count
+    assert len(read_rows(tmp_path / "rows.jsonl")) == count  # the command asks for the same runs
