@@ -49,8 +49,6 @@ _RESNET_20: Final = 272_474
 #: Operations a second that a V100 is taken to reach, three fifths of its peak in float32, and images of its batch.
 _V100_FLOP_S: Final = 0.6 * 15.7e12
 _IMAGES: Final = 32
-#: Entries of a tile of a matrix, whose waves are sent together.
-_TILE: Final = 64 * 64
 
 
 def _gradients(n: int, count: int) -> list[FloatVector]:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import minimize
 
-from dsgd.datasets import split_rows
 from dsgd.estimators import SGDClassifier
 from dsgd.local import Cyclical, OneCycle
 from dsgd.report import Claim
@@ -23,7 +21,7 @@ from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.frame.data import DataSource, load_data
 from dsgd.study.published import STATEMENTS, Statement, statements
 from dsgd.study.verdict import Interval, difference, ratio
-from dsgd.sync import ADMM, MinibatchSGD
+from dsgd.sync import MinibatchSGD
 from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["MEASURES", "fewest"]
@@ -32,11 +30,6 @@ _SEEDS: Final = range(5)
 _RANKS: Final = 8
 _ALPHA: Final = 1e-4
 _SOURCE: Final = DataSource("webspam-like", 4_000, 4_000)
-#: How far above the least objective modest accuracy is.
-_MODEST: Final = 0.01
-#: An exchange an epoch.
-_SOLVER: Final = ADMM(4_000 // _RANKS)
-_ITERATIONS: Final = range(4, 81, 4)
 #: Batches and rates change so often; there are so many of both.
 _EPOCHS, _EPOCHS_EACH, _FIRST_RATE, _FIRST_BATCH = 10, 2, 4.0, 32
 #: The bounds of cycles, and the fixed rates between them.
@@ -44,7 +37,6 @@ _LOW, _PEAK, _FIXED = 0.05, 6.0, (0.05, 0.12, 0.3)
 _CYCLE_EPOCHS: Final = 20
 _LONG: Final = 40
 _SHORTER: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 27, 40)
-_RATES: Final = (0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -75,17 +67,6 @@ class _Problem:
     def accuracy(self, model: SGDClassifier) -> float:
         """Return the share of test rows that are told."""
         return float(model.score(self.X_test, self.y_test))
-
-    @cached_property
-    def least(self) -> float:
-        """The least objective that there is."""
-        begin = np.zeros(self.X.shape[1] + 1)
-        return float(minimize(self._value, begin, jac=True, method="L-BFGS-B", options={"maxiter": 5000}).fun)
-
-    def skewed(self, seed: int) -> _Problem:
-        """Return the rows in an order in which every rank has mostly one label."""
-        order = np.concatenate(split_rows(self.y, _RANKS, "label-skewed", seed=seed))
-        return _Problem(self.X[order], self.y[order], self.X_test, self.y_test, self.name)
 
     def _value(self, point: FloatVector) -> tuple[float, FloatVector]:
         signs = np.where(self.y == np.unique(self.y)[1], 1.0, -1.0)
