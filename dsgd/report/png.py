@@ -95,9 +95,12 @@ def vectors(canvas: Canvas, figure: Figure) -> str:
     said = {f"{i} {k}": _said(mark, p) for i, p in enumerate(figure.panels) for k, mark in enumerate(p.marks)}
     for group in list(root.iter(f"{{{_SVG}}}g")):
         texts = said.get(group.attrib.pop("id", ""), [])
-        points = list(group.iter(f"{{{_SVG}}}use")) or [group]  # each bar is a group
-        while texts and points:
-            ElementTree.SubElement(points.pop(0), f"{{{_SVG}}}title").text = texts.pop(0)
+        points = list(group.iter(f"{{{_SVG}}}use"))
+        if points and len(points) != len(texts):
+            continue  # of a line with points that are not drawn nobody knows which those are
+        for point in points or [group]:  # each bar is a group
+            if texts:
+                ElementTree.SubElement(point, f"{{{_SVG}}}title").text = texts.pop(0)
     for name in ("metadata", "defs"):  # the first definitions are a style, which would be that of the whole page
         found = root.find(f"{{{_SVG}}}{name}")
         if found is not None:

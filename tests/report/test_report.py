@@ -77,6 +77,12 @@ def test_drawings_of_pages_say_what_points_are_and_follow_the_ground() -> None:
     assert not re.search(r": #", styles)
 
 
+def test_no_point_is_called_another() -> None:
+    """Where a point of a line cannot be drawn, its points say nothing."""
+    figure = Figure("a", "", "", [Panel("", Axis(), Axis(), [Line("b", [1.0, 2.0, 3.0], [1.0, float("nan"), 2.0])])])
+    assert "<title>" not in vectors(canvas(figure), figure)
+
+
 def test_a_picture_lays_out_only_the_ticks_that_it_shows(monkeypatch) -> None:
     """Neither minor ticks nor those beyond the ends of a logarithmic axis are made."""
     panel = Panel("", Axis(scale="log"), Axis(scale="log"), [Line("a", [1.0, 100.0], [2.0, 900.0])])
