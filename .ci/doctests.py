@@ -11,17 +11,20 @@ from pathlib import Path
 
 import dsgd
 
-# What cannot be imported where torch is not installed, which it need not be.
-NEEDS_TORCH = ("dsgd.torch", "dsgd.study.networks", "dsgd.study.published_networks")
+# What cannot be imported without a package that need not be installed.
+NEEDS = {
+    "torch": ("dsgd.torch", "dsgd.study.networks", "dsgd.study.published_networks"),
+    "bokeh": ("dsgd.runtime.scheduler.dashboard",),
+}
 
 
 def main() -> int:
     """Test every module, and return how many examples failed."""
     failed = attempted = 0
-    has_torch = importlib.util.find_spec("torch") is not None
+    missing = tuple(name for need, names in NEEDS.items() if importlib.util.find_spec(need) is None for name in names)
     names = ["dsgd", *(module.name for module in pkgutil.walk_packages(dsgd.__path__, "dsgd."))]
     for name in names:
-        if name.endswith("__main__") or (name.startswith(NEEDS_TORCH) and not has_torch):
+        if name.endswith("__main__") or name.startswith(missing):
             continue
         result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
         failed += result.failed
