@@ -64,8 +64,9 @@ __all__ = [
 
 #: How many ranks the published figures are of.
 RANKS: Final[int] = FIGURES["gtopk"]["ranks"]
-#: Numbers of ranks whose speeds are published, and the densities of the first epochs.
+#: Numbers of ranks whose speeds are published.
 SIZES: Final = tuple(FIGURES["gtopk"]["sizes"])
+#: The densities of the first epochs.
 WARM_UP: Final = tuple(FIGURES["gtopk"]["warm_up"])
 
 

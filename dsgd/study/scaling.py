@@ -536,6 +536,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
 
 _PANEL: Final = "A network of your own"
 
+#: The study.
 STUDY: Final = Study(
     "scaling",
     "How far does synchronous SGD scale?",

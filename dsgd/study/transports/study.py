@@ -485,6 +485,7 @@ def _check_size(size: int) -> None:
         raise InvalidParameterError(f"the study transports: sizes must be multiples of 4 bytes. Got {size}.")
 
 
+#: The study.
 STUDY: Final = Study(
     "transports",
     "What do copies cost between two processes?",
