@@ -37,7 +37,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sync.contrib.diloco import StreamingDiLoCo
 from dsgd.validation import check_number
 
-__all__ = ["gain_of", "kept_of", "streaming_for"]
+__all__ = ["kept_of", "streaming_for"]
 
 _USUAL: Final = 4
 _MOST: Final = 64
@@ -96,28 +96,6 @@ def streaming_for(
     hidden = [f for f in range(1, min(_MOST, n_params, period) + 1) if least_rows(f) <= period // f]
     fragments = max(hidden, default=1)
     return StreamingDiLoCo(period // fragments, fragments, 1)
-
-
-def gain_of(
-    strategy: StreamingDiLoCo, n_params: int, size: int, link: LinkCost, row_s: float, itemsize: int = 8
-) -> float:
-    """Return how many times as fast fragments get as far as whole models that ranks wait for: g of the module.
-
-    Parameters
-    ----------
-    strategy : StreamingDiLoCo
-        The fragments; whole models are exchanged as often.
-    n_params, size, link, row_s, itemsize
-        See `streaming_for`.
-    """
-    fragments = min(int(strategy.fragments), n_params)
-
-    def exchange_s(n: int) -> float:
-        return allreduce_seconds(choose_algorithm(n * itemsize, size), n * itemsize, size, link)
-
-    steps_s, part_s = strategy.every * fragments * row_s, fragments * exchange_s(-(-n_params // fragments))
-    period_s = max(steps_s, part_s) if strategy.delay else steps_s + part_s
-    return kept_of(strategy) * (steps_s + exchange_s(n_params)) / period_s
 
 
 def kept_of(strategy: StreamingDiLoCo) -> float:
