@@ -113,25 +113,8 @@ def plan_ranges(
 ) -> list[tuple[int, int | None]]:
     """Cut a file into byte ranges.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    step : int or None
-        Bytes per range.
-    storage_options : dict or None
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    list of (start, stop)
-        They cover the file; stop None means its end, and is all that can be said of a compressed file or of one
-        whose server does not tell the size.
-
-    Raises
-    ------
-    InvalidDataError
-        The file is missing.
+    - returned: they cover the file; stop None means its end, and is all that can be said of a compressed file or of
+      one whose server does not tell the size.
     """
     fs, name = file_system(path, storage_options)
     with reading(path):
@@ -160,22 +143,7 @@ def _block_bytes(blocksize: int | str | None) -> int | None:
 
 
 def read_range(path: str, start: int, stop: int | None, storage_options: dict[str, Any] | None = None) -> bytes:
-    """Return the lines of a plain file whose first byte is in [start, stop).
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    start, stop : int
-        The range in bytes; stop None means the end of the file.
-    storage_options : dict or None
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    bytes
-        Whole lines.
-    """
+    """Return the lines of a plain file whose first byte is in [start, stop)."""
     fs, name = file_system(path, storage_options)
     with reading(path):
         # The byte before the range tells whether a line starts right at its first byte.

@@ -46,12 +46,8 @@ _IMPLICIT_BIT = np.uint64(1 << 53)  # one above the 53 bits of a mantissa
 def power_tables() -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the powers of ten and of five that `scan_number` multiplies with.
 
-    Returns
-    -------
-    tens : ndarray of shape (23,), float64
-        10**0 to 10**22, all exact.
-    high, low : ndarray of shape (651,), uint64
-        The upper and lower half of 5**q scaled to 128 bits, q from -342 to 308; truncated for q >= 0, rounded up below.
+    - returned: the upper and lower half of 5**q scaled to 128 bits, q from -342 to 308; truncated for q >= 0,
+      rounded up below.
     """
     high, low = [], []
     for q in range(_SMALLEST_POWER, _LARGEST_POWER + 1):
@@ -135,23 +131,7 @@ def scan_number(
 ) -> tuple[float, int, int]:
     """Read one decimal number.
 
-    Parameters
-    ----------
-    text : ndarray of shape (n_bytes,), uint8
-        The text.
-    start : int
-        Where the number starts; reading stops at the end of the text at the latest.
-    tens, high, low : ndarray
-        From `power_tables`.
-
-    Returns
-    -------
-    value : float
-        The number, if the status is NUMBER.
-    stop : int
-        The first position that does not belong to the number.
-    status : int
-        NUMBER, DEFERRED (``float(text[start:stop])`` is for Python), MALFORMED or NOT_FINITE.
+    - returned: NUMBER, DEFERRED (``float(text[start:stop])`` is for Python), MALFORMED or NOT_FINITE.
     """
     position, end = start, text.size
     negative = False

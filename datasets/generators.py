@@ -24,15 +24,7 @@ TEST_START = 1 << 40
 
 @dataclass(frozen=True)
 class PublishedShape:
-    """What a twin takes from the published set: its rows, and the recipe.
-
-    Parameters
-    ----------
-    n_train, n_test : int
-        Rows of the two parts.
-    twin : Twin
-        The recipe, with seed 0.
-    """
+    """What a twin takes from the published set: its rows, and the recipe."""
 
     n_train: int
     n_test: int

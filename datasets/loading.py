@@ -269,20 +269,7 @@ def _published(
 
 
 def split_rows(n_rows: int, share: float) -> dict[str, NDArray[np.intp]]:
-    """Split row numbers into a training and a test part, always the same way.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows.
-    share : float
-        Share of the rows that go to the test part, at least one row.
-
-    Returns
-    -------
-    dict
-        "train" and "test": sorted row numbers.
-    """
+    """Split row numbers into a training and a test part, always the same way."""
     order = np.random.default_rng(_SPLIT_SEED).permutation(n_rows)
     n_test = max(1, round(share * n_rows))
     return {"train": np.sort(order[n_test:]), "test": np.sort(order[:n_test])}

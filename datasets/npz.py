@@ -20,17 +20,7 @@ _OF_CSR: Final = ("data", "indices", "indptr", "shape")
 
 
 def write_npz(path: str | os.PathLike[str], X: Any, y: NDArray[np.float64]) -> None:
-    """Write rows.
-
-    Parameters
-    ----------
-    path : path
-        The file, with any suffix.
-    X : ndarray or CSR matrix, shape (n_rows, n_features)
-        The rows.
-    y : ndarray, shape (n_rows,)
-        Their targets.
-    """
+    """Write rows."""
     arrays = {"X": X}
     if sp.issparse(X):
         arrays = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
@@ -39,15 +29,7 @@ def write_npz(path: str | os.PathLike[str], X: Any, y: NDArray[np.float64]) -> N
 
 
 def read_npz(path: str | os.PathLike[str]) -> tuple[Any, Any]:
-    """Return the rows and targets of an archive.
-
-    Raises
-    ------
-    InvalidDataError
-        It is no archive, or holds no rows with their targets.
-    OSError
-        There is no such file, or it cannot be read.
-    """
+    """Return the rows and targets of an archive."""
     path = Path(path)
     try:
         with path.open("rb") as stream:

@@ -162,23 +162,7 @@ def _count(text: NDArray[np.uint8]) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class RawRows:
-    """Parsed rows whose columns are numbered as in the file.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_values,), float32 or float64
-        The values, zeros that are written out included.
-    columns : ndarray of shape (n_values,), uint32
-        Their columns.
-    indptr : ndarray of shape (n_rows + 1,), int64
-        Where each row starts.
-    targets : ndarray of shape (n_rows,), float64
-        The labels.
-    smallest, largest : int
-        The smallest and largest column; largest is -1 if there is no value.
-    n_lines : int
-        Newlines in the text that was parsed.
-    """
+    """Parsed rows whose columns are numbered as in the file."""
 
     values: AnyArray
     columns: NDArray[np.uint32]
@@ -198,32 +182,7 @@ def parse_bytes(
     largest_allowed: int = LARGEST_COLUMN,
     dtype: DTypeLike = np.float64,
 ) -> RawRows:
-    """Parse whole lines of svmlight text.
-
-    Parameters
-    ----------
-    data : bytes-like
-        The text; the last line needs no newline.
-    path : str
-        Where it came from, for errors.
-    first_line : int
-        Number of its first line, for errors.
-    smallest_allowed, largest_allowed : int
-        Bounds on the columns.
-    dtype : numpy dtype
-        float32 or float64; numbers are rounded to float64 first, as everywhere else.
-
-    Returns
-    -------
-    RawRows
-        The rows.
-
-    Raises
-    ------
-    ParseError
-        A line is malformed: a label or value is no finite number, or a column is missing, out of bounds, repeated or
-        out of order.
-    """
+    """Parse whole lines of svmlight text."""
     text = np.frombuffer(data, dtype=np.uint8)
     tens, high, low = power_tables()
     n_lines, n_colons = _count(text)

@@ -143,13 +143,7 @@ def reading(path: str) -> Iterator[None]:
 
 
 def file_system(path: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the fsspec file system of a path, and the path in it.
-
-    Raises
-    ------
-    InvalidDataError
-        There is no such file system, or the package it needs is not installed.
-    """
+    """Return the fsspec file system of a path, and the path in it."""
     try:
         fs, name = url_to_fs(path, **(storage_options or {}))
     except (ImportError, ValueError) as error:
@@ -160,13 +154,7 @@ def file_system(path: str, storage_options: dict[str, Any] | None = None) -> tup
 def expand_paths(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage_options: dict[str, Any] | None = None
 ) -> list[str]:
-    """Return the paths as strings, patterns replaced by what they match, in order.
-
-    Raises
-    ------
-    InvalidDataError
-        There is no path, or a pattern matches nothing.
-    """
+    """Return the paths as strings, patterns replaced by what they match, in order."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise InvalidDataError("no svmlight file was given")
@@ -190,13 +178,7 @@ def compression_of(path: str) -> str | None:
 
 
 def check_reading(n_features: int | None, zero_based: ZeroBased, dtype: DTypeLike) -> None:
-    """Refuse arguments that no file can satisfy.
-
-    Raises
-    ------
-    InvalidParameterError
-        Names the argument and what it can be.
-    """
+    """Refuse arguments that no file can satisfy."""
     if n_features is not None:
         check_number("n_features=...", n_features, low=1, high=LARGEST_COLUMN)
     check_choice("zero_based=...", zero_based, (True, False, "auto"))
@@ -215,22 +197,7 @@ def column_bounds(n_features: int | None, zero_based: ZeroBased) -> tuple[int, i
 def assemble(
     raws: Sequence[RawRows], zero_based: ZeroBased, n_features: int | None, dtype: DTypeLike
 ) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
-    """Stack parsed pieces into one matrix, columns counted from 0.
-
-    Parameters
-    ----------
-    raws : sequence of RawRows
-        The pieces, in order.
-    zero_based, n_features, dtype
-        As in `load_svmlight`.
-
-    Returns
-    -------
-    X : csr_matrix of shape (n_rows, n_features), dtype
-        int32 indices wherever they suffice, else int64.
-    y : ndarray of shape (n_rows,), float64
-        The labels.
-    """
+    """Stack parsed pieces into one matrix, columns counted from 0."""
     smallest = min((raw.smallest for raw in raws), default=LARGEST_COLUMN)
     largest = max((raw.largest for raw in raws), default=-1)
     first = first_column(zero_based, smallest, largest)
@@ -262,13 +229,7 @@ def first_column(zero_based: ZeroBased, smallest: int, largest: int) -> int:
 
 
 def resolve_width(n_features: int | None, first: int, largest: int) -> int:
-    """Return the number of columns of X.
-
-    Raises
-    ------
-    InvalidDataError
-        The file has more than n_features; or so many that the model of one wrong digit would fill the memory.
-    """
+    """Return the number of columns of X."""
     found = max(largest - first, 0) + 1
     if n_features is None and found > _MOST_FOUND:
         raise InvalidDataError(

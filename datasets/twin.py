@@ -224,12 +224,7 @@ class Twin:
     def _move(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Say how to move each row off the plane.
 
-        Returns
-        -------
-        stretch, shift : ndarray of shape (BLOCK_ROWS,), float64
-            A row x becomes ``stretch * x + shift * coef`` on its nonzero columns.
-        clean : ndarray of shape (BLOCK_ROWS,), float64
-            The label before noise.
+        - returned: A row x becomes ``stretch * x + shift * coef`` on its nonzero columns.
         """
         support = np.diff(X.indptr) if sp.issparse(X) else np.count_nonzero(X, axis=1)
         square = support / self.n_features  # |coef|^2 on the columns of the row

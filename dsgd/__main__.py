@@ -22,18 +22,7 @@ _USER_ERRORS = (DsgdError, OSError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments after the name of the program; ``sys.argv[1:]`` by default.
-
-    Returns
-    -------
-    int
-        The exit status.
-    """
+    """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args or os.environ.get("DSGD_DEBUG", "") not in ("", "0")
     # --debug is understood anywhere on the line, as it is mostly added to the end of a line that has just failed.

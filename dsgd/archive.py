@@ -39,22 +39,7 @@ class ArchiveError(ValueError):
 
 
 def read_arrays(stream: IO[bytes], n_bytes: int, *, compressed: bool = True) -> dict[str, AnyArray]:
-    """Return the arrays of an archive by name.
-
-    Parameters
-    ----------
-    stream : binary file
-        The archive, which can be searched.
-    n_bytes : int
-        Its size.
-    compressed : bool, default True
-        Whether entries may be compressed.
-
-    Raises
-    ------
-    ArchiveError
-        It is no whole archive of arrays, holds objects of Python, or claims more than it has.
-    """
+    """Return the arrays of an archive by name."""
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()

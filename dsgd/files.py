@@ -33,23 +33,6 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Path]
     Whatever happens, the other file is the old one or the new one, never half of one, and nothing is left beside it.
     Links stay, and the file that they lead to is replaced. The new file may be read and written by whom the old one
     could, at no moment by more.
-
-    Parameters
-    ----------
-    path : path
-        The file that is replaced, or made.
-    mode : int, default 0o666
-        Who may read and write a file that is made; the umask takes from it.
-
-    Yields
-    ------
-    Path
-        An empty file in the same folder, whose name ends in the same way.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written, or is a folder, a device or something else that is no regular file.
     """
     path = Path(os.path.realpath(path))
     old = regular(path) if path.exists() else None

@@ -18,15 +18,7 @@ __all__ = ["loaded_on_use"]
 
 
 def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, which loads a name from its home when it is first used.
-
-    Parameters
-    ----------
-    package : str
-        The package, ``__name__`` there.
-    homes : mapping of str to str
-        The module that each name comes from, or the package that a module of this name is in.
-    """
+    """Return the ``__getattr__`` of a package, which loads a name from its home when it is first used."""
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -37,25 +37,7 @@ class _Unread(Exception):  # noqa: N818 - a text that means nothing here, and ma
 
 @dataclass(frozen=True)
 class Kind:
-    """What parts of one kind are called, and where they are found.
-
-    Parameters
-    ----------
-    noun : str
-        What one is called in errors, such as ``"strategy"``.
-    base : type or union of types
-        The class, or the classes, that all of them derive from.
-    home : str
-        The module that has those of the package.
-    names : mapping of str to callable
-        By short name, what makes one.
-    group : str
-        The entry points by which packages make theirs known.
-    parts : tuple of Kind
-        The kinds of parts that their parameters may be.
-    loads : bool, default True
-        Whether modules and entry points are loaded; if not, texts stand for parts of the package alone.
-    """
+    """What parts of one kind are called, and where they are found."""
 
     noun: str
     base: type | types.UnionType
@@ -79,25 +61,8 @@ def installed(group: str) -> dict[str, EntryPoint]:
 def part_of(kind: Kind, text: str, where: str) -> Any:
     """Return the part that a text stands for.
 
-    Parameters
-    ----------
-    kind : Kind
-        What it must be.
-    text : str
-        Name and parameters; see the module.
-    where : str
-        What errors begin with, such as ``"sync='diloco:evry=8'"``.
-
-    Returns
-    -------
-    object
-        An instance of ``kind.base``; None where the text names no part, so that the caller says which there are.
-
-    Raises
-    ------
-    InvalidParameterError
-        The part cannot be imported, or is of another kind; it has no such parameter, or a value cannot be read. Names
-        the parameter and lists those that there are.
+    - returned: an instance of ``kind.base``; None where the text names no part, so that the caller says which there
+      are.
     """
     name, colon, given = text.partition(":")
     if name in kind.names:
@@ -221,13 +186,7 @@ class _Choice:
 
 
 def _value(kind: Kind, text: str, hint: Any) -> Any:
-    """Return the value of a parameter of this type that a text stands for.
-
-    Raises
-    ------
-    _Unread
-        There is none.
-    """
+    """Return the value of a parameter of this type that a text stands for."""
     # What is a word of its own comes first: "none" and "auto" are names of no part.
     for option in sorted(_options(hint), key=lambda one: not isinstance(one, _Choice) and one is not types.NoneType):
         try:

@@ -58,19 +58,7 @@ StageName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Stage:
-    """What one process has spent on one stage of a fit.
-
-    Parameters
-    ----------
-    name : str
-        The stage.
-    where : str
-        ``"client"`` for the process that called ``fit``, else the address of a worker.
-    seconds : float
-        Wall-clock seconds, those of stages inside it left out.
-    nbytes : int
-        Bytes of rows, targets and weights that it has read, written or sent, all threads together.
-    """
+    """What one process has spent on one stage of a fit."""
 
     name: StageName
     where: str
@@ -140,35 +128,14 @@ def recorded(where: str) -> list[Stage]:
 
 
 def carried(function: Callable[..., T], *, leads: bool = False) -> Callable[..., T]:
-    """Return a function that another thread calls for the recording of this one.
-
-    Parameters
-    ----------
-    function : callable
-        What the thread calls, in a context that knows nothing but the recording; one call at a time.
-    leads : bool, default False
-        Whether this thread waits meanwhile, so that the seconds of the other are those of the fit.
-    """
+    """Return a function that another thread calls for the recording of this one."""
     context = Context()
     context.run(_current.set, (_current.get()[0], leads))
     return partial(context.run, function)
 
 
 class stage:  # noqa: N801 - read as a verb: with stage("pack")
-    """A part of a fit, in a ``with`` block.
-
-    Parameters
-    ----------
-    name : str
-        Which part.
-    nbytes : int, default 0
-        Bytes that it touches, where they are known.
-
-    Attributes
-    ----------
-    nbytes : int
-        The same, to be added to in the block.
-    """
+    """A part of a fit, in a ``with`` block."""
 
     __slots__ = ("_leads", "_name", "_recording", "nbytes")
 

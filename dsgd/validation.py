@@ -41,22 +41,7 @@ def warn_user(text: str, category: type[Warning]) -> None:
 
 
 def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:
-    """Raise unless `value` is one of `choices`.
-
-    Parameters
-    ----------
-    where : str
-        The parameter as the user wrote it, e.g. ``"SGDClassifier(loss=...)"``.
-    value : object
-        What was got.
-    choices : iterable
-        What is allowed.
-
-    Raises
-    ------
-    InvalidParameterError
-        Names all choices.
-    """
+    """Raise unless `value` is one of `choices`."""
     allowed = list(choices)
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
         names = ", ".join(repr(choice) for choice in allowed)
@@ -79,26 +64,7 @@ def check_number(
     open_high: bool = False,
     integer: bool = False,
 ) -> None:
-    """Raise unless `value` is a number in the range.
-
-    Parameters
-    ----------
-    where : str
-        The parameter as the user wrote it.
-    value : object
-        What was got; booleans are not numbers here.
-    low, high : float
-        The range.
-    open_low, open_high : bool
-        Whether the end itself is excluded.
-    integer : bool
-        Whether only whole numbers are allowed.
-
-    Raises
-    ------
-    InvalidParameterError
-        States the range.
-    """
+    """Raise unless `value` is a number in the range."""
     kind = Integral if integer else Real
     good = not isinstance(value, bool) and isinstance(value, kind) and not math.isnan(float(value))
     if good:
@@ -150,28 +116,6 @@ def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any
     """Return the weight of each class, as scikit-learn finds it.
 
     A dict may name classes that are not there, as in a fold without a rare class, if it names all that are.
-
-    Parameters
-    ----------
-    where : str
-        The parameter as the user wrote it.
-    given : object
-        What was got: a dict of weights, "balanced" or None.
-    classes : array, shape (n_classes,)
-        The labels, sorted.
-    labels : array, shape (n,), or None
-        The labels of all rows, which "balanced" counts; None refuses it.
-
-    Returns
-    -------
-    array of float64, shape (n_classes,)
-        The weights.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is neither, a weight is negative or not finite, all are zero, or a dict names classes that are not there and
-        not all that are.
     """
     if isinstance(given, dict):
         for label, weight in given.items():
@@ -207,20 +151,7 @@ def check_n_jobs(name: str, n_jobs: Any) -> None:
 
 
 def as_random_state(where: str, given: Any) -> RandomState:
-    """Return the generator that a ``random_state`` stands for, as scikit-learn does.
-
-    Parameters
-    ----------
-    where : str
-        The estimator, e.g. ``"SGDClassifier"``.
-    given : object
-        What was got: a seed, a generator, or None for numpy's own one.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is none of these, or the seed is out of range.
-    """
+    """Return the generator that a ``random_state`` stands for, as scikit-learn does."""
     from sklearn.utils import check_random_state  # as above
 
     try:
@@ -231,24 +162,7 @@ def as_random_state(where: str, given: Any) -> RandomState:
 
 
 def check_numbers(part: object, *names: str, optional: bool = False, **within: Any) -> None:
-    """Raise unless some parameters of a part are numbers in the same range.
-
-    Parameters
-    ----------
-    part : object
-        What has the parameters: an estimator, a strategy, ...
-    *names : str
-        Those to look at.
-    optional : bool, default False
-        Whether they may be None, too.
-    **within
-        The range; see `check_number`.
-
-    Raises
-    ------
-    InvalidParameterError
-        Names the first that is not.
-    """
+    """Raise unless some parameters of a part are numbers in the same range."""
     for name in names:
         value = getattr(part, name)
         if value is not None or not optional:

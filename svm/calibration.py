@@ -67,15 +67,7 @@ _ENTRIES: Final = 1 << 20
 
 
 def draw_seed(where: str, random_state: Any) -> int | None:
-    """Return the seed that shuffles rows before they are divided; None, to leave them in order, if there is none.
-
-    Parameters
-    ----------
-    where : str
-        The estimator.
-    random_state : int, RandomState or None
-        A number is the seed, a generator draws one.
-    """
+    """Return the seed that shuffles rows before they are divided; None, to leave them in order, if there is none."""
     if random_state is None:
         return None
     states = as_random_state(where, random_state)
@@ -85,22 +77,7 @@ def draw_seed(where: str, random_state: Any) -> int | None:
 
 
 def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArray:
-    """Return the fold of each row, uint8, shape (n,).
-
-    Parameters
-    ----------
-    codes : int array, shape (n,)
-        The class of each row.
-    classes : array, shape (n_classes,)
-        The labels.
-    seed : int or None
-        Shuffles the rows of each class; None divides them in order.
-
-    Raises
-    ------
-    InvalidDataError
-        A class has fewer rows than there are folds.
-    """
+    """Return the fold of each row, uint8, shape (n,)."""
     counts = np.bincount(codes, minlength=len(classes))
     if counts.min() < N_FOLDS:
         few = classes[counts < N_FOLDS].tolist()
@@ -116,24 +93,7 @@ def assign_folds(codes: AnyArray, classes: AnyArray, seed: int | None) -> AnyArr
 
 
 def fit_curve(method: str, scores: FloatVector, is_positive: AnyArray, weights: FloatVector) -> FloatMatrix:
-    """Return the curve that takes scores to probabilities.
-
-    Parameters
-    ----------
-    method : {"sigmoid", "isotonic"}
-        What it may look like.
-    scores : array, shape (n,)
-        Decision values of rows that a machine has not seen.
-    is_positive : bool array, shape (n,)
-        Whether a row is of the class whose probability is asked for.
-    weights : array, shape (n,)
-        Weights of the rows.
-
-    Returns
-    -------
-    array, shape (2, m)
-        A and B, or the corners.
-    """
+    """Return the curve that takes scores to probabilities."""
     if method == "sigmoid":
         return np.array(fit_sigmoid(scores, is_positive, weights))[:, None]
     fitted = IsotonicRegression(out_of_bounds="clip").fit(scores, is_positive.astype(np.float64), weights)
@@ -141,17 +101,7 @@ def fit_curve(method: str, scores: FloatVector, is_positive: AnyArray, weights: 
 
 
 def probabilities_of(method: str, curves: Sequence[FloatMatrix], scores: FloatMatrix) -> FloatMatrix:
-    """Return the probability that each curve gives to each score, shape (n, n_curves).
-
-    Parameters
-    ----------
-    method : {"sigmoid", "isotonic"}
-        What curves are.
-    curves : sequence of arrays, shape (2, m)
-        From `fit_curve`.
-    scores : array, shape (n, n_curves)
-        Decision values.
-    """
+    """Return the probability that each curve gives to each score, shape (n, n_curves)."""
     columns = zip(curves, scores.T, strict=True)
     if method == "sigmoid":
         return np.column_stack([expit(-(curve[0, 0] * f + curve[1, 0])) for curve, f in columns])
@@ -161,15 +111,7 @@ def probabilities_of(method: str, curves: Sequence[FloatMatrix], scores: FloatMa
 def normalised(positive: FloatMatrix) -> FloatMatrix:
     """Return the probabilities of all classes, as scikit-learn makes them of those of each class against the rest.
 
-    Parameters
-    ----------
-    positive : array, shape (n, n_classes), or (n, 1) with two classes
-        Probabilities of each class; of the second where there are two.
-
-    Returns
-    -------
-    array, shape (n, n_classes)
-        Rows sum to one; all classes are alike where none has a probability above zero.
+    - returned: rows sum to one; all classes are alike where none has a probability above zero.
     """
     if positive.shape[1] == 1:
         return np.hstack([1.0 - positive, positive])
@@ -181,17 +123,7 @@ def normalised(positive: FloatMatrix) -> FloatMatrix:
 def draw_folds(n: int, seed: int) -> list[IntVector]:
     """Return the rows of each fold, drawn as LIBSVM draws them: the same seed gives scikit-learn's folds.
 
-    Parameters
-    ----------
-    n : int
-        Rows.
-    seed : int
-        Of a Mersenne Twister, in 0..2³² − 1.
-
-    Returns
-    -------
-    list of int64 array
-        Five sets of row numbers, some of them empty where there are fewer rows.
+    - returned: five sets of row numbers, some of them empty where there are fewer rows.
     """
     words = np.random.RandomState(seed)
     order = np.arange(n)
@@ -210,17 +142,7 @@ def _draw_below(words: np.random.RandomState, n: int) -> int:
 
 
 def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | None = None) -> tuple[float, float]:
-    """Return A and B of P(first class | score f) = 1/(1 + exp(A f + B)).
-
-    Parameters
-    ----------
-    scores : array, shape (n,)
-        Scores of rows that the machine has not seen.
-    is_first : bool array, shape (n,)
-        Which rows are of the first class.
-    weights : array, shape (n,), or None
-        How often rows count; None counts each once, as LIBSVM does.
-    """
+    """Return A and B of P(first class | score f) = 1/(1 + exp(A f + B))."""
     weights = np.ones(len(scores)) if weights is None else weights
     n_first, n_second = float(weights[is_first].sum()), float(weights[~is_first].sum())
     target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
@@ -258,17 +180,8 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | 
 def couple(first: FloatMatrix, n_classes: int) -> FloatMatrix:
     """Return the probabilities of all classes that agree best with those of all pairs.
 
-    Parameters
-    ----------
-    first : array, shape (n, k (k - 1) / 2)
-        Probability of the first class of each pair, pairs in the order (0, 1), (0, 2), ...
-    n_classes : int
-        k.
-
-    Returns
-    -------
-    array, shape (n, k)
-        Rows sum to one.
+    - `first`, shape (n, k (k - 1) / 2): probability of the first class of each pair, pairs in the order (0, 1), (0,
+      2), ...
     """
     k = n_classes
     first = np.clip(first, _LEAST, 1 - _LEAST)

@@ -17,13 +17,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a script with scikit-learn's classes accelerated.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Command-line arguments; ``sys.argv[1:]`` by default.
-    """
+    """Run a script with scikit-learn's classes accelerated."""
     options, parser = _parsed(argv)
     name, rest = options.module or options.script, options.rest
     if options.module is not None and options.script is not None:

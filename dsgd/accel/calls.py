@@ -63,21 +63,7 @@ class Call:
 
 @dataclass
 class Settings:
-    """The settings of `dsgd.accel.install`.
-
-    Parameters
-    ----------
-    verbose, compare : bool
-        As there.
-    excluded : frozenset of str
-        Names of the classes that are left as they are.
-    told : set of (str, str)
-        Estimators and reasons that have been logged.
-    profile : Profile or None
-        What knows the line of the script.
-    origin : int or None
-        In a worker process of joblib, the process that it was told by to accelerate.
-    """
+    """The settings of `dsgd.accel.install`."""
 
     verbose: bool = False
     compare: bool = False

@@ -49,13 +49,7 @@ _models: Final[weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]]] = wea
 
 
 def accelerated_methods(plain: type) -> dict[str, Callable[..., Any]]:
-    """Return the methods that take the place of those of a class.
-
-    Parameters
-    ----------
-    plain : type
-        One of the classes in `dsgd.accel.patch.REPLACED`.
-    """
+    """Return the methods that take the place of those of a class."""
     made = {"fit": _fitting(plain, plain.fit)}  # type: ignore[attr-defined]
     if _kind_of(plain.__name__) == "kernel":
         for method in ("decision_function", "predict"):
@@ -65,19 +59,7 @@ def accelerated_methods(plain: type) -> dict[str, Callable[..., Any]]:
 
 
 def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> bool:
-    """Return whether our solver would train an estimator, as far as that is known before the fit.
-
-    Parameters
-    ----------
-    estimator : object
-        The estimator; False for all that are not accelerated.
-    X : array-like, sparse matrix or DataFrame, shape (n, n_features)
-        The rows.
-    n_fits : int
-        The number of such fits to come.
-    load : bool, default False
-        Whether to load our solver in that case, such as before several threads need it.
-    """
+    """Return whether our solver would train an estimator, as far as that is known before the fit."""
     name = type(estimator).__name__
     is_patched = getattr(vars(type(estimator)).get("fit"), "_is_accelerated", False)
     if not is_patched or _why_not(estimator, {"X": X}):

@@ -26,15 +26,7 @@ _STOCHASTIC: Final = ("sag", "saga")
 
 @contextlib.contextmanager
 def drawn_seed(estimator: Any, y: Any) -> Iterator[Any]:
-    """Draw what scikit-learn's fit would, for a fit inside that gets a seed; if that fails, nothing was drawn.
-
-    Parameters
-    ----------
-    estimator : estimator of scikit-learn
-        One with a class in `dsgd.accel.patch.REPLACED`.
-    y : array-like, shape (n,), or None
-        The targets.
-    """
+    """Draw what scikit-learn's fit would, for a fit inside that gets a seed; if that fails, nothing was drawn."""
     given = getattr(estimator, "random_state", None)
     if isinstance(given, Integral):
         yield given

@@ -83,13 +83,7 @@ def _l1_ratio(parameters: Mapping[str, Any]) -> float | None:
 
 
 def trained(estimator: Any, given: Mapping[str, Any], n_threads: int) -> Any:
-    """Return our model of the same problem.
-
-    Raises
-    ------
-    Exception
-        What ours refuses, and what it does not minimise in its number of steps.
-    """
+    """Return our model of the same problem."""
     name = type(estimator).__name__
     estimator._validate_params()
     parameters = estimator.get_params(deep=False)

@@ -24,13 +24,7 @@ __all__ = ["Profile"]
 
 
 class Profile:
-    """The seconds of the lines of a file, from `begin` to `end`.
-
-    Parameters
-    ----------
-    path : str
-        The file, as its code names it.
-    """
+    """The seconds of the lines of a file, from `begin` to `end`."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -45,15 +45,7 @@ _here: Final = threading.local()
 
 
 class _Search:
-    """A running search, and the chains of solutions that later fits will take.
-
-    Parameters
-    ----------
-    candidates : sequence of mapping
-        The parameters of each candidate.
-    estimator : object
-        What the search clones, and gives these parameters.
-    """
+    """A running search, and the chains of solutions that later fits will take."""
 
     def __init__(self, candidates: Sequence[Mapping[str, Any]], estimator: Any) -> None:
         self.candidates = candidates
@@ -133,19 +125,7 @@ def n_fits_to_come() -> int:
 
 
 def trained_in_chain(estimator: Any, kind: Any, parameters: Mapping[str, Any], X: Any, y: Any, weights: Any) -> Any:
-    """Return our model, solved together with other candidates of the search; None where that would not pay.
-
-    Parameters
-    ----------
-    estimator : sklearn.svm.SVC or sklearn.svm.SVR
-        Theirs.
-    kind : type
-        `dsgd.svm.SVC` or `dsgd.svm.SVR`.
-    parameters : mapping
-        The parameters of the model.
-    X, y, weights : array, sparse matrix, DataFrame or None
-        The training data.
-    """
+    """Return our model, solved together with other candidates of the search; None where that would not pay."""
     search: _Search | None = getattr(_here, "search", None)
     if search is None or parameters["kernel"] not in ("rbf", "poly", "sigmoid") or parameters["max_iter"] != -1:
         return None

@@ -39,25 +39,6 @@ def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
 
     ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
     depends on what was measured: leave it where models must be the same to the bit from run to run.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks; all of them call this.
-    n_bytes : int, default 2**20
-        Length of the long messages; those of the models that will be sent, at best.
-
-    Returns
-    -------
-    LinkCost
-        Of a gang of one rank, what adding up costs alone.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Ranks are threads of several processes, whose links differ.
-    AbortedError, GangTimeoutError, ProtocolError
-        See `AbstractTransport.exchange`.
     """
     transport = group.transport
     if transport.processes:

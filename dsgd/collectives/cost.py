@@ -71,15 +71,7 @@ Algorithm = Literal[
 
 @dataclass(frozen=True)
 class Cost:
-    """The bytes and messages that one rank sends in a collective.
-
-    Parameters
-    ----------
-    n_bytes : int
-        Bytes sent, headers included.
-    messages : int
-        Messages sent.
-    """
+    """The bytes and messages that one rank sends in a collective."""
 
     n_bytes: int
     messages: int
@@ -131,28 +123,7 @@ def allreduce_cost(
     processes: Sequence[int] = (),
     link: LinkCost = DEFAULT_LINK,
 ) -> Cost:
-    """Return what `rank` sends in an all-reduce of n elements.
-
-    Parameters
-    ----------
-    rank, size : int
-        The rank, and how many there are.
-    n, itemsize : int
-        Elements of the vector, and bytes of each.
-    algorithm : str, default "auto"
-        How it is done, a name in `Algorithm`.
-    hosts : sequence of int, length size, optional
-        The host of each rank; one host by default.
-    processes : sequence of int, length size, or empty
-        The process of each rank, where processes have several; see `AbstractTransport.processes`.
-    link : LinkCost
-        What ``"auto"`` chooses by.
-
-    Returns
-    -------
-    Cost
-        Bytes and messages.
-    """
+    """Return what `rank` sends in an all-reduce of n elements."""
     if size == 1:
         return Cost(0, 0)
     if processes:

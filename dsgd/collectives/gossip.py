@@ -44,30 +44,7 @@ __all__ = ["check_gossip", "gossip_cost", "neighbour_mean", "push_sum"]
 def neighbour_mean(
     group: Group, vector: FloatVector, topology: AbstractTopology, round_number: int, scratch: FloatMatrix
 ) -> None:
-    """Replace `vector` by the weighted mean over this rank and its neighbours in a round.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks; each can reach its peers.
-    vector : array, shape (n,)
-        Mixed in place.
-    topology : AbstractTopology
-        Which ranks send to which.
-    round_number : int
-        The round, the same on every rank.
-    scratch : array, shape (2, n), dtype of `vector`
-        Overwritten.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Ranks are threads of different processes, so that not every rank can reach every other one.
-    InvalidParameterError
-        `scratch` has another shape or dtype.
-    AbortedError, GangTimeoutError, ProtocolError
-        See `AbstractTransport.exchange`.
-    """
+    """Replace `vector` by the weighted mean over this rank and its neighbours in a round."""
     check_gossip(group, topology)
     _check_scratch(vector, scratch)
     plan = _plan(topology, group.rank, group.size, round_number % topology.period(group.size))
@@ -88,24 +65,8 @@ def push_sum(
 ) -> None:
     """Send shares of a vector and its weight to peers, and add the shares received.
 
-    Parameters
-    ----------
-    group : Group
-        The ranks; each can reach its peers.
-    mass : array, shape (n + 1,)
-        ``mass[:n]`` is the vector times its weight and ``mass[n]`` the weight, which starts as 1; both change in place.
-        The estimate of the mean is ``mass[:n] / mass[n]``.
-    topology : AbstractTopology
-        The graph, which may be directed.
-    round_number : int
-        The round, the same on every rank.
-    scratch : array, shape (2, n + 1), dtype of `mass`
-        Overwritten.
-
-    Raises
-    ------
-    IncompatiblePartsError, InvalidParameterError, AbortedError, GangTimeoutError, ProtocolError
-        As `neighbour_mean` does.
+    - `mass`, shape (n + 1,): ``mass[:n]`` is the vector times its weight and ``mass[n]`` the weight, which starts
+      as 1; both change in place. The estimate of the mean is ``mass[:n] / mass[n]``.
     """
     check_gossip(group, topology)
     _check_scratch(mass, scratch)

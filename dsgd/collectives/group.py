@@ -38,41 +38,6 @@ _COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": 
 class Group:
     """Collectives over one transport; every rank calls the same ones in the same order.
 
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects this rank with the others.
-    algorithm : {"auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", \
-"hierarchical"}, default "auto"
-        Algorithm of `allreduce`; ``"auto"`` takes the one that `dsgd.collectives.model` predicts to be fastest for the
-        length of the vector and the number of ranks, in two levels (first inside each host) if the ranks are on several
-        hosts and some share one.
-    hosts : sequence of int, length world size, optional
-        The host of each rank, the same on all of them; ``transport.hosts`` by default.
-    processes : sequence of int, length world size, or empty, optional
-        The process of each rank, the same on all of them; ``transport.processes`` by default. Unless it is empty, every
-        operation runs inside each process first, then between the first ranks of all processes.
-    link : LinkCost, optional
-        Costs from which ``"auto"`` chooses, the same on all ranks, as `dsgd.collectives.calibrate` returns them. The
-        default is the same for all wires, so that sums do not depend on the wire.
-
-    Attributes
-    ----------
-    rank, size : int
-        This rank, and how many there are.
-    ledger : RankLedger
-        The ledger of this rank.
-    seed : int
-        Seed of the random numbers of compressors, the same on all ranks; 0 until the training loop sets it.
-    n_whole : int
-        Entries at the end of models that are never compressed; 0 until the training loop sets it.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no such algorithm, `hosts` or `processes` has not one entry per rank, or the ranks of a process are not
-        consecutive.
-
     Notes
     -----
     Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.frames.DTYPE_CODES`. Scratch
@@ -148,13 +113,7 @@ class Group:
 
     @property
     def mailbox(self) -> AbstractMailbox:
-        """Where this rank sends frames without waiting.
-
-        Raises
-        ------
-        InvalidParameterError
-            The gang was made without mailboxes.
-        """
+        """Where this rank sends frames without waiting."""
         mailbox = self.transport.mailbox
         if mailbox is None:
             raise InvalidParameterError(
@@ -164,13 +123,7 @@ class Group:
         return mailbox
 
     def share(self, array: AnyArray) -> AnyArray:
-        """Return the array of rank 0, the same memory on every rank; each reads and writes it when it likes.
-
-        Raises
-        ------
-        IncompatiblePartsError
-            Ranks are not all threads of one process.
-        """
+        """Return the array of rank 0, the same memory on every rank; each reads and writes it when it likes."""
         shared_array = self.transport.shared_array
         if self.size == 1:
             return array
@@ -192,14 +145,6 @@ class Group:
 
         All but sums always go by recursive doubling, of all ranks or of one per process: they are meant for short
         vectors. A NaN stays one.
-
-        Parameters
-        ----------
-        vector : array
-            Of equal shape on all ranks.
-        op : {"sum", "min", "max"} or callable, default "sum"
-            A callable is called as ``op(a, b, out=c)``, where c may be a or b, and as ``op(a, b)`` of several vectors
-            at once, shape (k, n). It is commutative and associative, and hashable with equal ones on all ranks.
         """
         combine = op if callable(op) else _COMBINE.get(op)
         if combine is None:
@@ -230,15 +175,6 @@ class Group:
         """Replace `vector`, shape (n,), by the sum over ranks, each time after ``step(k)`` has been called.
 
         For a wire that runs collectives (`offloads`). All ranks repeat it as often.
-
-        Parameters
-        ----------
-        vector : array, shape (n,)
-            Summed in place.
-        step : callable
-            Does what comes before the k-th sum, in any thread; its time is that of the work in `repeats`.
-        repeats : Repeats
-            How often, and what the steps cost.
         """
         assert self.transport.offload is not None  # asked for before
         once = self._whole_allreduce(vector, self.algorithm_for(vector.shape[0], vector.itemsize), "sum")
@@ -305,20 +241,7 @@ class Group:
             ring_allgather(self.transport, [whole[a:b] for a, b in pairwise(ends)])
 
     def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:
-        """Return the vectors of all ranks, of any lengths, in the order of ranks.
-
-        Parameters
-        ----------
-        vector : array, shape (n,)
-            This rank's, maybe empty; of one dtype on all ranks.
-        lengths : sequence of int, one per rank, or None
-            The lengths of all vectors where every rank knows them; else they are gathered first.
-
-        Returns
-        -------
-        list of arrays
-            One after another in one piece of memory.
-        """
+        """Return the vectors of all ranks, of any lengths, in the order of ranks."""
         flat = _flat(vector)
         if lengths is None:
             lengths = self.allgather(np.array([flat.shape[0]], dtype=np.int64)).ravel().tolist()
@@ -345,17 +268,7 @@ class Group:
         )
 
     def scatter(self, rows: AnyArray | None, out: AnyArray, root: int = 0) -> None:
-        """Fill `out` with row r of `rows` on rank r.
-
-        Parameters
-        ----------
-        rows : array, shape (size, n), or None
-            On rank `root`; not looked at on the others.
-        out : array of n elements, dtype of `rows`
-            Of any shape.
-        root : int, default 0
-            Who has the rows.
-        """
+        """Fill `out` with row r of `rows` on rank r."""
         self._check_root("scatter", root)
         flat = _flat(out)
         if self.rank == root and (rows is None or rows.shape != (self.size, flat.shape[0])):
@@ -371,10 +284,7 @@ class Group:
 
         For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.tally`.
 
-        Returns
-        -------
-        array, shape (size, k), or None
-            The vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
+        - returned: the vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
         """
         if self.size == 1:
             return own[None].copy()
@@ -397,13 +307,7 @@ class Group:
         return table
 
     def subgroup(self, members: Sequence[int]) -> Group:
-        """Return a group of some of the ranks, this one among them, renumbered in the order given.
-
-        Raises
-        ------
-        IncompatiblePartsError
-            Ranks are threads of different processes, so that not every rank can reach every other one.
-        """
+        """Return a group of some of the ranks, this one among them, renumbered in the order given."""
         if self._processes is not None:
             raise IncompatiblePartsError(
                 "a group of some ranks needs ranks that reach each other one by one, and the ranks here are threads of "

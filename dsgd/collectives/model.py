@@ -70,22 +70,7 @@ GatherAlgorithm = Literal["ring", "bruck"]
 
 @dataclass(frozen=True)
 class LinkCost:
-    """The cost of a message between two ranks.
-
-    Parameters
-    ----------
-    latency_s : float
-        Seconds of an empty message, alpha.
-    byte_s : float
-        Seconds per byte, beta.
-    added_byte_s : float, default 0
-        Seconds per byte that is added up where it arrives, gamma.
-
-    Raises
-    ------
-    InvalidParameterError
-        One of them is negative or not a number.
-    """
+    """The cost of a message between two ranks."""
 
     latency_s: float
     byte_s: float
@@ -118,19 +103,7 @@ def n_levels(size: int) -> int:
 
 
 def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: LinkCost) -> float:
-    """Return the seconds of an all-reduce.
-
-    Parameters
-    ----------
-    algorithm : str
-        One of `ALGORITHMS`.
-    n_bytes : int
-        Bytes of the vector.
-    size : int
-        How many ranks.
-    link : LinkCost
-        What a message costs.
-    """
+    """Return the seconds of an all-reduce."""
     if size == 1:
         return 0.0
     alpha, n_beta, n_gamma = link.latency_s, n_bytes * link.byte_s, n_bytes * link.added_byte_s
@@ -154,19 +127,7 @@ def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: L
 def hierarchical_seconds(
     n_bytes: int, hosts: Sequence[int], inside: LinkCost, between: LinkCost, chosen_by: LinkCost = DEFAULT_LINK
 ) -> float:
-    """Return the seconds of an all-reduce in two levels, up to the last rank of the largest host.
-
-    Parameters
-    ----------
-    n_bytes : int
-        Bytes of the vector.
-    hosts : sequence of int
-        The host of each rank.
-    inside, between : LinkCost
-        What a message costs inside a host, and between two.
-    chosen_by : LinkCost
-        What the leaders choose their algorithm by.
-    """
+    """Return the seconds of an all-reduce in two levels, up to the last rank of the largest host."""
     counts = list(Counter(hosts).values())
     across = choose_algorithm(n_bytes, len(counts), chosen_by)
     levels = n_levels(max(counts))
@@ -226,17 +187,7 @@ def barrier_seconds(size: int, link: LinkCost) -> float:
 
 
 def tally_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
-    """Return the seconds until all ranks have the sums of a tally (`dsgd.collectives.algorithms.tally`).
-
-    Parameters
-    ----------
-    n_bytes : int
-        Bytes of a message.
-    size : int
-        How many ranks.
-    link : LinkCost
-        What a message costs.
-    """
+    """Return the seconds until all ranks have the sums of a tally (`dsgd.collectives.algorithms.tally`)."""
     if size == 1:
         return 0.0
     width = math.isqrt(size - 1) + 1

@@ -20,22 +20,7 @@ __all__ = ["Team"]
 
 
 class Team:
-    """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks.
-
-    Parameters
-    ----------
-    n_threads : int
-        How many; one runs everything in the caller.
-    group : Group, optional
-        Joins the ranks that hold the other rows; all of them make their team at the same point. A pass is over the rows
-        that are here; a solver adds up what it found with `add_up` and `totals`, and takes no decision from a number
-        that could differ between ranks, in its last bit even: not from a product of vectors that all ranks have, but
-        from rank 0's, which `agree` and `totals` hand on. Every exchange is a round of the ledger.
-    check : callable, optional
-        Called before each exchange; raises if the job has stopped.
-    listener : callable, optional
-        Called with the primal and the dual value of every certificate, on every rank.
-    """
+    """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks."""
 
     def __init__(
         self,

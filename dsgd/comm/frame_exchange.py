@@ -33,19 +33,7 @@ _NO_BYTES: Final = memoryview(bytearray())
 
 
 class FrameExchange:
-    """What is left of two frames.
-
-    Parameters
-    ----------
-    out, source : Link or None
-        The peers that a frame goes to and comes from.
-    ring_out, ring_in : Ring or None
-        The memory shared with them, where the arrays go through it.
-    outgoing, incoming : array or None
-        The arrays.
-    sent : int, default 0
-        Bytes of the outgoing frame already sent.
-    """
+    """What is left of two frames."""
 
     def __init__(
         self,
@@ -82,34 +70,8 @@ class FrameExchange:
     ) -> float:
         """Move both frames, each as fast as its peer lets it.
 
-        Parameters
-        ----------
-        ledger : RankLedger
-            Has the clock, and says whether the exchange is timed.
-        deadline_s : float
-            Longest time without progress in either direction, in seconds.
-        abort : AbortFlag
-            Ends the wait when set.
-        n_polls : int, default 0
-            How often to look at memory before saying that this side sleeps.
-        spins : bool, default False
-            Whether to look on for `SPIN_S` before this rank really sleeps.
-
-        Returns
-        -------
-        float
-            What the clock showed when the first bytes of the incoming frame were there; zero unless that is timed.
-
-        Raises
-        ------
-        ProtocolError
-            The frame that came is not the one due.
-        PeerGoneError
-            A connection broke; says which.
-        PeerLateError
-            Neither frame moved in time.
-        AbortedError
-            The job stopped.
+        - returned: what the clock showed when the first bytes of the incoming frame were there; zero unless
+          that is timed.
         """
         arrived_at, last, n_looks = 0.0, time.monotonic(), 0
         gone: Link | None = None

@@ -88,25 +88,7 @@ OP_NAMES: Final = {
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a frame says.
-
-    Parameters
-    ----------
-    job : int
-        Hash of the job's name, 64 bits.
-    epoch : int
-        Incarnation of the gang, 32 bits.
-    sequence : int
-        Frames sent before this one in this direction.
-    op : int
-        Code of the operation, 16 bits.
-    dtype : int
-        Code of the element type.
-    nbytes : int
-        Bytes of the array that follows.
-    flags : int, default 0
-        Reserved.
-    """
+    """What the header of a frame says."""
 
     job: int
     epoch: int
@@ -129,13 +111,7 @@ def op_name(op: int) -> str:
 
 
 def check_array(array: AnyArray) -> int:
-    """Return the dtype code of an array that can be sent without a copy.
-
-    Raises
-    ------
-    InvalidParameterError
-        Its dtype has no code, or it is not C-contiguous.
-    """
+    """Return the dtype code of an array that can be sent without a copy."""
     code = DTYPE_CODES.get(array.dtype)
     if code is None:
         known = ", ".join(_DTYPE_NAMES.values())
@@ -156,23 +132,7 @@ def pack_into(
 
 
 def unpack_from(buffer: bytes | bytearray | memoryview) -> Header:
-    """Read a header, believing nothing.
-
-    Parameters
-    ----------
-    buffer : bytes-like
-        At least `HEADER_BYTES` bytes.
-
-    Returns
-    -------
-    Header
-        The fields.
-
-    Raises
-    ------
-    ProtocolError
-        These bytes are no header of this version, or claim an impossible type or length.
-    """
+    """Read a header, believing nothing."""
     if len(buffer) < HEADER_BYTES:
         raise ProtocolError(f"Expected a frame header of {HEADER_BYTES} bytes, got {len(buffer)} bytes.")
     magic, version, dtype, op, job, epoch, flags, sequence, nbytes = _LAYOUT.unpack_from(buffer, 0)

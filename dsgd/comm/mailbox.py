@@ -33,17 +33,7 @@ MAX_OUTSTANDING: Final = 8
 
 
 class AbstractMailbox(ABC):
-    """Sends frames without waiting for the receiver; used by the thread of its rank alone.
-
-    Attributes
-    ----------
-    rank, size : int
-        This end, and how many there are; workers first, with the numbers that they have in collectives.
-    ledger : RankLedger
-        Charged with wire and wait seconds, bytes and messages.
-    deadline_s : float
-        Longest wait, in seconds.
-    """
+    """Sends frames without waiting for the receiver; used by the thread of its rank alone."""
 
     rank: int
     size: int
@@ -52,24 +42,7 @@ class AbstractMailbox(ABC):
 
     @abstractmethod
     def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
-        """Send a copy of an array to rank `to`; does not wait for it.
-
-        Parameters
-        ----------
-        to : int
-            Another rank.
-        array : array
-            C-contiguous; the caller's again on return.
-        op : int
-            Code of the operation, checked when the frame is taken.
-
-        Raises
-        ------
-        AbortedError
-            The job stopped, or the peer went away.
-        GangTimeoutError
-            `MAX_OUTSTANDING` frames wait for this peer, and none left within the deadline.
-        """
+        """Send a copy of an array to rank `to`; does not wait for it."""
 
     @abstractmethod
     def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
@@ -81,26 +54,7 @@ class AbstractMailbox(ABC):
 
     @abstractmethod
     def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
-        """Fill `out` with the oldest frame of rank `source`, waiting for it if need be.
-
-        Parameters
-        ----------
-        source : int
-            Another rank.
-        out : array
-            C-contiguous, of the dtype and size that were posted; filled in place.
-        op : int
-            Code of the operation.
-
-        Raises
-        ------
-        AbortedError
-            The job stopped, or the peer went away.
-        GangTimeoutError
-            Nothing came within the deadline.
-        ProtocolError
-            The frame is not the one expected.
-        """
+        """Fill `out` with the oldest frame of rank `source`, waiting for it if need be."""
 
     @abstractmethod
     def close(self) -> None:
@@ -118,15 +72,7 @@ class AbstractMailbox(ABC):
 
     @final
     def wait_any(self, sources: Sequence[int]) -> int:
-        """Return one of `sources` from which a frame is here; waits for it.
-
-        Raises
-        ------
-        AbortedError
-            The job stopped.
-        GangTimeoutError
-            No frame came within the deadline; names the ranks that it waited for.
-        """
+        """Return one of `sources` from which a frame is here; waits for it."""
         ledger = self.ledger
         start = ledger.clock()
         source = self.ready(sources, self.deadline_s)

@@ -180,20 +180,7 @@ def words_for(n_bits: int) -> int:
 
 
 def as_words(payload: ByteVector, n_words: int | None = None) -> WordVector:
-    """Return the words of a payload that came from elsewhere.
-
-    Parameters
-    ----------
-    payload : array of uint8
-        The payload.
-    n_words : int or None
-        How many there must be.
-
-    Raises
-    ------
-    ProtocolError
-        There are others.
-    """
+    """Return the words of a payload that came from elsewhere."""
     whole, rest = divmod(payload.shape[0], WORD_BYTES)
     if rest or (n_words is not None and whole != n_words):
         wanted = "a multiple of 8" if n_words is None else str(n_words * WORD_BYTES)

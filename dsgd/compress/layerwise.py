@@ -51,15 +51,7 @@ class LayerwiseMemory(AbstractMemory):
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor in the vector.
-
-    Parameters
-    ----------
-    place : slice
-        Its place in the vector.
-    compressor : AbstractCompressor
-        How it is encoded; `Identity` sends it whole.
-    """
+    """A tensor in the vector."""
 
     place: slice
     compressor: AbstractCompressor[Any]

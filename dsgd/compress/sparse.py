@@ -79,26 +79,7 @@ def as_bits(vector: FloatVector) -> AnyArray:
 
 
 def largest(vector: FloatVector, k: int, most: int, seed: int, scratch: Scratch) -> IndexVector:
-    """Return the places of the k entries of largest magnitude, ascending, in scratch memory.
-
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        Read only.
-    k : int
-        How many, up to n.
-    most : int
-        Up to so many are taken where a first bound lets them through; k for exactly k.
-    seed : int
-        Where the sample for the bound is taken.
-    scratch : Scratch
-        Where to work.
-
-    Raises
-    ------
-    InvalidParameterError
-        The vector is too long for places of 32 bits.
-    """
+    """Return the places of the k entries of largest magnitude, ascending, in scratch memory."""
     if vector.shape[0] > _MOST_PLACES:
         raise InvalidParameterError(
             f"Entries can be chosen from vectors of up to 2**32. Got a vector of {vector.shape[0]}; use QSGD or Half."
@@ -133,13 +114,7 @@ def encode_at(vector: FloatVector, places: IndexVector, scratch: Scratch) -> Byt
 
 
 def decode_sparse(payload: ByteVector, n: int, dtype: Any) -> tuple[IndexVector, FloatVector]:
-    """Return the places and values of a payload, shapes (k,).
-
-    Raises
-    ------
-    ProtocolError
-        It is no payload of a vector of length n and this dtype.
-    """
+    """Return the places and values of a payload, shapes (k,)."""
     words = as_words(payload)
     itemsize = np.dtype(dtype).itemsize
     k = check_places(words, n, words_for(8 * int(words[0]) * itemsize) if words.shape[0] else 0)
@@ -161,22 +136,7 @@ class AbstractSparse(AbstractCompressor[MemoryT]):
 
 
 def check_places(words: WordVector, n: int, n_others: int) -> int:
-    """Return how many entries a payload has, which its first word says.
-
-    Parameters
-    ----------
-    words : array of uint64
-        The payload.
-    n : int
-        Length of the vector.
-    n_others : int
-        Words between the first one and the places.
-
-    Raises
-    ------
-    ProtocolError
-        It is not as long as such a payload is.
-    """
+    """Return how many entries a payload has, which its first word says."""
     k = int(words[0]) if words.shape[0] else -1
     if not 0 <= k <= n or words.shape[0] != 1 + n_others + sum(place_words(k, n)[1:]):
         raise ProtocolError(
@@ -186,13 +146,7 @@ def check_places(words: WordVector, n: int, n_others: int) -> int:
 
 
 def unpack_places(words: WordVector, k: int, n: int) -> IndexVector:
-    """Return k places below n, ascending, from the words that hold them.
-
-    Raises
-    ------
-    ProtocolError
-        They are not.
-    """
+    """Return k places below n, ascending, from the words that hold them."""
     if k == n:
         return np.arange(n, dtype=np.uint32)
     places = np.empty(k, np.uint32)

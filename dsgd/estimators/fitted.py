@@ -108,15 +108,7 @@ def resumed(estimator: Any) -> Start:
 
 
 def check_resumable(estimator: Any) -> None:
-    """Refuse a model, of a file, whose further training would not begin where it says.
-
-    Raises
-    ------
-    InvalidDataError
-        The last model or the mean is of another shape than the model; what ranks have left is of no ranks.
-    InvalidParameterError
-        The step counter or the number of models in the mean is none.
-    """
+    """Refuse a model, of a file, whose further training would not begin where it says."""
     start = resumed(estimator)
     if start.is_first or start.coef is None:
         return

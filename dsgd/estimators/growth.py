@@ -40,15 +40,7 @@ _OF_RULE: Final = {"rule.velocity": (-1.0, 1.0), "rule.second": (1.0, 1.0)}
 
 @dataclass(frozen=True)
 class _Outputs:
-    """Where the outputs of a model go in one of more classes.
-
-    Parameters
-    ----------
-    places : array of int, shape (n_classes_before,)
-        The output of each class that was there.
-    n : int
-        Outputs there will be.
-    """
+    """Where the outputs of a model go in one of more classes."""
 
     places: IntVector
     n: int
@@ -59,15 +51,7 @@ class _Outputs:
         return 1 if len(self.places) == 2 else len(self.places)
 
     def spread(self, table: AnyArray, pair: tuple[float, float]) -> AnyArray:
-        """Return a table of all outputs, shape (n, ...), from that of those before, shape (n_before, ...).
-
-        Parameters
-        ----------
-        table : array, shape (n_before, ...)
-            A row for each output there was.
-        pair : tuple of float
-            By what a single row is multiplied for each of its two classes.
-        """
+        """Return a table of all outputs, shape (n, ...), from that of those before, shape (n_before, ...)."""
         rows = table if self.n_before > 1 else np.concatenate([table * factor for factor in pair])
         whole = np.zeros((self.n, *table.shape[1:]), table.dtype)
         # Added, so that a zero has no sign.
@@ -101,14 +85,8 @@ class _Outputs:
 def grown(start: Start, classes: AnyArray | None, *, coupled: bool) -> Start:
     """Return where training begins with outputs for all classes; the same, if it has them.
 
-    Parameters
-    ----------
-    start : Start
-        Where it would begin with the classes of `start`.
-    classes : array, shape (n_classes,), or None
-        Those that there are now, sorted, among them all of `start`; None of a regression.
-    coupled : bool
-        Whether outputs share one loss now.
+    - `classes`, shape (n_classes,): those that there are now, sorted, among them all of `start`; None of a
+      regression.
     """
     if classes is None or start.classes is None or len(classes) == len(start.classes):
         return start
@@ -129,17 +107,7 @@ def grown(start: Start, classes: AnyArray | None, *, coupled: bool) -> Start:
 def present_mean(
     coef: AnyArray, intercept: AnyArray, absent: IntVector | None, n_averaged: int
 ) -> tuple[AnyArray, AnyArray]:
-    """Return the mean of the iterates, over those in which each output was there.
-
-    Parameters
-    ----------
-    coef, intercept : array, shape (n_outputs, n_features) and (n_outputs,)
-        The mean over all of them, in which it is zero where it was not.
-    absent : array of int, shape (n_outputs,), or None
-        At how many it was not; None where all were.
-    n_averaged : int
-        How many there are.
-    """
+    """Return the mean of the iterates, over those in which each output was there."""
     if absent is None:
         return coef, intercept
     # An output that has come after all of them is zero, whatever it is divided by.
@@ -148,13 +116,7 @@ def present_mean(
 
 
 def joined(classes: AnyArray, labels: AnyArray) -> AnyArray:
-    """Return the classes of both, sorted.
-
-    Raises
-    ------
-    InvalidDataError
-        They cannot be sorted, or one are texts and the other numbers.
-    """
+    """Return the classes of both, sorted."""
     are_texts = {array.dtype.kind in "US" for array in (classes, labels) if array.dtype.kind != "O"}
     try:
         if len(are_texts) > 1:

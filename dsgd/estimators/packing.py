@@ -40,30 +40,8 @@ _N_MODELS: Final = 8
 class Packer:
     """Packs the blocks of a rank into its shards; sent to every rank.
 
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression.
-    n_features : int
-        Width of the model.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    sparse : bool
-        Whether shards are CSR.
-    shuffle : bool
-        Whether rows are visited in keyed orders, a new one in each epoch, or as given.
-    seed : int
-        Seed of the orders and of the validation split.
-    validation_fraction : float
-        Share of the rows held out; 0 for none.
-    out_of_core : bool, default False
-        Whether shards are kept in files instead of memory.
-    held_out : bool array, shape (n,), or None, default None
-        Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
-    weight_scale : float, default 1.0
-        What the weights of visits are multiplied by; see `weight_scale_of`.
-    spread_classes : bool, default True
-        Whether the rows of every class are spread evenly over an epoch.
+    - `held_out`, shape (n,): which rows are held out, where one rank has them all in one block; None has each rank
+      draw its own.
     """
 
     classes: AnyArray | None
@@ -110,22 +88,7 @@ class Packer:
             validation.look(X, targets, np.where(held_out, weights, 0.0))
 
     def demand(self, summaries: Sequence[BlockSummary], n_params: int, beside: int = 0) -> MemoryDemand:
-        """Return how much memory ranks will need on their workers.
-
-        Parameters
-        ----------
-        summaries : sequence of BlockSummary
-            The blocks.
-        n_params : int
-            Length of the model.
-        beside : int, default 0
-            Bytes that the ranks of a worker share beside rows and models.
-
-        Returns
-        -------
-        MemoryDemand
-            In bytes.
-        """
+        """Return how much memory ranks will need on their workers."""
         size = np.dtype(self.dtype).itemsize
         order = _ORDER_BYTES + 2 * size
         per_rank = _N_MODELS * n_params * size

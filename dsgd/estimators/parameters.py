@@ -73,18 +73,7 @@ def check_whole_fit(estimator: Any) -> None:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check every parameter that does not depend on the data.
-
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        The estimator.
-
-    Raises
-    ------
-    InvalidParameterError
-        For the first parameter that is wrong: its name, what is allowed, what was got.
-    """
+    """Check every parameter that does not depend on the data."""
     name = type(estimator).__name__
     _check_loss(estimator)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])

@@ -40,20 +40,8 @@ def peer_of(loss: str | CustomLoss) -> type:
 def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     """Return a fitted estimator of scikit-learn with the coefficients of `model`.
 
-    Parameters
-    ----------
-    model : AbstractSGD
-        Fitted.
-    plain : type
-        The class of scikit-learn; of regressors that of `peer_of`, and `LogisticRegression` of the loss softmax.
-    extra : tuple of str
-        Fitted attributes to carry over beside those that all linear models have.
-
-    Returns
-    -------
-    estimator
-        An instance of `plain`; parameters that it does not have are left out. Of a model that is linear in features a
-        pipeline, with `RBFSampler` before it.
+    - returned: an instance of `plain`; parameters that it does not have are left out. Of a model that is linear in
+      features a pipeline, with `RBFSampler` before it.
     """
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
@@ -94,24 +82,7 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
 
 
 def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[str, ...]) -> Any:
-    """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step.
-
-    Parameters
-    ----------
-    kind : type
-        Ours.
-    plain : type
-        Theirs.
-    given : estimator
-        An instance of `plain`, fitted.
-    extra : tuple of str
-        As of `to_plain`.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is another kind of estimator.
-    """
+    """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step."""
     model = copied(of_peer(kind, plain, given), given, (*_SHARED, *extra))
     if model.average:
         copied(model, given, BESIDE)

@@ -18,28 +18,7 @@ __all__ = ["Start", "initial"]
 class Start:
     """Where training begins: a model, what earlier calls of ``partial_fit`` have left, and what watches it.
 
-    Parameters
-    ----------
-    is_first : bool
-        Whether there is no earlier call.
-    is_part : bool
-        Whether this is one: then there is one epoch.
-    coef, intercept : array or None
-        The model; None is zero.
-    t : float
-        The step counter.
-    averaged : tuple of array or None
-        The averaged model.
-    n_averaged : int
-        Steps of a rank that it is the mean of.
-    absent : array of int, shape (n_outputs,), or None
-        At how many of them each output was not there yet; None where all were.
-    left : SavedState or None
-        The state of the ranks.
-    validation : tuple or None
-        Validation rows, (X_val, y_val, sample_weight_val), that are not among those to train on.
-    classes : array or None
-        The labels that the outputs of the model are for, sorted; None where there is no model from before, or no label.
+    - `absent`, shape (n_outputs,): at how many of them each output was not there yet; None where all were.
     """
 
     is_first: bool = True
@@ -56,13 +35,7 @@ class Start:
 
 
 def initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:
-    """Return coefficients or intercepts to begin with, in this shape; zeros for None.
-
-    Raises
-    ------
-    InvalidDataError
-        There are not as many, or they are no numbers.
-    """
+    """Return coefficients or intercepts to begin with, in this shape; zeros for None."""
     if value is None:
         return np.zeros(shape, dtype=dtype)
     try:

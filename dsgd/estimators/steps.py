@@ -32,13 +32,7 @@ def optimizer_of(estimator: Any, objective: Objective, seed: int) -> SGD:
 
 
 def map_of(estimator: Any, start: Start, seed: int) -> RandomMap | None:
-    """Return what the model is linear in; one that goes on with coefficients goes on with their features.
-
-    Raises
-    ------
-    InvalidParameterError
-        Training would go on with other features.
-    """
+    """Return what the model is linear in; one that goes on with coefficients goes on with their features."""
     if estimator.features is None:
         return None
     kept: RandomMap | None = estimator._random_map

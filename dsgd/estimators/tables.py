@@ -57,27 +57,8 @@ def check_encoder(name: str, encoder: Any) -> None:
 def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tuple[Any, Any, Any]:
     """Return rows, targets and weights as training takes them; set what the estimator learns of columns.
 
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        Its `encoder` says what becomes of columns. Gets `encoder_`, `n_features_in_` and `feature_names_in_`, if the
-        rows are encoded.
-    given : tuple
-        (X, y, sample_weight), as passed to ``fit``. Targets and weights may be names of columns.
-    goes_on : bool
-        Whether training goes on with a model, whose encoder is kept.
-
-    Returns
-    -------
-    X, y, sample_weight
-        Arrays of this process, or delayed blocks of the cluster, with encoded rows; X itself if nothing is encoded.
-
-    Raises
-    ------
-    InvalidDataError
-        A column is not there, or cannot become what it should.
-    IncompatiblePartsError
-        `Rows` are passed beside an encoder.
+    - returned: arrays of this process, or delayed blocks of the cluster, with encoded rows; X itself if nothing is
+      encoded.
     """
     X, y, weights = (as_numpy(each, name) for each, name in zip(given, ("X", "y", "sample_weight"), strict=True))
     files = are_table_files(X)

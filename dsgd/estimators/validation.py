@@ -22,17 +22,7 @@ __all__ = ["watched", "with_validation"]
 
 @dataclass(frozen=True)
 class _ModelOf:
-    """Makes an estimator of a parameter vector.
-
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        One without a model.
-    n_features, n_outputs : int
-        Shape of the coefficients.
-    by_column : bool
-        Whether the vector has them column by column, see `dsgd.local.pack`.
-    """
+    """Makes an estimator of a parameter vector."""
 
     estimator: Any
     n_features: int
@@ -47,22 +37,7 @@ class _ModelOf:
 
 
 def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) -> tuple[tuple[Any, Any, Any], Start]:
-    """Return the rows to train on, and where training begins with the validation rows as training takes rows.
-
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        The estimator, whose columns are known.
-    rows : tuple
-        (X, y, sample_weight), as `encoded` returned them.
-    start : Start
-        Where training begins; its validation rows are as the user gave them.
-
-    Raises
-    ------
-    InvalidDataError
-        Rows for ``scoring`` cannot be held out of these, or there is no encoder for files of validation rows.
-    """
+    """Return the rows to train on, and where training begins with the validation rows as training takes rows."""
     if start.validation is not None:
         if are_table_files(start.validation[0]) and estimator.encoder_ is None:
             raise InvalidDataError(
@@ -81,26 +56,7 @@ def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) ->
 def watched(
     estimator: Any, start: Start, job: TrainJob, *, width: int, n_outputs: int, by_column: bool
 ) -> tuple[TrainJob, ScoredRows | None]:
-    """Return the job, and what scores its model on the validation rows; None if there are none.
-
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        The estimator, whose features and classes are known.
-    start : Start
-        Has the validation rows, which are checked against the training rows.
-    job : TrainJob
-        What is trained; the measure is tried on the model that it begins with.
-    width, n_outputs, by_column
-        The shape of a model; see `_ModelOf`.
-
-    Raises
-    ------
-    InvalidDataError
-        The rows do not suit the estimator.
-    InvalidParameterError
-        The measure does not suit the model.
-    """
+    """Return the job, and what scores its model on the validation rows; None if there are none."""
     given = start.validation
     if given is None:
         return job, None

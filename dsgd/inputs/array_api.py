@@ -20,20 +20,7 @@ __all__ = ["answers_in_kind", "as_numpy"]
 
 
 def as_numpy(X: Any, name: str = "X") -> Any:
-    """Return an array of another library as one of numpy, a view if it can be; anything else as it is.
-
-    Parameters
-    ----------
-    X : object
-        Anything that estimators take.
-    name : str, default "X"
-        Its name in errors.
-
-    Raises
-    ------
-    InvalidDataError
-        The array is on a device other than the CPU.
-    """
+    """Return an array of another library as one of numpy, a view if it can be; anything else as it is."""
     if isinstance(X, np.ndarray) or _namespace(X) is None:
         return X
     kind = type(X).__module__.partition(".")[0]
@@ -51,11 +38,6 @@ def answers_in_kind(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method that takes rows and returns an array: it gets numpy, and returns the kind of the rows.
 
     A decorator. The result is an array of the library of X if scikit-learn's ``array_api_dispatch`` is on.
-
-    Parameters
-    ----------
-    method : callable
-        Takes X and returns an array.
     """
 
     @functools.wraps(method)

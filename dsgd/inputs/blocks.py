@@ -38,31 +38,7 @@ Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample
 
 @dataclass(frozen=True)
 class BlockSummary:
-    """A summary of a block for the client.
-
-    Parameters
-    ----------
-    rows, n_features, nbytes : int
-        Its size.
-    dtype : str
-        ``"float32"`` if X is that, else ``"float64"``.
-    sparse : bool
-        Whether X is CSR.
-    classes : array or None
-        Sorted distinct targets, for classification.
-    counts : array or None
-        Rows of each of `classes`.
-    problem : str
-        The defect of the block; empty if there is none.
-    nnz : int
-        Entries stored.
-    visits : int
-        Visits to its rows in an epoch of training: one each, or as many as their weights.
-    weight : float or None
-        The sum of the weights of its rows; None if they have none.
-    least : float
-        The least target, for regression; infinity without any.
-    """
+    """A summary of a block for the client."""
 
     rows: int
     n_features: int
@@ -79,25 +55,7 @@ class BlockSummary:
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
-    """Convert a chunk, partition or tuple to (X, y, sample_weight) of numpy arrays and CSR matrices.
-
-    Parameters
-    ----------
-    X : array, sparse matrix, DataFrame, or a tuple (X, y) or (X, y, sample_weight)
-        The rows.
-    y, sample_weight : array, Series or None
-        One entry per row.
-
-    Returns
-    -------
-    tuple
-        ``(X, y, sample_weight)``.
-
-    Raises
-    ------
-    InvalidDataError
-        A column of a table has missing values.
-    """
+    """Convert a chunk, partition or tuple to (X, y, sample_weight) of numpy arrays and CSR matrices."""
     if isinstance(X, (tuple, list)) and y is None:
         X, y, sample_weight = (*X, None)[:3]
     if hasattr(X, "tocsr"):
@@ -120,26 +78,7 @@ def summarise(
     any_shape: bool = False,
     rows_are_checked: bool = False,
 ) -> BlockSummary:
-    """Summarise a block.
-
-    Parameters
-    ----------
-    block : tuple
-        As `make_block` returns it.
-    classification : bool
-        Whether targets are classes.
-    supervised : bool, default True
-        Whether targets are required; False ignores them.
-    any_shape : bool, default False
-        Whether rows may have any shape, such as that of an image, and targets may be vectors.
-    rows_are_checked : bool, default False
-        Whether X is known to be finite numbers of the right shape, and need not be read.
-
-    Returns
-    -------
-    BlockSummary
-        With `problem` set if the block cannot be trained on.
-    """
+    """Summarise a block."""
     X, y, weights = block
     sparse = sp.issparse(X)
     problem = "" if rows_are_checked else _row_problem(X, any_shape=any_shape)
@@ -177,22 +116,7 @@ def summarise(
 
 
 def summarise_part(rows: Block, mine: slice | IndexVector, **expected: bool) -> BlockSummary:
-    """Summarise some rows of an array as the block of them would be, without taking them out; they are checked already.
-
-    Parameters
-    ----------
-    rows : tuple
-        (X, y, sample_weight).
-    mine : slice or array of uint32
-        The numbers of the rows.
-    **expected : bool
-        As of `summarise`.
-
-    Returns
-    -------
-    BlockSummary
-        Of the block.
-    """
+    """Summarise some rows of an array as the block of them would be, without taking them out."""
     X, y, weights = rows
     n_rows = mine.stop - mine.start if isinstance(mine, slice) else mine.shape[0]
     # As large as the rows, and of one number.
@@ -269,13 +193,7 @@ def widen(X: Any, n_features: int) -> Any:
 
 
 def check_summaries(summaries: Sequence[BlockSummary]) -> None:
-    """Raise for the first block that cannot be trained on, or if blocks do not match.
-
-    Raises
-    ------
-    InvalidDataError
-        Names the block, counted from 0.
-    """
+    """Raise for the first block that cannot be trained on, or if blocks do not match."""
     for number, summary in enumerate(summaries):
         if summary.problem:
             raise InvalidDataError(f"block {number} of {len(summaries)}: {summary.problem}.")
@@ -292,24 +210,7 @@ def check_summaries(summaries: Sequence[BlockSummary]) -> None:
 
 
 def hold_out(targets: AnyArray, fraction: float, rng: np.random.Generator, *, stratify: bool) -> AnyArray:
-    """Choose rows for validation.
-
-    Parameters
-    ----------
-    targets : array, shape (n,)
-        Encoded targets.
-    fraction : float
-        Share to hold out, of every class when stratified; at least one row of the whole is kept for training.
-    rng : numpy.random.Generator
-        Draws the rows.
-    stratify : bool
-        Whether each class gives its share.
-
-    Returns
-    -------
-    array of bool, shape (n,)
-        True where a row is held out.
-    """
+    """Choose rows for validation."""
     mask = np.zeros(len(targets), dtype=bool)
     groups = [np.flatnonzero(targets == value) for value in np.unique(targets)] if stratify else [np.arange(len(mask))]
     for rows in groups:

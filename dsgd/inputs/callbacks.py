@@ -108,20 +108,7 @@ def _told(
 
 
 def wrap_callbacks(name: str, callbacks: tuple[Any, ...]) -> list[Any]:
-    """Return callbacks as scikit-learn keeps them, ours in envelopes.
-
-    Parameters
-    ----------
-    name : str
-        Of the estimator.
-    callbacks : tuple
-        The arguments of ``set_callbacks``.
-
-    Raises
-    ------
-    InvalidParameterError
-        One of them follows neither protocol, or that of a scikit-learn that is not installed.
-    """
+    """Return callbacks as scikit-learn keeps them, ours in envelopes."""
     return [_wrapped(name, callback) for callback in callbacks]
 
 

@@ -29,11 +29,6 @@ def inherit_docs(estimator: Estimator) -> Estimator:
     base. Its own attributes come first, then those of its bases, nearest first. `inherit_method_docs` completes its
     methods. Users see one whole docstring, in ``help`` and in the documentation. Without docstrings (``python -OO``)
     nothing happens.
-
-    Parameters
-    ----------
-    estimator : type
-        An estimator with a numpydoc docstring, whose bases have their own.
     """
     inherit_method_docs(estimator)
     if estimator.__doc__ is None:
@@ -55,11 +50,6 @@ def inherit_method_docs(owner: Estimator) -> Estimator:
     method of the nearest base that has it, else as in `predict`, because all methods that take rows take the same ones.
     The section on returned values comes from the nearest base, unless the method has one; the section on errors has
     those of the method and its bases.
-
-    Parameters
-    ----------
-    owner : type
-        A class whose methods have numpydoc docstrings.
     """
     for name, member in vars(owner).items():
         method = _unwrapped(member)

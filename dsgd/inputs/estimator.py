@@ -204,33 +204,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         *,
         first: bool = True,
     ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
-        """Yield the rows as checked and summarised blocks on the workers; they are released at the end.
-
-        Parameters
-        ----------
-        X, y, sample_weight : object
-            As passed to ``fit``.
-        check : callable
-            Called for arrays of this process only: validates them and returns (X, y, sample_weight).
-        expected : Expected
-            What rows and targets must be.
-        spread : Spread
-            The number of ranks, and how rows are distributed to them.
-        first : bool, default True
-            Whether the number of features is learned, or must equal the known one.
-
-        Raises
-        ------
-        InvalidDataError
-            A block cannot be trained on, or blocks do not fit each other.
-        DiskSpaceError
-            A disk has too little room for the blocks of its worker.
-        VersionMismatchError
-            A worker, or the scheduler, has no dsgd or another version.
-        ClusterError
-            The cluster was restarted, or its scheduler was lost (`ClusterUnreachableError`), before the rows were
-            placed.
-        """
+        """Yield the rows as checked and summarised blocks on the workers; they are released at the end."""
         kept = X if isinstance(X, Rows) else None
         if kept is not None:
             X, y, sample_weight = kept.X, kept.y, kept.sample_weight

@@ -46,22 +46,7 @@ def refuse_queries(X: object, name: str = "X") -> None:
 
 
 def table_values(X: Any) -> AnyArray:
-    """Return the rows of a table as an array of numbers or bools.
-
-    Parameters
-    ----------
-    X : pandas.DataFrame, shape (n, d)
-        Columns of numbers or bools.
-
-    Returns
-    -------
-    array, shape (n, d)
-
-    Raises
-    ------
-    InvalidDataError
-        A value is missing, or a column has another dtype; names the column.
-    """
+    """Return the rows of a table as an array of numbers or bools."""
     kinds = [number_dtype(dtype) for dtype in X.dtypes]
     if not kinds:
         return np.asarray(X)
@@ -86,20 +71,7 @@ def table_values(X: Any) -> AnyArray:
 
 
 def column_values(y: Any, name: str) -> AnyArray:
-    """Return a column as an array, of numbers or bools if it has only these.
-
-    Parameters
-    ----------
-    y : array, Series, table or list
-        One entry, or one row, per row of X.
-    name : str
-        Its name in errors.
-
-    Raises
-    ------
-    InvalidDataError
-        A number or bool is missing.
-    """
+    """Return a column as an array, of numbers or bools if it has only these."""
     if is_table(y):
         return np.column_stack([column_values(y.iloc[:, k], name) for k in range(y.shape[1])])
     _refuse_nulls(y, name)
@@ -112,26 +84,7 @@ def column_values(y: Any, name: str) -> AnyArray:
 
 
 def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Call `sklearn.utils.validation.validate_data`; errors about values of a table name the column.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Whose features are learned, or compared.
-    X : array, sparse matrix or table, shape (n, d)
-        The rows.
-    *y : array
-        Targets, if there are any.
-    **options
-        As there.
-
-    Raises
-    ------
-    InvalidDataError
-        A value is missing or is no number; names the column. Or X is a query.
-    ValueError
-        As there.
-    """
+    """Call `sklearn.utils.validation.validate_data`; errors about values of a table name the column."""
     if _is_checked(estimator, X, y, **options):
         return X if not y or y[0] is None else (X, *y)
     refuse_queries(X)

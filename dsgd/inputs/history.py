@@ -23,15 +23,7 @@ class History(list[dict[str, Any]]):
 
     @classmethod
     def of(cls, records: Sequence[EpochRecord], ledger: Ledger) -> History:
-        """Return the history of a fit.
-
-        Parameters
-        ----------
-        records : sequence of EpochRecord
-            One for each epoch.
-        ledger : Ledger
-            Seconds and bytes of all ranks. Those of epochs before the ranks were last formed are not in it, and nan.
-        """
+        """Return the history of a fit."""
         validates = any(np.isfinite(record.validation_score) for record in records)
         spent = _spent(ledger)
         n_before = len(records) - len(spent)
@@ -50,13 +42,7 @@ class History(list[dict[str, Any]]):
         return lines[name] if isinstance(lines, dict) else [line[name] for line in lines]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the history as a pandas frame, one row per epoch.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
-        """
+        """Return the history as a pandas frame, one row per epoch."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -68,15 +54,7 @@ class History(list[dict[str, Any]]):
 
 
 def line_of(record: Any, *, validates: bool) -> dict[str, Any]:
-    """Return a line of the history from the fields of an `EpochRecord`, under skorch's names.
-
-    Parameters
-    ----------
-    record : mapping
-        The fields; those of an event may lack the dispersion.
-    validates : bool
-        Whether the line has the validation score.
-    """
+    """Return a line of the history from the fields of an `EpochRecord`, under skorch's names."""
     line = {"epoch": record["epoch"], "train_loss": record["train_loss"], "seconds": record["seconds"]}
     if validates:
         line["valid_score"] = record["validation_score"]

@@ -19,31 +19,7 @@ __all__ = ["accuracy", "apply", "d2", "d2_here", "r2", "with_targets"]
 
 
 def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
-    """Return the lazy result of ``model.method`` on every block of X.
-
-    Parameters
-    ----------
-    model : estimator
-        Fitted, without a client.
-    method : str
-        Name of the method.
-    X : dask array or dataframe, shape (n, d)
-        Chunked by rows only.
-    n_columns : int or None
-        Columns of the result; None for one value per row.
-    dtype : numpy.dtype
-        Of the result.
-
-    Returns
-    -------
-    dask array, series or dataframe
-        With the row chunks, divisions and index of X.
-
-    Raises
-    ------
-    InvalidDataError
-        X has another number of features than the model, or is chunked along its columns.
-    """
+    """Return the lazy result of ``model.method`` on every block of X."""
     import dask
 
     width = X.shape[1]
@@ -71,43 +47,19 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
 
 
 def accuracy(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Compute the share of (weighted) rows that a classifier predicts right; no row leaves its worker.
-
-    Parameters
-    ----------
-    model : estimator
-        Fitted, without a client.
-    X, y, sample_weight : dask collections
-        As for ``fit``.
-    """
+    """Compute the share of (weighted) rows that a classifier predicts right; no row leaves its worker."""
     right, total = _added_up(_accuracy_sums, model, X, y, sample_weight)
     return float(right / total)
 
 
 def r2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Compute 1 - sum w (y - f)^2 / sum w (y - mean y)^2 of a regressor f; no row leaves its worker.
-
-    Parameters
-    ----------
-    model : estimator
-        Fitted, without a client.
-    X, y, sample_weight : dask collections
-        As for ``fit``.
-    """
+    """Compute 1 - sum w (y - f)^2 / sum w (y - mean y)^2 of a regressor f; no row leaves its worker."""
     weight, y_sum, y2_sum, residual = _added_up(_r2_sums, model, X, y, sample_weight)
     return float(1 - residual / (y2_sum - y_sum**2 / weight))
 
 
 def d2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
-    """Compute the share of the deviance that a regressor with a log link explains; no row leaves its worker.
-
-    Parameters
-    ----------
-    model : estimator
-        Fitted, without a client.
-    X, y, sample_weight : dask collections
-        As for ``fit``.
-    """
+    """Compute the share of the deviance that a regressor with a log link explains; no row leaves its worker."""
     found = Evaluation.from_vector(_added_up(_d2_sums, model, X, y, sample_weight))
     return float(model._deviance.explained(found))
 

@@ -31,29 +31,7 @@ __all__ = [
 
 
 def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None = None) -> tuple[Any, Any, Any]:
-    """Return X, y and sample_weight; where one of the latter is a name, X loses that column.
-
-    Parameters
-    ----------
-    X : table, dask dataframe, or files of tables
-        The rows. Anything else is returned as it is, if there are no names.
-    y, sample_weight : str or anything else
-        Names of columns, or what ``fit`` takes otherwise.
-    classes : array or None, default None
-        The labels of a model: the column of targets is read as these are.
-
-    Returns
-    -------
-    X
-        Files are returned as `TableFiles`, which keep all columns.
-    y, sample_weight
-        Columns: a dask series of a dask dataframe, else arrays.
-
-    Raises
-    ------
-    InvalidDataError
-        There is no such column, or X has no columns with names.
-    """
+    """Return X, y and sample_weight; where one of the latter is a name, X loses that column."""
     names = [each for each in (y, sample_weight) if isinstance(each, str)]
     if are_table_files(X):
         files = with_files_opened(X).with_targets(names)
@@ -92,22 +70,7 @@ def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None =
 
 
 def read_columns(files: TableFiles, names: list[str], kinds: Mapping[str, Kind] | None = None) -> list[Any]:
-    """Return some columns of files as arrays.
-
-    Parameters
-    ----------
-    files : TableFiles
-        The files.
-    names : list of str
-        The columns; only these are read.
-    kinds : mapping or None, default None
-        What is wanted of columns; of others, what they hold.
-
-    Raises
-    ------
-    InvalidDataError
-        A column is not there, or has missing values.
-    """
+    """Return some columns of files as arrays."""
     if not names:
         return []
     kinds = dict(kinds or {})
@@ -129,15 +92,7 @@ def _as_labels(y: AnyArray, classes: AnyArray) -> AnyArray:
 
 
 def check_names(y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
-    """Raise `InvalidDataError` unless these name columns of files that workers read; unsupervised, y may be None.
-
-    Parameters
-    ----------
-    y, sample_weight : object
-        As passed to ``fit``.
-    supervised : bool, default True
-        Whether there must be targets.
-    """
+    """Raise `InvalidDataError` unless these name columns of files that workers read; unsupervised, y may be None."""
     is_known = isinstance(y, str) or (y is None and not supervised)
     if not is_known or not isinstance(sample_weight, (str, type(None))):
         raise InvalidDataError(
@@ -165,26 +120,7 @@ def take_tables(
 ) -> tuple[tuple[Any, Any, Any], Sequence[str] | None]:
     """Return rows, targets and weights as an estimator without an encoder trains on them.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its client, if it has one, reads files on its workers. Texts are no paths where its kernel is a function.
-    X, y, sample_weight
-        As for `take_named`. All columns of files that are not named are features, which must be numbers.
-    here : bool, default False
-        Whether files are read in this process in any case.
-
-    Returns
-    -------
-    given : tuple
-        (X, y, sample_weight). Files are read into a pyarrow.Table or, on workers, into delayed blocks.
-    names : sequence of str or None
-        The columns of delayed blocks, which have no names.
-
-    Raises
-    ------
-    InvalidDataError
-        There is no such column. Or workers would read the files, and targets or weights are elsewhere.
+    - returned: (X, y, sample_weight). Files are read into a pyarrow.Table or, on workers, into delayed blocks.
     """
     if callable(getattr(estimator, "kernel", None)) and not is_frame(X):
         return (X, y, sample_weight), None
@@ -204,13 +140,7 @@ def take_tables(
 
 
 def known_columns(estimator: Any, X: Any) -> Any:
-    """Return X itself or, of files, a pyarrow.Table of the columns that an estimator was fitted on.
-
-    Raises
-    ------
-    InvalidDataError
-        It was fitted on rows without names, or there is no such column.
-    """
+    """Return X itself or, of files, a pyarrow.Table of the columns that an estimator was fitted on."""
     if not are_table_files(X):
         return _without_index(X)
     names = getattr(estimator, "feature_names_in_", None)

@@ -53,14 +53,8 @@ _MANY_ROWS = 16_384
 class Partition:
     """The rows of every block; blocks are numbered rank by rank. Made by `partition_rows`.
 
-    Parameters
-    ----------
-    stops : sequence of int, length n_ranks + 1
-        The start of the rows of each rank, and the end of the last.
-    pieces : int, default 1
-        Blocks of each rank.
-    order : array of uint32, shape (n_rows,), or None, default None
-        The rows of all ranks, rank by rank, those of each ascending; None for consecutive rows.
+    - `order`, shape (n_rows,): the rows of all ranks, rank by rank, those of each ascending; None for consecutive
+      rows.
     """
 
     stops: tuple[int, ...]
@@ -108,26 +102,7 @@ class Partition:
 def partition_rows(
     n_rows: int, sample_weight: FloatVector | None, n_ranks: int, *, pieces: int = 1, seed: int | None = None
 ) -> Partition:
-    """Assign the rows of an array to ranks.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows.
-    sample_weight : array, shape (n_rows,), or None
-        Their weights, not negative.
-    n_ranks : int
-        Ranks.
-    pieces : int, default 1
-        Blocks of each rank.
-    seed : int or None, default None
-        Seed of the deal; None assigns consecutive rows.
-
-    Returns
-    -------
-    Partition
-        The rows of every block.
-    """
+    """Assign the rows of an array to ranks."""
     visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
     if seed is None or n_ranks == 1:
         return Partition(_stops(visits, n_rows, n_ranks), pieces)
@@ -150,27 +125,7 @@ def pack_for_threads(
     seed: int | None,
     readable: Piece | None = None,
 ) -> list[Packed]:
-    """Return the data of ranks that are threads of this process; each packs its own.
-
-    Parameters
-    ----------
-    rows : tuple
-        (X, y, sample_weight).
-    n_ranks : int
-        Ranks.
-    pack : callable
-        Called as ``pack(blocks, rank)``, in a thread of its own; packs the blocks of a rank.
-    seed : int or None
-        See `partition_rows`.
-    readable : DensePiece, SparsePiece or None, default None
-        All rows, if kernels can read them without conversion; `pack` then gets a `dsgd.local.blocks.Selection` in place
-        of X, and the other columns whole.
-
-    Returns
-    -------
-    list, length n_ranks
-        The results of `pack` for each rank.
-    """
+    """Return the data of ranks that are threads of this process; each packs its own."""
     X, y, weights = rows
     with stage("pack"):
         partition = partition_rows(X.shape[0], weights, n_ranks, seed=seed)

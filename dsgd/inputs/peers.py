@@ -13,24 +13,7 @@ __all__ = ["copied", "of_peer"]
 
 
 def of_peer(kind: Any, peer: Any, given: Any) -> Any:
-    """Return an estimator of a class, not fitted, with the parameters of a fitted one of scikit-learn.
-
-    Parameters
-    ----------
-    kind : type
-        Ours.
-    peer : type
-        Theirs.
-    given : estimator
-        An instance of `peer`.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is another kind of estimator.
-    sklearn.exceptions.NotFittedError
-        It is not fitted.
-    """
+    """Return an estimator of a class, not fitted, with the parameters of a fitted one of scikit-learn."""
     if not isinstance(given, peer):
         home = ".".join(peer.__module__.split(".")[:2])
         raise InvalidParameterError(

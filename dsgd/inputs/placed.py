@@ -32,23 +32,8 @@ __all__ = ["ClusterBlocks", "kept_blocks", "place_blocks", "released"]
 class ClusterBlocks:
     """Row blocks on the workers of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    futures : sequence of Future
-        The blocks in row order, each a tuple (X, y, sample_weight).
-    summaries : sequence of BlockSummary
-        Summaries of the blocks, none of which has a defect.
-    n_ranks, ranks_per_worker : int or None
-        How many ranks train on them; see `run_on_cluster`.
-    resend : callable or None, default None
-        Takes the number of a lost block, sends it again from this process, and returns its future; None if Dask
-        computes lost blocks again.
-    packed : KeptPacks or None, default None
-        The packed forms that workers keep for further fits, if they do.
-    order : array of uint32, shape (n_rows,), or None, default None
-        The rows of an array of this process in the order of the blocks; None where blocks have consecutive rows.
+    - `order`, shape (n_rows,): the rows of an array of this process in the order of the blocks; None where blocks
+      have consecutive rows.
     """
 
     cluster: Cluster
@@ -151,34 +136,7 @@ def place_blocks(
     advice: str,
     held: list[Future],
 ) -> ClusterBlocks:
-    """Return rows as checked and summarised blocks on the workers.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    given : tuple
-        (X, y, sample_weight), as passed to ``fit``.
-    check : callable
-        Called for arrays of this process only: validates them and returns (X, y, sample_weight).
-    expected : Expected
-        What rows and targets must be.
-    spread : Spread
-        The number of ranks, and how rows are distributed to them.
-    advice : str
-        Advice for rows that exceed the memory of the workers.
-    held : list of Future
-        Gets all futures, also if this raises: the caller releases them.
-
-    Raises
-    ------
-    InvalidDataError
-        A block cannot be trained on, or blocks do not fit each other.
-    MemoryLimitError, DiskSpaceError
-        The rows exceed the memory or the disks of the workers.
-    ClusterError
-        The cluster was restarted, or its scheduler was lost (`ClusterUnreachableError`), before the rows were placed.
-    """
+    """Return rows as checked and summarised blocks on the workers."""
     resend: Callable[[int], Future] | None = None
     rows, partition = given, None
     if is_distributed(given[0]):

@@ -91,17 +91,7 @@ class _Recent:
 
 
 class LocalRows:
-    """Checked arrays of this process, and the results made from them.
-
-    Parameters
-    ----------
-    block : tuple
-        (X, y, sample_weight), each of the right shape and of numbers.
-    n_kept : int, default 0
-        For how many sets of parameters the rows of ranks are kept.
-    is_finite : bool, default False
-        Whether the values of X are known to be finite.
-    """
+    """Checked arrays of this process, and the results made from them."""
 
     def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
         self.block = block
@@ -122,20 +112,7 @@ class LocalRows:
             return readable(self.block[0]) if self.block[0].ndim == 2 else None
 
     def check(self, n_threads: int, name: str) -> None:
-        """Read the values once, a part of them in each thread, to see whether they are finite.
-
-        Parameters
-        ----------
-        n_threads : int
-            How many threads read.
-        name : str
-            That of the estimator in errors.
-
-        Raises
-        ------
-        ValueError
-            A value is not finite.
-        """
+        """Read the values once, a part of them in each thread, to see whether they are finite."""
         if self._is_finite:
             return
         X = self.block[0]
@@ -164,15 +141,7 @@ class LocalRows:
         seed: int | None,
         reads_directly: bool,
     ) -> list[Packed]:
-        """Return the data of each rank; see `pack_for_threads`.
-
-        Parameters
-        ----------
-        n_ranks, pack, seed
-            As there.
-        reads_directly : bool
-            Whether `pack` may take a selection in place of X.
-        """
+        """Return the data of each rank; see `pack_for_threads`."""
 
         def make() -> list[Packed]:
             piece = self.piece if reads_directly else None
@@ -188,15 +157,7 @@ class LocalRows:
 
 
 class KeptPacks:
-    """Names for the packed blocks of workers, by which they find them again.
-
-    Parameters
-    ----------
-    n_most : int
-        How many packed forms of the same blocks the workers keep.
-    anchors : mapping
-        Objects on the workers; packed blocks are released with them, see `PackedAs`.
-    """
+    """Names for the packed blocks of workers, by which they find them again."""
 
     def __init__(self, n_most: int, anchors: Mapping[str, Any]) -> None:
         self._n_most = n_most
@@ -420,13 +381,7 @@ class Rows:
 
 
 def unpacked(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Return X, y and sample_weight as passed, or the contents of `Rows` in place of X.
-
-    Raises
-    ------
-    InvalidDataError
-        Targets or weights were passed besides `Rows`.
-    """
+    """Return X, y and sample_weight as passed, or the contents of `Rows` in place of X."""
     if not isinstance(X, Rows):
         return X, y, sample_weight
     refuse_beside(y, sample_weight)

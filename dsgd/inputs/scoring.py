@@ -22,18 +22,7 @@ __all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor", "classes_of"
 
 
 def classes_of(summaries: Sequence[BlockSummary]) -> AnyArray:
-    """Return the labels that blocks have between them, sorted.
-
-    Parameters
-    ----------
-    summaries : sequence of BlockSummary
-        Of all blocks, some of them empty.
-
-    Raises
-    ------
-    ValueError
-        The targets are no classes.
-    """
+    """Return the labels that blocks have between them, sorted."""
     found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
     labels: AnyArray = np.unique(np.concatenate(found))
     n_rows = sum(s.rows for s in summaries)

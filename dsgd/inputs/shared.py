@@ -81,19 +81,7 @@ class _Place(NamedTuple):
 
 
 class SharedBlock:
-    """A block in a segment, made by `share_block`. Unpickled it is the block itself: a tuple (X, y, sample_weight).
-
-    Parameters
-    ----------
-    segment : Segment
-        Where its arrays lie.
-    places : mapping of str to place
-        Which arrays these are: of ``"X"``, ``"y"``, ``"weights"``, and for CSR rows ``"indices"`` and ``"indptr"``.
-    sent : mapping of str to array
-        Arrays of Python objects, which cannot lie there.
-    form : (type, int) or None
-        The class of CSR rows, and their columns.
-    """
+    """A block in a segment, made by `share_block`. Unpickled it is the block itself: a tuple (X, y, sample_weight)."""
 
     def __init__(
         self,
@@ -121,19 +109,8 @@ class SharedBlock:
 def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None:
     """Copy block k of a partition into shared memory.
 
-    Parameters
-    ----------
-    rows : tuple
-        (X, y, sample_weight): X an array or CSR matrix, the others arrays or None.
-    partition : Partition
-        Which rows are in the block.
-    k : int
-        Its number.
-
-    Returns
-    -------
-    SharedBlock or None
-        None if the block is small or its rows are no numbers, or if there is too little memory of this kind.
+    - returned: None if the block is small or its rows are no numbers, or if there is too little memory of this
+      kind.
     """
     X, y, weights = rows
     mine = partition.rows(k)

@@ -35,16 +35,8 @@ def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
 class SimulatedBlocks:
     """The counterpart of `dsgd.inputs.ClusterBlocks` on a simulated cluster.
 
-    Parameters
-    ----------
-    cluster : SimulatedCluster
-        Where ranks run.
-    blocks : sequence of tuple
-        (X, y, sample_weight) of each rank.
-    summaries : sequence of BlockSummary
-        Their summaries.
-    order : array of uint32, shape (n_rows,), or None, default None
-        The rows of an array in the order of the blocks; None where blocks have consecutive rows.
+    - `order`, shape (n_rows,): the rows of an array in the order of the blocks; None where blocks have consecutive
+      rows.
     """
 
     cluster: SimulatedCluster
@@ -60,11 +52,6 @@ class SimulatedBlocks:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
 
         Parameters about how workers cut and hold rows have no effect here.
-
-        Raises
-        ------
-        IncompatiblePartsError
-            A parameter needs real machines.
         """
         for name, only in OF_CLUSTERS.items():
             asked = getattr(terms, name)
@@ -86,26 +73,7 @@ class SimulatedBlocks:
 
 
 def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread: Spread) -> SimulatedBlocks:
-    """Cut arrays into one block per rank, as for workers, and summarise each.
-
-    Parameters
-    ----------
-    cluster : SimulatedCluster
-        Says how many ranks there are.
-    rows : tuple
-        (X, y, sample_weight).
-    expected : Expected
-        What rows and targets must be.
-    spread : Spread
-        How rows are assigned to ranks; its number of ranks is that of the cluster or None.
-
-    Raises
-    ------
-    InvalidParameterError
-        The cluster has another number of ranks.
-    IncompatiblePartsError
-        Rows of a simulated cluster are always in memory.
-    """
+    """Cut arrays into one block per rank, as for workers, and summarise each."""
     _check_spread(cluster, spread)
     X, _, weights = rows
     partition = partition_rows(X.shape[0], weights, cluster.ranks, seed=spread.seed)
@@ -123,24 +91,7 @@ def _is_block(item: Any) -> bool:
 
 
 def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, spread: Spread) -> SimulatedBlocks:
-    """Summarise the blocks of each rank without changing them, like blocks made on workers.
-
-    Parameters
-    ----------
-    cluster : SimulatedCluster
-        Says how many ranks there are.
-    X : sequence of tuple
-        (X, y) or (X, y, sample_weight) of each rank.
-    expected : Expected
-        What rows and targets must be.
-    spread : Spread
-        Its number of ranks is that of the cluster or None.
-
-    Raises
-    ------
-    InvalidDataError
-        The number of blocks differs from that of ranks.
-    """
+    """Summarise the blocks of each rank without changing them, like blocks made on workers."""
     _check_spread(cluster, spread)
     if len(X) != cluster.ranks:
         raise InvalidDataError(f"X is a list of {len(X)} blocks, but client={cluster!r} wants one for each rank.")

@@ -70,18 +70,7 @@ def feature_names(X: Any) -> Any:
 
 
 def check_targets(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
-    """Raise unless targets come from one source: an argument beside a collection, or blocks and files.
-
-    Parameters
-    ----------
-    X, y, sample_weight, supervised
-        As for `to_delayed_blocks`.
-
-    Raises
-    ------
-    InvalidDataError
-        Targets are missing, or given twice.
-    """
+    """Raise unless targets come from one source: an argument beside a collection, or blocks and files."""
     if is_collection(X):
         if y is None and supervised:
             raise InvalidDataError(
@@ -103,35 +92,7 @@ def to_delayed_blocks(
     build: Callable[..., Any] = make_block,
     compute: Callable[[list[Any]], Any] = _computed,
 ) -> list[Any]:
-    """Return one delayed (X, y, sample_weight) per row block.
-
-    Parameters
-    ----------
-    X : dask array, dask dataframe, list of delayed or futures, path or list of paths
-        The rows. A delayed block or a future is a tuple (X, y) or (X, y, sample_weight).
-    y, sample_weight : dask array, dask series, array, Series, list, or None
-        One entry per row of X; None if the blocks or files hold them. Dask arrays of known rows are cut like X;
-        anything else is cut by the rows of X.
-    supervised : bool, default True
-        Whether a collection needs `y`.
-    build : callable, optional
-        Makes the block of ``(X, y, sample_weight)`` on the worker that computes them: `make_block`, or a function that
-        keeps it on disk.
-    compute : callable, optional
-        Computes a list of delayed numbers of rows of blocks, if they are needed and unknown.
-
-    Returns
-    -------
-    list of dask.delayed.Delayed
-        In row order.
-
-    Raises
-    ------
-    PartitionMismatchError
-        X, y and sample_weight have different numbers of rows, or differently chunked arrays; the text has the counts.
-    InvalidDataError
-        Columns are chunked, or targets are missing or given twice.
-    """
+    """Return one delayed (X, y, sample_weight) per row block."""
     import dask
 
     check_targets(X, y, sample_weight, supervised=supervised)
@@ -152,22 +113,7 @@ def to_delayed_blocks(
 
 
 def check_room(cluster: Cluster, X: Any, advice: str) -> None:
-    """Refuse rows of known size that exceed the memory of all workers, before any of them is computed.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    X : dask collection, list or path
-        The rows; their size is known only for a dask array with dense chunks.
-    advice : str
-        Advice for the error.
-
-    Raises
-    ------
-    MemoryLimitError
-        The text has the bytes needed and available.
-    """
+    """Refuse rows of known size that exceed the memory of all workers, before any of them is computed."""
     if not isinstance(getattr(X, "_meta", None), np.ndarray) or _known_rows(X) is None or X.dtype.kind not in "fiub":
         return
     needed = X.size * (4 if X.dtype == np.float32 else 8)
@@ -192,25 +138,6 @@ def scatter_rows(cluster: Cluster, X: Any, y: Any, sample_weight: Any, spread: S
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Receives the blocks, spread over the workers.
-    X : array or CSR matrix, shape (n, d)
-        The rows.
-    y, sample_weight : array, shape (n,), or None
-        Targets and weights.
-    spread : Spread
-        The number of ranks, and how rows are assigned to them. Blocks for the disks of workers are small, and one at a
-        time is in memory.
-
-    Returns
-    -------
-    list of Future
-        The blocks.
-    Partition
-        The rows of each block.
     """
     threads = sorted(cluster.threads.items())
     places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
@@ -274,18 +201,7 @@ def scatter_block(
     *,
     on_disk: bool = False,
 ) -> Any:
-    """Send block k of a partition to one of `workers`, or to any if they cannot take it; see `scatter_rows`.
-
-    Returns
-    -------
-    Future
-        The block.
-
-    Raises
-    ------
-    ClusterError
-        No worker takes it.
-    """
+    """Send block k of a partition to one of `workers`, or to any if they cannot take it; see `scatter_rows`."""
     with stage("hand over") as it:
         block = partition.block((X, y, sample_weight), k)
         it.nbytes = nbytes_of(*block)

@@ -27,15 +27,7 @@ __all__ = ["SpooledBlock", "look", "make_spooled_block", "scratch_folder", "spoo
 
 
 class SpooledBlock:
-    """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three.
-
-    Parameters
-    ----------
-    block : tuple
-        The block, of arrays of `mapping` and of others that cannot be mapped.
-    mapping : MappedFile
-        The file.
-    """
+    """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three."""
 
     def __init__(self, block: Block, mapping: MappedFile) -> None:
         self._block, self._mapping = block, mapping
@@ -52,25 +44,7 @@ class SpooledBlock:
 
 
 def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
-    """Copy a block to disk.
-
-    Parameters
-    ----------
-    block : tuple
-        As `make_block` returns it.
-    folder : str or None, default None
-        The target folder; None takes the local directory of the worker that runs this task.
-
-    Returns
-    -------
-    SpooledBlock or tuple
-        The block itself if its rows are not numbers.
-
-    Raises
-    ------
-    DiskSpaceError
-        The disk has too little room.
-    """
+    """Copy a block to disk."""
     X, y, weights = block
     if X.dtype.kind not in "fiub" or X.ndim != 2:
         return block

@@ -40,13 +40,7 @@ _KINDS: Final[Mapping[State, Kind]] = {
 
 
 def are_table_files(X: Any) -> bool:
-    """Return whether X is a path, or several, of tables: by its name, or a folder with such files.
-
-    Parameters
-    ----------
-    X : object
-        Anything that ``fit`` takes.
-    """
+    """Return whether X is a path, or several, of tables: by its name, or a folder with such files."""
     if isinstance(X, TableFiles):
         return True
     if isinstance(X, (list, tuple)) and X:
@@ -280,24 +274,12 @@ class TableFiles:
 
 
 def with_files_opened(X: Any) -> Any:
-    """Return the `TableFiles` of files of tables; anything else as it is.
-
-    Parameters
-    ----------
-    X : object
-        Anything that ``fit`` takes.
-    """
+    """Return the `TableFiles` of files of tables; anything else as it is."""
     return TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
 
 
 def _checked(sep: str | None, na_values: Sequence[str], encoding: str) -> Reading:
-    """Return the options for reading.
-
-    Raises
-    ------
-    InvalidParameterError
-        One is none.
-    """
+    """Return the options for reading."""
     import codecs
 
     if sep is not None and (not isinstance(sep, str) or len(sep) != 1):

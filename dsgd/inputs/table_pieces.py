@@ -51,19 +51,7 @@ PLURAL: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read; the keywords of `TableFiles`.
-
-    Parameters
-    ----------
-    sep : str or None
-        Between fields of CSV.
-    na_values : tuple of str
-        Fields of CSV that are missing, beside those of pandas.
-    encoding : str
-        Of CSV.
-    required : tuple of str
-        Columns without missing values: rows that have one there are left out.
-    """
+    """How files are read; the keywords of `TableFiles`."""
 
     sep: str | None = None
     na_values: tuple[str, ...] = ()
@@ -73,21 +61,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that can be read by itself.
-
-    Parameters
-    ----------
-    path : str
-        The file, or its URL.
-    part : int
-        The number of the row group or record batch; 0 of a file that is one piece.
-    n_rows : int or None
-        Its rows; None where that is known only after reading.
-    reading : Reading
-        How it is read.
-    partitions : tuple
-        Columns and values that names of folders say, and whether the column counts even if the file has one so called.
-    """
+    """A part of a file that can be read by itself."""
 
     path: str
     part: int
@@ -96,20 +70,7 @@ class Piece:
     partitions: tuple[tuple[str, str | None, bool], ...] = ()
 
     def tables(self, columns: Iterable[str], kinds: Mapping[str, Kind] | None = None) -> Iterator[ArrowTable]:
-        """Yield the rows of the piece, with some columns.
-
-        Parameters
-        ----------
-        columns : iterable of str
-            Names of the columns to read.
-        kinds : mapping or None, default None
-            What is wanted of columns; what is not here is handed out as the file holds it, CSV as text.
-
-        Raises
-        ------
-        InvalidDataError
-            The file is not of its format, lacks a column, or has one that is not what is wanted.
-        """
+        """Yield the rows of the piece, with some columns."""
         kind = format_of(self.path) or "parquet"
         names = list(dict.fromkeys(columns))
         pa = pyarrow_for(f"reading {kind} files")
@@ -135,15 +96,7 @@ class Piece:
                 file.close()
 
     def states(self, columns: Sequence[str], as_categories: Iterable[str]) -> dict[str, State]:
-        """Return what all values of columns of text are, by name.
-
-        Parameters
-        ----------
-        columns : sequence of str
-            Their names.
-        as_categories : iterable of str
-            Those of which it is asked whether numbers are written plainly.
-        """
+        """Return what all values of columns of text are, by name."""
         found: dict[str, State] = dict.fromkeys(columns, "null")
         as_categories = frozenset(as_categories)
         for table in self.tables(columns):
@@ -209,13 +162,7 @@ class Piece:
 
 
 def names_of_csv(piece: Piece) -> list[str]:
-    """Return the names of the columns of a CSV file.
-
-    Raises
-    ------
-    InvalidDataError
-        It is none.
-    """
+    """Return the names of the columns of a CSV file."""
     import csv
 
     # Not by a reader of Arrow, which reads ahead.
@@ -234,13 +181,7 @@ def names_of_csv(piece: Piece) -> list[str]:
 
 
 def surveyed(path: str, kind: str) -> tuple[Any, list[int | None]]:
-    """Return the schema of a file, None of CSV, and the numbers of rows of its pieces.
-
-    Raises
-    ------
-    InvalidDataError
-        It is not of its format.
-    """
+    """Return the schema of a file, None of CSV, and the numbers of rows of its pieces."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -264,13 +205,7 @@ def no_columns(path: str, gone: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _imposed(values: Any, kind: Kind | None, where: str) -> Any:
-    """Return a column as what is wanted of it.
-
-    Raises
-    ------
-    InvalidDataError
-        It is something else.
-    """
+    """Return a column as what is wanted of it."""
     import pyarrow as pa
 
     if kind is None:

@@ -45,17 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`.
-
-    Parameters
-    ----------
-    model_of : callable
-        Makes a fitted estimator of parameters and statistics.
-    scorer : callable
-        A scorer of scikit-learn, (estimator, X, y) -> float.
-    block : tuple
-        (X, y, sample_weight), checked.
-    """
+    """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`."""
 
     model_of: Callable[[FloatVector, Mapping[str, AnyArray]], Any]
     scorer: Callable[..., float]
@@ -90,22 +80,7 @@ class ScoredRows:
             return float(self.scorer(self.model_of(params, statistics), X, y, **options))
 
     def try_out(self, name: str, scoring: Any, params: FloatVector, statistics: Mapping[str, AnyArray]) -> None:
-        """Score a model before training, which a measure that does not suit it then does not cost.
-
-        Parameters
-        ----------
-        name : str
-            Of the estimator, in errors.
-        scoring : object
-            Its parameter.
-        params, statistics
-            The model; as for `score`.
-
-        Raises
-        ------
-        InvalidParameterError
-            The measure is not for this model or these rows, or is not a number.
-        """
+        """Score a model before training, which a measure that does not suit it then does not cost."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a model that has learned nothing
@@ -118,13 +93,7 @@ class ScoredRows:
 
 
 def scorer_for(estimator: Any) -> Callable[..., float]:
-    """Return what `scoring` of an estimator means; None is its own ``score``.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no such measure, or it is not one alone.
-    """
+    """Return what `scoring` of an estimator means; None is its own ``score``."""
     scoring, name = estimator.scoring, type(estimator).__name__
     if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
         raise InvalidParameterError(
@@ -154,20 +123,7 @@ def refuse_idle(estimator: Any, *, has_rows: bool) -> None:
 def given_validation(
     X_val: Any, y_val: Any, sample_weight_val: Any = None, *, takes_files: bool = False
 ) -> tuple[Any, Any, Any] | None:
-    """Return the validation rows that the user gives, or None if there are none.
-
-    Parameters
-    ----------
-    X_val, y_val, sample_weight_val : object
-        As passed to ``fit``.
-    takes_files : bool, default False
-        Whether X_val may name files of tables.
-
-    Raises
-    ------
-    InvalidDataError
-        One is given without the other, or the rows are not in this process.
-    """
+    """Return the validation rows that the user gives, or None if there are none."""
     X, y, weights = unpacked(X_val, y_val, sample_weight_val)
     if X is None:
         if y is not None or weights is not None:
@@ -194,13 +150,7 @@ def refuse_unknown_labels(y: AnyArray, classes: AnyArray) -> None:
 
 
 def checked_block(check: Callable[[], Block]) -> Block:
-    """Return the validation rows that a function checks, at least one of some weight; errors say of what they are.
-
-    Raises
-    ------
-    InvalidDataError
-        Rows, targets or weights do not suit the estimator or each other.
-    """
+    """Return the validation rows that a function checks, at least one of some weight; errors say of what they are."""
     try:
         block = check()
         check_any_weight(block[2])

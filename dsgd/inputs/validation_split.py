@@ -25,24 +25,8 @@ def hold_out_as_sklearn(estimator: Any, block: Block, *, stratify: bool) -> AnyA
 
     They are the first split of `sklearn.model_selection.StratifiedShuffleSplit`, or of `ShuffleSplit` for regression.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Gives ``validation_fraction`` and ``random_state``.
-    block : tuple
-        (X, y, sample_weight).
-    stratify : bool
-        Whether each class gives its share.
-
-    Returns
-    -------
-    array or None
-        None where classes are too small or too many for that split, or one row would be all: the rank draws its own.
-
-    Raises
-    ------
-    InvalidDataError
-        Nothing would be left to train on, or no weight to validate with.
+    - returned: None where classes are too small or too many for that split, or one row would be all: the rank draws
+      its own.
     """
     X, y, weights = block
     n, fraction = X.shape[0], float(estimator.validation_fraction)
@@ -70,20 +54,7 @@ def hold_out_as_sklearn(estimator: Any, block: Block, *, stratify: bool) -> AnyA
 
 
 def split_off(estimator: Any, rows: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """Return (X, y, sample_weight) of the rows to train on and of those to score, which stay together.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Gives ``validation_fraction`` and ``random_state``; its ``scoring`` is why they must stay together.
-    rows : tuple
-        (X, y, sample_weight) as passed to ``fit``, not checked yet.
-
-    Raises
-    ------
-    InvalidDataError
-        The rows are not arrays of this process, or are too few.
-    """
+    """Return (X, y, sample_weight) of the rows to train on and of those to score, which stay together."""
     X, y, weights = rows
     name = f"{type(estimator).__name__}(scoring={estimator.scoring!r}, early_stopping=True)"
     if isinstance(X, Rows) and not X.uses_cluster:

@@ -13,25 +13,7 @@ __all__ = ["check_any_weight", "check_sample_weight"]
 
 
 def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
-    """Check the weights of rows.
-
-    Parameters
-    ----------
-    sample_weight : array-like, shape (n,), number or None
-        A number stands for equal weights.
-    X : array or sparse matrix, shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    array, shape (n,), or None
-        In the dtype of X.
-
-    Raises
-    ------
-    InvalidDataError
-        The shape is wrong, or a weight is negative or not finite.
-    """
+    """Check the weights of rows."""
     if sample_weight is None:
         return None
     weights = np.asarray(sample_weight, dtype=X.dtype)

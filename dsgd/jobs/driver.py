@@ -37,32 +37,14 @@ _MAX_CAUSES: Final = 8
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """What a driver returns.
-
-    Parameters
-    ----------
-    value : bytes
-        The fitted estimator, from `packed`; empty if the fit failed.
-    failure : dict or None
-        Why it failed, for `error_of`.
-    """
+    """What a driver returns."""
 
     value: bytes
     failure: dict[str, Any] | None
 
 
 def run_fit(fit_id: str, data: bytes, n_futures: int) -> FitOutcome:
-    """Drive a detached fit. Sent to run on a worker.
-
-    Parameters
-    ----------
-    fit_id : str
-        Its identity.
-    data : bytes
-        The estimator, and the arguments and keywords of its ``fit``, from `packed`.
-    n_futures : int
-        How many futures are in it; they are published as `rows_of` the fit.
-    """
+    """Drive a detached fit. Sent to run on a worker."""
     worker = get_worker()
     secede()
     with open_client_beside(worker, f"dsgd-fit-{fit_id[:8]}") as client:

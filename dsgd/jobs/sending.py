@@ -28,22 +28,7 @@ _LEFT_OUT: Final = {"client": "_lost_client", "ledger_": "_ledger_is_elsewhere"}
 
 
 def packed(value: Any, *, on_cluster: bool = False) -> tuple[bytes, list[Future]]:
-    """Return a value as bytes.
-
-    Parameters
-    ----------
-    value : object
-        What can be pickled, and estimators, clients and futures in it.
-    on_cluster : bool, default False
-        Whether estimators of dsgd that have no client get that of the reader.
-
-    Returns
-    -------
-    data : bytes
-        For `unpacked`.
-    futures : list of Future
-        Those in it.
-    """
+    """Return a value as bytes."""
     stream = io.BytesIO()
     pickler = _Pickler(stream, on_cluster)
     pickler.dump(value)

@@ -99,15 +99,9 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL
 def ring_if_asleep(flag: int, bell: int, message: int) -> None:
     """Wake a sleeping peer by a byte, after a write that it waits for.
 
-    Parameters
-    ----------
-    flag : int
-        Address of a word that is not zero while the other side sleeps, or is about to: after it has set the word and a
-        `barrier`, it checks once more whether it must wait.
-    bell : int
-        Descriptor of a socket that it sleeps on.
-    message : int
-        Address of the byte.
+    - `flag`: address of a word that is not zero while the other side sleeps, or is about to: after it has set the
+      word and a `barrier`, it checks once more whether it must wait.
+    - `bell`: descriptor of a socket that it sleeps on.
     """
     barrier()
     if load(flag) != 0:

@@ -78,16 +78,10 @@ def get_bits(words: WordVector, place: np.uint64, width: np.uint64) -> np.uint64
 def pack_ascending(numbers: IndexVector, low_bits: int, low: WordVector, high: WordVector) -> None:
     """Pack ascending numbers into words.
 
-    Parameters
-    ----------
-    numbers : array of uint32, shape (k,)
-        Ascending, no two equal.
-    low_bits : int
-        Bits of each number that are kept as they are.
-    low : array of uint64, shape (ceil(k low_bits / 64),)
-        The low bits, overwritten.
-    high : array of uint64
-        The high parts, overwritten.
+    - `numbers`, shape (k,): ascending, no two equal.
+    - `low_bits`: bits of each number that are kept as they are.
+    - `low`, shape (ceil(k low_bits / 64),): the low bits, overwritten.
+    - `high`: the high parts, overwritten.
     """
     for j in range(np.uint64(low.shape[0])):
         low[j] = _ZERO
@@ -107,10 +101,7 @@ def pack_ascending(numbers: IndexVector, low_bits: int, low: WordVector, high: W
 def unpack_ascending(low: WordVector, high: WordVector, low_bits: int, n: int, numbers: IndexVector) -> bool:
     """Write into `numbers`, shape (k,), what `pack_ascending` was given.
 
-    Returns
-    -------
-    bool
-        Whether the words hold k ascending numbers below n; nothing may be done with `numbers` otherwise.
+    - returned: whether the words hold k ascending numbers below n; nothing may be done with `numbers` otherwise.
     """
     width = np.uint64(low_bits)
     count = _ZERO
@@ -173,12 +164,8 @@ def add_at(vector: FloatVector, places: IndexVector, values: FloatVector, factor
 def pack_signs(bits: AnyArray, words: WordVector) -> None:
     """Write one bit for each float: set where it is below zero.
 
-    Parameters
-    ----------
-    bits : array of uint32 or uint64, shape (n,)
-        The floats as words.
-    words : array of uint64, shape (ceil(n / 64),)
-        Overwritten; bits beyond n are zero.
+    - `bits`, shape (n,): the floats as words.
+    - `words`, shape (ceil(n / 64),): overwritten; bits beyond n are zero.
     """
     one = bits.dtype.type(1)
     top = bits.dtype.type(bits.itemsize * 8 - 1)
@@ -215,12 +202,8 @@ def add_signs(words: WordVector, out: FloatVector, positive: float, negative: fl
 def count_votes(ballots: AnyArray, words: WordVector) -> None:
     """Set each bit that more than half of the ballots have set.
 
-    Parameters
-    ----------
-    ballots : array of uint64, shape (n_ballots, n_words)
-        What `pack_signs` has written for each voter.
-    words : array of uint64, shape (n_words,)
-        Overwritten; zero where there are no ballots.
+    - `ballots`, shape (n_ballots, n_words): what `pack_signs` has written for each voter.
+    - `words`, shape (n_words,): overwritten; zero where there are no ballots.
     """
     n_ballots = np.uint64(ballots.shape[0])
     for j in range(np.uint64(words.shape[0])):
@@ -237,14 +220,8 @@ def count_votes(ballots: AnyArray, words: WordVector) -> None:
 def pack_codes(codes: AnyArray, width: int, words: WordVector) -> None:
     """Pack codes of `width` bits, 1 to 32, one after the other.
 
-    Parameters
-    ----------
-    codes : array of uint8, uint16 or uint32, shape (n,)
-        Below ``2**width``.
-    width : int
-        Bits of each.
-    words : array of uint64, shape (ceil(n width / 64),)
-        Overwritten; bits beyond the last code are zero.
+    - `codes`, shape (n,): below ``2**width``.
+    - `words`, shape (ceil(n width / 64),): overwritten; bits beyond the last code are zero.
     """
     bits = np.uint64(width)
     fill, word, j = _ZERO, _ZERO, _ZERO

@@ -49,10 +49,7 @@ _UNUSED_S: Final = 90 * 86400.0
 def kernel_folder() -> Path | None:
     """Return where kernels are kept: below ``NUMBA_CACHE_DIR``, else with the user's caches, else beside this file.
 
-    Returns
-    -------
-    Path or None
-        None where none of them can be written to; that is said once.
+    - returned: None where none of them can be written to; that is said once.
     """
     given = [Path(config.CACHE_DIR) / "dsgd"] if config.CACHE_DIR else []
     for folder in (*given, Path(user_cache_dir("dsgd", False)) / "kernels", Path(__file__).parent / "__pycache__"):
@@ -70,15 +67,7 @@ def kernel_folder() -> Path | None:
 
 
 class KernelCache:
-    """The compiled forms of one function, in the place of Numba's own cache of it.
-
-    Parameters
-    ----------
-    function : callable
-        In Python.
-    options : mapping of str to object
-        Of the compiler.
-    """
+    """The compiled forms of one function, in the place of Numba's own cache of it."""
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
         self._function, self._options = function, sorted(options.items())

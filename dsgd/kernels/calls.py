@@ -20,14 +20,7 @@ __all__ = ["call_at"]
 def call_at(typing_context: Any, table: Any, place: Any, y: Any, p: Any) -> Any:
     """Return f(y, p), where f is the function at a place of a table of addresses.
 
-    Parameters
-    ----------
-    table : int64
-        Address of an array of addresses of C functions, ``double f(double, double)``.
-    place : int64
-        Place in it.
-    y, p : float64
-        Arguments.
+    - `table`: address of an array of addresses of C functions, ``double f(double, double)``.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -293,28 +293,20 @@ def run_panel(
 ) -> None:
     """Take one step of every column on each of the kept rows at the places start..stop, in order.
 
-    Parameters
-    ----------
-    values, indices, indptr, targets, row_weights, order, start, stop
-        As in `dsgd.kernels.sgd.run_rows`.
-    kept : array of uint8, shape (n_rows,)
-        Which rows these columns train on: not 0.
-    weights : array, shape (n_features * WIDTH,)
-        Those of a feature side by side; updated in place.
-    received : array, shape (n_features * WIDTH,) or (0,)
-        L1 penalty each weight has received; unused without L1.
-    table : array of float64, shape (TABLE * WIDTH,)
-        What the columns have of their own; its rows are `ALPHA` to `TARGET`. Updated in place.
-    scratch : array, shape (SCRATCH,)
-        Of the dtype of the weights.
-    rows : array of uint64, shape (ROWS,)
-        Scratch.
-    clock : array of float64, shape (CLOCK,)
-        What they share; updated in place.
-    codes : array of int64, shape (PANEL_CODES,)
-        Codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1 penalty.
-    losses : array of int64, shape (3 * n_losses,)
-        Of every loss its code, its first column, and the one behind its last, in the order of the columns.
+    - `values`, `indices`, `indptr`, `targets`, `row_weights`, `order`, `start`, `stop`: as in
+      `dsgd.kernels.sgd.run_rows`.
+    - `kept`, shape (n_rows,): which rows these columns train on: not 0.
+    - `weights`, shape (n_features * WIDTH,): those of a feature side by side; updated in place.
+    - `received`, shape (n_features * WIDTH,) or (0,): L1 penalty each weight has received; unused without L1.
+    - `table`, shape (TABLE * WIDTH,): what the columns have of their own; its rows are `ALPHA` to `TARGET`. Updated
+      in place.
+    - `scratch`, shape (SCRATCH,): of the dtype of the weights.
+    - `rows`, shape (ROWS,): scratch.
+    - `clock`, shape (CLOCK,): what they share; updated in place.
+    - `codes`, shape (PANEL_CODES,): codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1
+      penalty.
+    - `losses`, shape (3 * n_losses,): of every loss its code, its first column, and the one behind its last, in the
+      order of the columns.
     """
     d = np.uint64(codes[N_FEATURES])
     width = np.uint64(codes[N_COLUMNS])

@@ -57,23 +57,8 @@ CYCLES: Mapping[str, Schedule] = MappingProxyType(
 def cycle_factor(code: int, t: float, peak: float, half: float, decay: float) -> float:
     """Return what eta0 is multiplied by at a step.
 
-    Parameters
-    ----------
-    code : int
-        Code of the cycle.
-    t : float
-        Step, from 1.
-    peak : float
-        The highest factor.
-    half : float
-        Steps of half a cycle.
-    decay : float
-        Of `exp_range` what the height is multiplied by in every step; of `one_cycle` the steps after the cycle.
-
-    Returns
-    -------
-    float
-        The factor.
+    - `decay`: of `exp_range` what the height is multiplied by in every step; of `one_cycle` the steps after the
+      cycle.
     """
     steps = t - 1.0
     x = steps / half

@@ -18,10 +18,7 @@ __all__ = ["squared_distances"]
 def squared_distances(vector: FloatVector, other: FloatVector) -> tuple[float, float]:
     """Return the squared distances of `vector` from `other`, and from zero.
 
-    Parameters
-    ----------
-    vector, other : array, shape (n,)
-        Of one dtype.
+    - `vector`, `other`, shape (n,): of one dtype.
     """
     apart, length = 0.0, 0.0
     for j in range(np.uint64(vector.shape[0])):

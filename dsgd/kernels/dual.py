@@ -28,14 +28,10 @@ __all__ = ["to_dual", "to_primal"]
 def to_dual(vector: FloatVector, received: FloatVector | None, counters: FloatVector) -> None:
     """Replace a model by its dual.
 
-    Parameters
-    ----------
-    vector : array, shape (n_params + 1,)
-        The model, then one entry that is overwritten; afterwards z for every weight, the intercepts as they were, u.
-    received : array, shape (n_weights,), or None
-        q, read only; None where there is no penalty, and nothing to do.
-    counters : array of float64, shape (COUNTERS,)
-        Has u at `L1_TOTAL`; read only.
+    - `vector`, shape (n_params + 1,): the model, then one entry that is overwritten; afterwards z for every weight,
+      the intercepts as they were, u.
+    - `received`, shape (n_weights,): q, read only; None where there is no penalty, and nothing to do.
+    - `counters`, shape (COUNTERS,): has u at `L1_TOTAL`; read only.
     """
     if received is None:
         return
@@ -50,14 +46,9 @@ def to_primal(vector: FloatVector, received: FloatVector | None, counters: Float
 
     A second `to_dual` gives the same dual to the bit: w - z is exact, whichever of z and u is the larger part.
 
-    Parameters
-    ----------
-    vector : array, shape (n_params + 1,)
-        As `to_dual` leaves it, or a mean of such; afterwards the model.
-    received : array, shape (n_weights,), or None
-        Overwritten by q.
-    counters : array of float64, shape (COUNTERS,)
-        Gets u.
+    - `vector`, shape (n_params + 1,): as `to_dual` leaves it, or a mean of such; afterwards the model.
+    - `received`, shape (n_weights,): overwritten by q.
+    - `counters`, shape (COUNTERS,): gets u.
     """
     if received is None:
         return

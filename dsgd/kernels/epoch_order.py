@@ -87,18 +87,10 @@ def row_of_output(order: IntMatrix, place: int, tail: int, lead: int, blocks_per
 def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64, epoch: int, is_drawn: bool) -> None:
     """Write into `order` a walk over rows that are cut into blocks as even as can be.
 
-    Parameters
-    ----------
-    order : array of int64, shape (2, n_blocks + 1)
-        See `BEGINS` and `SHIFTS`; overwritten.
-    n_rows : int
-        Rows of all blocks.
-    seed : uint64
-        Of the orders of all epochs.
-    epoch : int
-        The epoch, whose order is drawn (Fisher and Yates).
-    is_drawn : bool
-        Whether it is; else the blocks stay in their order.
+    - `order`, shape (2, n_blocks + 1): see `BEGINS` and `SHIFTS`; overwritten.
+    - `seed`: of the orders of all epochs.
+    - `epoch`: the epoch, whose order is drawn (Fisher and Yates).
+    - `is_drawn`: whether it is; else the blocks stay in their order.
     """
     n_blocks = order.shape[1] - 1
     blocks = order[SHIFTS]

@@ -34,24 +34,12 @@ def evaluate_rows(
 ) -> None:
     """Add to `sums` what rows start..stop contribute.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params
-        As in `dsgd.kernels.sgd.run_rows`.
-    scores : array, shape (n_outputs,)
-        Scratch.
-    sums : array of float64, shape (7,)
-        Loss (times row and class weight), row weight, rows, weight of the rows classified correctly, squared error,
-        target and squared target (each times row weight). Of a loss with a log link there is half the deviance in
-        place of the squared error, and minus the least loss in place of the squared target.
-    loss_code : int
-        Code of the loss.
-    epsilon : float
-        Parameter of the loss.
-    n_features : int
-        Columns of a row.
-    start, stop : int
-        Rows.
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`: as in
+      `dsgd.kernels.sgd.run_rows`.
+    - `scores`, shape (n_outputs,): scratch.
+    - `sums`, shape (7,): loss (times row and class weight), row weight, rows, weight of the rows classified
+      correctly, squared error, target and squared target (each times row weight). Of a loss with a log link there
+      is half the deviance in place of the squared error, and minus the least loss in place of the squared target.
     """
     width = np.uint64(n_features)
     n_outputs = np.uint64(scores.shape[0])
@@ -102,12 +90,7 @@ def add_deviances(
 ) -> None:
     """Add to `sums` what `evaluate_rows` adds for a loss with a log link, but loss and correct predictions.
 
-    Parameters
-    ----------
-    targets, scores, weights : array of float64, shape (n,)
-        Targets, predicted logarithms of means, and weights of rows.
-    loss_code, epsilon, sums
-        As of `evaluate_rows`.
+    - `targets`, `scores`, `weights`, shape (n,): targets, predicted logarithms of means, and weights of rows.
     """
     for i in range(np.uint64(targets.shape[0])):
         sums[1] += weights[i]

@@ -16,18 +16,11 @@ def project_sparse(
 ) -> None:
     """Write the product of CSR rows with a matrix; a row costs its entries times the columns of the matrix.
 
-    Parameters
-    ----------
-    values : array, shape (nnz,)
-        Entries.
-    indices : array of int, shape (nnz,)
-        Their columns.
-    indptr : array of int, shape (n_rows + 1,)
-        Row starts in both; the first need not be zero.
-    matrix : array, shape (n_features, n_columns)
-        The matrix, C-contiguous, in the dtype of the entries.
-    out : array, shape (n_rows, n_columns)
-        Overwritten.
+    - `values`, shape (nnz,): entries.
+    - `indices`, shape (nnz,): their columns.
+    - `indptr`, shape (n_rows + 1,): row starts in both; the first need not be zero.
+    - `matrix`, shape (n_features, n_columns): the matrix, C-contiguous, in the dtype of the entries.
+    - `out`, shape (n_rows, n_columns): overwritten.
     """
     n_columns = np.uint64(matrix.shape[1])
     for i in range(np.uint64(out.shape[0])):

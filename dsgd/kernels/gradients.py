@@ -57,16 +57,9 @@ def gradient_rows(
 ) -> None:
     """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `dsgd.kernels.sgd.run_rows`; params are read only, of the counters the sums of losses and the rows seen
-        are updated.
-    out : array, shape (n_params,)
-        The sum, overwritten.
-    start, stop : int
-        Places of the walk.
+    - `order`: as in `dsgd.kernels.sgd.run_rows`; params are read only, of the counters the sums of losses and the
+      rows seen are updated.
+    - `out`, shape (n_params,): the sum, overwritten.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -116,16 +109,10 @@ def step_all(
 ) -> None:
     """Take one step along a mean gradient, penalty included, and advance t by one.
 
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, updated in place.
-    gradient : array, shape (n_params,)
-        Mean gradient of the loss.
-    average : array, shape (n_params,) or (0,)
-        The averaged model, updated in place; unused unless averaging is on.
-    received, counters, constants, codes
-        As in `dsgd.kernels.sgd.run_rows`.
+    - `params`, shape (n_params,): the model, updated in place.
+    - `gradient`, shape (n_params,): mean gradient of the loss.
+    - `average`, shape (n_params,) or (0,): the averaged model, updated in place; unused unless averaging is on.
+    - `received`, `counters`, `constants`, `codes`: as in `dsgd.kernels.sgd.run_rows`.
     """
     n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
     n_params = np.uint64(params.shape[0])

@@ -104,18 +104,12 @@ def run_shared_rows(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, on a model that others step on too.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, counters, constants, codes, order
-        As in `dsgd.kernels.sgd.run_rows`.
-    params : array, shape (n_params,)
-        The model, shared, updated in place.
-    frequencies : array of float64, shape (n_features,)
-        Share of all rows that have an entry in each column.
-    stride : float
-        By how much each row advances the step counter: one for each thread.
-    start, stop : int
-        Places of the rows to visit.
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `counters`, `constants`,
+      `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`.
+    - `params`, shape (n_params,): the model, shared, updated in place.
+    - `frequencies`, shape (n_features,): share of all rows that have an entry in each column.
+    - `stride`: by how much each row advances the step counter: one for each thread.
+    - `start`, `stop`: places of the rows to visit.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -166,15 +160,9 @@ def run_shared_softmax_rows(
 ) -> None:
     """Do what `run_shared_rows` does for the loss that all classes share; see `dsgd.kernels.softmax`.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, params, frequencies, constants, codes, order, stride, start,
-    stop
-        As in `run_shared_rows`.
-    class_weights, counters
-        As in `dsgd.kernels.softmax.run_softmax_rows`.
-    factors : array, shape (n_outputs,)
-        Scratch of this thread.
+    - `stop`: as in `run_shared_rows`.
+    - `class_weights`, `counters`: as in `dsgd.kernels.softmax.run_softmax_rows`.
+    - `factors`, shape (n_outputs,): scratch of this thread.
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
     t, loss_sum, guard = counters[T], 0.0, 0.0

@@ -110,30 +110,15 @@ def choose_rows(
 ) -> None:
     """Choose the rows of the places start..stop of an epoch, `AHEAD` at most.
 
-    Parameters
-    ----------
-    tree : array of float64, shape (levels[-1],)
-        The sum tree of the norms h; read only.
-    levels : array of int64
-        See `dsgd.kernels.sum_tree.sum_levels`.
-    order : array of int64, shape (2, n_blocks + 1)
-        See `dsgd.kernels.epoch_order`.
-    key : uint64
-        Names the stream of random numbers of these rows.
-    epoch : float
-        The epoch; a place of it has the same random numbers whatever calls it is in.
-    filled : float
-        The epoch that fills the norms: in it, rows are those of the walk.
-    uniform : float
-        theta.
-    which : array of uint64, shape (AHEAD,)
-        Scratch.
-    rows : array of uint64, shape (AHEAD,)
-        The rows, overwritten.
-    scales : array of float64, shape (AHEAD,)
-        ``1 / (n p)`` of each, negative where the norm is not to be set; overwritten.
-    start, stop : int
-        Places.
+    - `tree`, shape (levels[-1],): the sum tree of the norms h; read only.
+    - `levels`: see `dsgd.kernels.sum_tree.sum_levels`.
+    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.epoch_order`.
+    - `key`: names the stream of random numbers of these rows.
+    - `epoch`: the epoch; a place of it has the same random numbers whatever calls it is in.
+    - `filled`: the epoch that fills the norms: in it, rows are those of the walk.
+    - `which`, shape (AHEAD,): scratch.
+    - `rows`, shape (AHEAD,): the rows, overwritten.
+    - `scales`, shape (AHEAD,): ``1 / (n p)`` of each, negative where the norm is not to be set; overwritten.
     """
     n_rows = order[0, order.shape[1] - 1]
     if filled == epoch:
@@ -232,21 +217,11 @@ def run_drawn(
 ) -> None:
     """Take one step on the row of each of the places start..stop, in order, for all outputs.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, auxiliary, received, factors, counters,
-    constants, codes, order
-        As in `dsgd.kernels.sgd.run_rows`. Losses are counted times ``1 / (n p)``.
-    tree : array of float64
-        The sum tree of the norms h, updated in place. While an epoch fills h, only its first level.
-    levels, key, uniform
-        As in `choose_rows`.
-    filled : array of float64, shape (1,)
-        The epoch that has filled h, or does so now; 0 before.
-    which, rows, scales
-        Scratch; as in `choose_rows`.
-    start, stop : int
-        Places of the epoch.
+    - `constants`, `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`. Losses are counted times ``1 / (n p)``.
+    - `tree`: the sum tree of the norms h, updated in place. While an epoch fills h, only its first level.
+    - `levels`, `key`, `uniform`: as in `choose_rows`.
+    - `filled`, shape (1,): the epoch that has filled h, or does so now; 0 before.
+    - `which`, `rows`, `scales`: scratch; as in `choose_rows`.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -364,17 +339,9 @@ def gradient_drawn(
 ) -> None:
     """Write into `out` the sum of the gradients of the rows of some places, each times ``1 / (n p)``.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `dsgd.kernels.gradients.gradient_rows`.
-    tree, levels, filled, which, rows, scales, key, uniform
-        As in `run_drawn`.
-    out : array, shape (n_params,)
-        The sum, overwritten.
-    start, stop : int
-        Places of the epoch.
+    - `order`: as in `dsgd.kernels.gradients.gradient_rows`.
+    - `tree`, `levels`, `filled`, `which`, `rows`, `scales`, `key`, `uniform`: as in `run_drawn`.
+    - `out`, shape (n_params,): the sum, overwritten.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])

@@ -48,15 +48,7 @@ def inlined(fastmath: frozenset[str] | set[str] = frozenset()) -> Callable[[Call
     LLVM must inline it, since whether it otherwise would depends on what else the kernel holds, and a loop that is not
     inlined takes half as long again. The rest is as of a `part`.
 
-    Parameters
-    ----------
-    fastmath : set of str, default=frozenset()
-        What LLVM may do to sums and products, such as ``{"reassoc", "contract"}``; nothing by default.
-
-    Returns
-    -------
-    callable
-        A decorator.
+    - `fastmath`: what LLVM may do to sums and products, such as ``{"reassoc", "contract"}``; nothing by default.
     """
     compiled: Callable[[Callable[..., Any]], Any] = part(forceinline=True, fastmath=set(fastmath) or False)
     return compiled

@@ -45,12 +45,7 @@ LANE_BYTES: Final = 64
 class _Lanes(types.Type):
     """Numba's type of a vector of floats.
 
-    Parameters
-    ----------
-    dtype : numba.types.Float
-        Of its numbers.
-    n : int, default 1
-        How many times `LANE_BYTES` it is wide.
+    - `n`: how many times `LANE_BYTES` it is wide.
     """
 
     def __init__(self, dtype: Any, n: int = 1) -> None:

@@ -84,25 +84,16 @@ TWEEDIE = 12
 class Loss:
     """A row of the table of losses.
 
-    Parameters
-    ----------
-    name : str
-        Name, as in scikit-learn.
-    code : int
-        What kernels are given instead of the name.
-    task : {"classification", "regression"}
-        Whether targets are +1 and -1, or numbers. A regression loss can classify, on targets +1 and -1.
-    source : str
-        Where the loss comes from.
-    curvature : float, default 1
-        Most by which the slope changes over a unit of the prediction; of losses with a corner, the largest slope.
-    parameter : str or None, default None
-        The parameter of an estimator that the loss reads.
-    bounds : tuple of float, default (0, infinity)
-        The least and the largest value of the parameter.
-    is_coupled : bool, default False
-        Whether several classes share one loss, that of `dsgd.kernels.softmax`, and are not trained each against the
-        rest. With one output such a loss is that of its code.
+    - `name`: name, as in scikit-learn.
+    - `code`: what kernels are given instead of the name.
+    - `task`: whether targets are +1 and -1, or numbers. A regression loss can classify, on targets +1 and -1.
+    - `source`: where the loss comes from.
+    - `curvature`: most by which the slope changes over a unit of the prediction; of losses with a corner, the
+      largest slope.
+    - `parameter`: the parameter of an estimator that the loss reads.
+    - `bounds`: the least and the largest value of the parameter.
+    - `is_coupled`: whether several classes share one loss, that of `dsgd.kernels.softmax`, and are not trained each
+      against the rest. With one output such a loss is that of its code.
     """
 
     name: str
@@ -127,12 +118,7 @@ class Loss:
     def at_zero(self, targets: FloatVector, parameter: float) -> FloatVector:
         """Return the losses of predictions of zero, without kernels; infinite for a loss that is no row of the table.
 
-        Parameters
-        ----------
-        targets : array of float64, shape (n,)
-            The targets.
-        parameter : float
-            That of the loss.
+        - `targets`, shape (n,): the targets.
         """
         size = np.abs(targets)
         if self.task == "classification":
@@ -192,21 +178,11 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
 def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
     """Return a loss and its derivative with respect to the prediction.
 
-    Parameters
-    ----------
-    code : int
-        Code of the loss, or the address of a table of two addresses: of functions (y, p) for the loss and its slope.
-    y : float
-        Target.
-    p : float
-        Prediction.
-    epsilon : float
-        Width of the tube (epsilon-insensitive losses) or of the quadratic part (huber), quantile or power (tweedie).
-
-    Returns
-    -------
-    loss, slope : float
-        The loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
+    - `code`: code of the loss, or the address of a table of two addresses: of functions (y, p) for the loss and its
+      slope.
+    - `epsilon`: width of the tube (epsilon-insensitive losses) or of the quadratic part (huber), quantile or power
+      (tweedie).
+    - returned: the loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
     """
     if code <= SQUARED_ERROR:
         plain: tuple[float, float] = plain_loss(code, y, p)
@@ -280,13 +256,7 @@ def _rare_loss(code: int, y: float, p: float, epsilon: float) -> tuple[float, fl
 
 @scalar
 def least_loss(code: int, y: float, epsilon: float) -> float:
-    """Return the least that a loss with a log link can be for a target, which is where the mean is the target.
-
-    Parameters
-    ----------
-    code, y, epsilon
-        As of `loss_and_slope`.
-    """
+    """Return the least that a loss with a log link can be for a target, which is where the mean is the target."""
     if y <= 0.0:
         return 0.0
     loss, _ = loss_and_slope(code, y, math.log(y), epsilon)

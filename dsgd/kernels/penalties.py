@@ -27,16 +27,10 @@ _any_order = part(fastmath={"reassoc", "contract"})
 class Penalty:
     """A row of the table of penalties.
 
-    Parameters
-    ----------
-    name : str or None
-        Name, as in scikit-learn.
-    l1_share : float or None
-        Share of L1 in the penalty; None when the objective's `l1_ratio` says it.
-    is_on : bool
-        Whether there is a penalty at all.
-    source : str
-        Where the update comes from.
+    - `name`: name, as in scikit-learn.
+    - `l1_share`: share of L1 in the penalty; None when the objective's `l1_ratio` says it.
+    - `is_on`: whether there is a penalty at all.
+    - `source`: where the update comes from.
     """
 
     name: str | None
@@ -63,17 +57,9 @@ PENALTIES: Mapping[str | None, Penalty] = MappingProxyType(
 def soft_threshold(aim: float, width: float) -> float:
     """Return the minimum over z of ``(z - aim)^2 / 2 + width |z|``: the proximal map of L1.
 
-    Parameters
-    ----------
-    aim : float
-        Where the minimum would be without the penalty.
-    width : float
-        The penalty over the curvature, not negative.
-
-    Returns
-    -------
-    float
-        ``aim`` moved towards zero by `width`, never across it.
+    - `aim`: where the minimum would be without the penalty.
+    - `width`: the penalty over the curvature, not negative.
+    - returned: ``aim`` moved towards zero by `width`, never across it.
     """
     return max(abs(aim) - width, 0.0) * (1.0 if aim > 0.0 else -1.0)
 
@@ -82,14 +68,8 @@ def soft_threshold(aim: float, width: float) -> float:
 def violation(slope: float, weight: float, penalty: float) -> float:
     """Return by how much a weight with an L1 penalty violates optimality; negative if the penalty holds it at zero.
 
-    Parameters
-    ----------
-    slope : float
-        The derivative of what is penalised.
-    weight : float
-        The weight.
-    penalty : float
-        The weight of the penalty.
+    - `slope`: the derivative of what is penalised.
+    - `penalty`: the weight of the penalty.
     """
     return abs(slope) - penalty if weight == 0.0 else abs(slope + (penalty if weight > 0.0 else -penalty))
 
@@ -98,19 +78,10 @@ def violation(slope: float, weight: float, penalty: float) -> float:
 def truncate(weight: float, owed_total: float, received: float) -> float:
     """Return a weight after the L1 penalty it still owes.
 
-    Parameters
-    ----------
-    weight : float
-        The weight z, in true units (scale applied).
-    owed_total : float
-        u, the penalty any weight could have received.
-    received : float
-        q, the signed penalty this weight has received.
-
-    Returns
-    -------
-    float
-        ``max(0, z - (u + q))`` if z > 0, ``min(0, z + (u - q))`` if z < 0, else z.
+    - `weight`: the weight z, in true units (scale applied).
+    - `owed_total`: u, the penalty any weight could have received.
+    - `received`: q, the signed penalty this weight has received.
+    - returned: ``max(0, z - (u + q))`` if z > 0, ``min(0, z + (u - q))`` if z < 0, else z.
     """
     if weight > 0.0:
         return max(0.0, weight - (owed_total + received))
@@ -136,20 +107,9 @@ def add_penalties(
 ) -> None:
     """Add to the sum of each output `factor` times ``(1 - r) ||w||^2 / 2 + r ||w||_1`` of its weights.
 
-    Parameters
-    ----------
-    sums : array of float64, shape (n_outputs,)
-        Updated in place.
-    params : array, shape (n_params,)
-        A model; its intercepts count for nothing.
-    n_features : int
-        Features.
-    l1_share : float
-        r.
-    factor : float
-        Of all penalties.
-    by_column : bool
-        Whether weights are (n_features, n_outputs), and not (n_outputs, n_features).
+    - `sums`, shape (n_outputs,): updated in place.
+    - `params`, shape (n_params,): a model; its intercepts count for nothing.
+    - `by_column`: whether weights are (n_features, n_outputs), and not (n_outputs, n_features).
     """
     n_outputs, n = np.uint64(sums.shape[0]), np.uint64(n_features)
     if by_column and n_outputs > np.uint64(1):

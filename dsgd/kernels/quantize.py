@@ -57,20 +57,12 @@ def quantise_levels(
 ) -> None:
     """Round each entry at random to one of the multiples of its bucket's norm over `levels`.
 
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        Read only.
-    levels : int
-        Levels above zero, 1 to 127.
-    bucket : int
-        Entries that share a norm.
-    stream : array of uint64, shape (2,)
-        Key and number of the draw.
-    norms : array, shape (ceil(n / bucket),), dtype of `vector`
-        Euclidean norms, overwritten; NaN where an entry is not finite.
-    codes : array of uint8, shape (n,)
-        Level plus `levels`, overwritten.
+    - `vector`, shape (n,): read only.
+    - `levels`: levels above zero, 1 to 127.
+    - `bucket`: entries that share a norm.
+    - `stream`, shape (2,): key and number of the draw.
+    - `norms`, shape (ceil(n / bucket),): euclidean norms, overwritten; NaN where an entry is not finite.
+    - `codes`, shape (n,): level plus `levels`, overwritten.
     """
     key = draw(stream[0], stream[1])
     n = np.uint64(vector.shape[0])
@@ -108,18 +100,11 @@ def add_levels(
 def quantise_ternary(vector: FloatVector, scale: float, clip: float, stream: WordVector, codes: ByteVector) -> None:
     """Round each entry at random to minus `scale`, zero or `scale`: codes 0, 1, 2.
 
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        Read only.
-    scale : float
-        At least every magnitude, after clipping.
-    clip : float
-        Magnitudes beyond it count as it.
-    stream : array of uint64, shape (2,)
-        Key and number of the draw.
-    codes : array of uint8, shape (n,)
-        Overwritten.
+    - `vector`, shape (n,): read only.
+    - `scale`: at least every magnitude, after clipping.
+    - `clip`: magnitudes beyond it count as it.
+    - `stream`, shape (2,): key and number of the draw.
+    - `codes`, shape (n,): overwritten.
     """
     key = draw(stream[0], stream[1])
     inverse = 1.0 / scale if scale > 0.0 else 0.0
@@ -171,15 +156,10 @@ def add_codes(codes: AnyArray, middle: int, step: float, out: FloatVector) -> No
 def two_means(vector: FloatVector, bucket: int, means: FloatMatrix) -> None:
     """Write the means of the entries below zero and of the others, bucket by bucket.
 
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        Read only.
-    bucket : int
-        Entries that share two means.
-    means : array, shape (ceil(n / bucket), 2), dtype of `vector`
-        Mean of the others, mean of those below zero; zero where there are none, both NaN where an entry is, since the
-        sign of a NaN may be either. Overwritten.
+    - `vector`, shape (n,): read only.
+    - `bucket`: entries that share two means.
+    - `means`, shape (ceil(n / bucket), 2): mean of the others, mean of those below zero; zero where there are none,
+      both NaN where an entry is, since the sign of a NaN may be either. Overwritten.
     """
     n = np.uint64(vector.shape[0])
     width = np.uint64(bucket)
@@ -224,14 +204,9 @@ def to_bfloat(bits: AnyArray, halves: AnyArray) -> None:
 def to_half(vector: FloatVector, bits: AnyArray, halves: AnyArray) -> None:
     """Round float32, shape (n,), to the bits of IEEE 754 halves, to nearest and ties to even.
 
-    Parameters
-    ----------
-    vector : array of float32, shape (n,)
-        Read only.
-    bits : array of uint32, shape (n,)
-        The same floats as words.
-    halves : array of uint16, shape (n,)
-        Overwritten; a magnitude beyond the largest half becomes infinity, a NaN stays one.
+    - `vector`, shape (n,): read only.
+    - `bits`, shape (n,): the same floats as words.
+    - `halves`, shape (n,): overwritten; a magnitude beyond the largest half becomes infinity, a NaN stays one.
     """
     for i in range(np.uint64(bits.shape[0])):
         word = bits[i] & np.uint32(0x7FFFFFFF)
@@ -259,14 +234,8 @@ def add_halves(halves: AnyArray, table: FloatVector, out: FloatVector, factor: f
 def strata(key: WordVector, n: int, places: IndexVector) -> None:
     """Draw one place from each of k parts of 0..n, as equal as can be; they are ascending.
 
-    Parameters
-    ----------
-    key : array of uint64, shape (1,)
-        Key of the draw.
-    n : int
-        Places to draw from.
-    places : array of uint32, shape (k,)
-        Overwritten.
+    - `key`, shape (1,): key of the draw.
+    - `places`, shape (k,): overwritten.
     """
     k = np.uint64(places.shape[0])
     for i in range(k):
@@ -280,23 +249,10 @@ def select_beyond(
 ) -> tuple[int, float, float]:
     """Take the entries that are at most `low` or at least `high`, and those that are no number.
 
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        Read only.
-    low, high : float
-        Below and above zero.
-    places : array of uint32, shape (n,)
-        The places taken, at its front, ascending.
-    signs : array, shape (n,), dtype of `vector`
-        Minus one or one for each of them, at its front; one for what is no number.
-
-    Returns
-    -------
-    count : int
-        How many were taken.
-    mean_low, mean_high : float
-        The means of those of either sign; zero where there are none.
+    - `vector`, shape (n,): read only.
+    - `places`, shape (n,): the places taken, at its front, ascending.
+    - `signs`, shape (n,): minus one or one for each of them, at its front; one for what is no number.
+    - returned: the means of those of either sign; zero where there are none.
     """
     count, n_low = _ZERO, _ZERO
     sum_low, sum_high = 0.0, 0.0
@@ -323,25 +279,12 @@ def select_adaptive(
 ) -> tuple[int, float]:
     """Take from each bin the entries that would reach its largest magnitude if the last vector came once more.
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What is to be sent, the last vector included.
-    vector : array, shape (n,)
-        The last vector.
-    bucket : int
-        Entries of a bin.
-    places : array of uint32, shape (n,)
-        The places taken, at its front.
-    signs : array, shape (n,), dtype of `vector`
-        Minus one or one for each of them, at its front.
-
-    Returns
-    -------
-    count : int
-        How many were taken: at least one in each bin that is not zero all over.
-    scale : float
-        The mean of the largest magnitudes of these bins.
+    - `residual`, shape (n,): what is to be sent, the last vector included.
+    - `vector`, shape (n,): the last vector.
+    - `places`, shape (n,): the places taken, at its front.
+    - `signs`, shape (n,): minus one or one for each of them, at its front.
+    - returned: how many were taken: at least one in each bin that is not zero all over.
+    - returned: the mean of the largest magnitudes of these bins.
     """
     n = np.uint64(residual.shape[0])
     width = np.uint64(bucket)
@@ -402,14 +345,10 @@ def orthonormalise(basis: FloatMatrix) -> None:
 def add_outer(left: FloatMatrix, right: FloatMatrix, out: FloatVector, factor: float) -> None:
     """Add `factor` times ``left.T @ right`` to `out`, row by row, as many entries as it has.
 
-    Parameters
-    ----------
-    left : array, shape (r, a)
-        Column factors.
-    right : array, shape (r, b)
-        Row factors.
-    out : array, shape (n,), n at most a b
-        Updated in place; each entry is summed over r in order, so equal bits in give equal bits out.
+    - `left`, shape (r, a): column factors.
+    - `right`, shape (r, b): row factors.
+    - `out`, shape (n,): updated in place; each entry is summed over r in order, so equal bits in give equal bits
+      out.
     """
     n, b = np.uint64(out.shape[0]), np.uint64(right.shape[1])
     for row in range(np.uint64(left.shape[1])):

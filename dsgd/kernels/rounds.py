@@ -257,40 +257,25 @@ def run_rounds(
 ) -> int:
     """Run rounds of an epoch from ``places[NUMBER]`` on: steps on the rows of the round, then the weighted mean.
 
-    Parameters
-    ----------
-    steps : tuple
-        What `dsgd.kernels.sgd.run_rows` takes before the rows.
-    vector : array, shape (n_params,) or (n_params + 1,)
-        What is averaged: the model itself; or, with an L1 penalty, the memory of the model and one entry more, where
-        its dual is made (`dsgd.kernels.dual`).
-    n_rounds : int
-        Rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) // n_rounds``
-        with ``a = places[BEGIN]``.
-    weight : float
-        Share of this rank in the mean.
-    boxes_out : array of int64, shape (n_boxes,)
-        Addresses of the boxes of this rank: one that all peers read, or one for each peer.
-    boxes_in : array of int64, shape (size,)
-        Address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
-    bells : array of int64, shape (size,)
-        Descriptors of the sockets that wake each rank; negative for ranks that are not woken, such as this one.
-    abort : array of int64, shape (1,)
-        Not zero when the job has stopped.
-    places : array of int64, shape (N_PLACES,)
-        Where this rank is; updated in place.
-    stamps : array of float64, shape (N_STAMPS + 2,)
-        Scratch kept from call to call.
-    parts : array, shape (2**q, len(vector)), with 2**q the largest power of two up to the world size
-        Scratch.
-    samples : array of float64, shape (n_samples, 4)
-        Filled with the seconds of every timed round: compute, encode, wire, wait, as `dsgd.ledger` numbers them.
-
-    Returns
-    -------
-    int
-        `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`, `FULL`,
-        `ABORTED`, `BROKEN`.
+    - `steps`: what `dsgd.kernels.sgd.run_rows` takes before the rows.
+    - `vector`, shape (n_params,) or (n_params + 1,): what is averaged: the model itself; or, with an L1 penalty,
+      the memory of the model and one entry more, where its dual is made (`dsgd.kernels.dual`).
+    - `n_rounds`: rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) //
+      n_rounds`` with ``a = places[BEGIN]``.
+    - `weight`: share of this rank in the mean.
+    - `boxes_out`, shape (n_boxes,): addresses of the boxes of this rank: one that all peers read, or one for each
+      peer.
+    - `boxes_in`, shape (size,): address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
+    - `bells`, shape (size,): descriptors of the sockets that wake each rank; negative for ranks that are not woken,
+      such as this one.
+    - `abort`, shape (1,): not zero when the job has stopped.
+    - `places`, shape (N_PLACES,): where this rank is; updated in place.
+    - `stamps`, shape (N_STAMPS + 2,): scratch kept from call to call.
+    - `parts`, shape (2**q, len(vector)): scratch.
+    - `samples`, shape (n_samples, 4): filled with the seconds of every timed round: compute, encode, wire, wait, as
+      `dsgd.ledger` numbers them.
+    - returned: `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`,
+      `FULL`, `ABORTED`, `BROKEN`.
     """
     # Taken apart once: for each round, it would count a reference to every array, which takes as long as a step does.
     values, indices, indptr, index, targets, row_weights, class_weights, params = steps[:8]

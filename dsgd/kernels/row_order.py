@@ -39,32 +39,19 @@ def draw_order(
 ) -> bool:
     """Draw an order in which the members of every class are spread evenly; return False if targets are no classes.
 
-    Parameters
-    ----------
-    targets : array, shape (n,)
-        The target of each row.
-    low : float
-        The least target: that of class 0. Those of the others are the whole numbers above it.
-    begins : array of int64, shape (n_classes + 1,)
-        Zeros; where the members of each begin, overwritten.
-    heads : array of int64, shape (n_classes,)
-        Overwritten.
-    offsets : array of float64, shape (n_classes,)
-        Where the first member of each lies, in distances between its members; in [0, 1), multiples of 2^-24.
-    turns : array of int64, shape (n_classes,)
-        The classes by their offsets: of members that belong to one place, those of the first come first.
-    key : uint64
-        Names the order.
-    order : array of uint32, shape (n,)
-        The rows in their order; overwritten.
-    ordered : array, shape (n,)
-        The targets in that order; overwritten.
-    scratch : array of uint32, shape (n,)
-        Overwritten.
-    chunks : array of uint32, shape (n // CHUNK + 1,)
-        Overwritten.
-    ends : array of uint32, shape (n + 1,) or (0,)
-        Zeros; overwritten. None where there is one class.
+    - `targets`, shape (n,): the target of each row.
+    - `low`: the least target: that of class 0. Those of the others are the whole numbers above it.
+    - `begins`, shape (n_classes + 1,): zeros; where the members of each begin, overwritten.
+    - `heads`, shape (n_classes,): overwritten.
+    - `offsets`, shape (n_classes,): where the first member of each lies, in distances between its members; in [0,
+      1), multiples of 2^-24.
+    - `turns`, shape (n_classes,): the classes by their offsets: of members that belong to one place, those of the
+      first come first.
+    - `order`, shape (n,): the rows in their order; overwritten.
+    - `ordered`, shape (n,): the targets in that order; overwritten.
+    - `scratch`, shape (n,): overwritten.
+    - `chunks`, shape (n // CHUNK + 1,): overwritten.
+    - `ends`, shape (n + 1,) or (0,): zeros; overwritten. None where there is one class.
     """
     n, n_classes = order.shape[0], heads.shape[0]
     # Members by class, each class in the order of the listing.
@@ -148,26 +135,15 @@ def deal_rows(
 
     Where all rows have one visit, every `n_ranks` neighbouring runs go to different ranks, in a random order.
 
-    Parameters
-    ----------
-    visits : array of int64, shape (n_rows,) or (0,)
-        Visits of each row, of those of a run fewer than ``len(sizes)``; none where each has one.
-    n_rows : int
-        Rows.
-    run : int
-        Neighbours that go to the same rank.
-    key : uint64
-        Names the deal.
-    pools : array of uint32, shape (n_levels, n_ranks)
-        Scratch: the ranks by how many visits they have; the first row holds all of them.
-    sizes : array of int64, shape (n_levels,)
-        How many ranks are in each row of `pools`; all are in the first.
-    counts, heads : array of int64, shape (n_ranks,)
-        Zeros; how many rows each rank has, and where they end, overwritten.
-    ranks : array of uint32, shape (n_runs,)
-        The rank of each run; overwritten.
-    rows : array of uint32, shape (n_rows,)
-        The rows rank by rank, those of each ascending; overwritten.
+    - `visits`, shape (n_rows,) or (0,): visits of each row, of those of a run fewer than ``len(sizes)``; none where
+      each has one.
+    - `run`: neighbours that go to the same rank.
+    - `pools`, shape (n_levels, n_ranks): scratch: the ranks by how many visits they have; the first row holds all
+      of them.
+    - `sizes`, shape (n_levels,): how many ranks are in each row of `pools`; all are in the first.
+    - `counts`, `heads`, shape (n_ranks,): zeros; how many rows each rank has, and where they end, overwritten.
+    - `ranks`, shape (n_runs,): the rank of each run; overwritten.
+    - `rows`, shape (n_rows,): the rows rank by rank, those of each ascending; overwritten.
     """
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
     stream = mix64(key)

@@ -84,12 +84,9 @@ def _add_wide(bits: AnyArray, out: AnyArray) -> None:
 def fingerprint_dense(bits: AnyArray, out: AnyArray) -> None:
     """Add to `out` the fingerprint of every row: the wrap-around sum of a hash of (column, value) over its nonzeros.
 
-    Parameters
-    ----------
-    bits : array of uint32 or uint64, shape (n_rows, n_features)
-        The bits of the values. Zeros of both signs are left out, so a dense row and its sparse form agree.
-    out : array of uint64, shape (n_rows,)
-        Updated in place.
+    - `bits`, shape (n_rows, n_features): the bits of the values. Zeros of both signs are left out, so a dense row
+      and its sparse form agree.
+    - `out`, shape (n_rows,): updated in place.
     """
     n_rows, n_features = bits.shape
     if bits.size == 0:
@@ -105,16 +102,10 @@ def fingerprint_dense(bits: AnyArray, out: AnyArray) -> None:
 def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out: AnyArray) -> None:
     """Add to `out` the fingerprint of every row; as `fingerprint_dense`.
 
-    Parameters
-    ----------
-    bits : array of uint32 or uint64, shape (nnz,)
-        The bits of the values.
-    indices : array of uint32, shape (nnz,)
-        Columns.
-    indptr : array of uint64, shape (n_rows + 1,)
-        Row starts.
-    out : array of uint64, shape (n_rows,)
-        Updated in place.
+    - `bits`, shape (nnz,): the bits of the values.
+    - `indices`, shape (nnz,): columns.
+    - `indptr`, shape (n_rows + 1,): row starts.
+    - `out`, shape (n_rows,): updated in place.
     """
     no_sign = np.uint64(65 - 8 * bits.itemsize)
     for i in range(np.uint64(out.shape[0])):
@@ -132,12 +123,8 @@ def has_canonical_rows(indices: AnyArray, indptr: AnyArray, n_columns: int) -> b
 
     That takes half the time of scipy's check, which does not look at the number of columns.
 
-    Parameters
-    ----------
-    indices : array of uint32, shape (nnz,)
-        Columns.
-    indptr : array of uint64, shape (n_rows + 1,)
-        Row starts.
+    - `indices`, shape (nnz,): columns.
+    - `indptr`, shape (n_rows + 1,): row starts.
     """
     nnz, n_descents = indptr[indptr.shape[0] - 1], 0
     if nnz > np.uint64(indices.shape[0]):
@@ -237,18 +224,11 @@ def place_sparse(
 def take_entries(entries: AnyArray, indptr: AnyArray, source: AnyArray, starts: AnyArray, out: AnyArray) -> None:
     """Copy what one array of a CSR matrix holds of row ``source[v]`` to ``out[starts[v]:]``, for every v.
 
-    Parameters
-    ----------
-    entries : array of uint32 or uint64, shape (nnz,)
-        The bits of values, or columns.
-    indptr : array of uint32 or uint64, shape (n_rows + 1,)
-        Row starts of the matrix.
-    source : array of int64, shape (n,)
-        Rows.
-    starts : array of int32 or int64, shape (n + 1,)
-        Where each of them begins in `out`.
-    out : array like entries, shape (starts[n],)
-        Overwritten.
+    - `entries`, shape (nnz,): the bits of values, or columns.
+    - `indptr`, shape (n_rows + 1,): row starts of the matrix.
+    - `source`, shape (n,): rows.
+    - `starts`, shape (n + 1,): where each of them begins in `out`.
+    - `out`, shape (starts[n],): overwritten.
     """
     for v in range(np.uint64(source.shape[0])):
         row, target = np.uint64(source[v]), np.uint64(starts[v])

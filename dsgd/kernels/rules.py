@@ -114,24 +114,15 @@ def step_rule(
 ) -> None:
     """Take one step of a rule with a mean gradient, penalty included, and advance t by one.
 
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, updated in place.
-    gradient : array, shape (n_params,)
-        Mean gradient of the loss; overwritten by the direction.
-    average, received, counters, constants, codes
-        As in `dsgd.kernels.gradients.step_all`.
-    velocity : array, shape (n_params,) or (0,)
-        u of the rule, updated in place.
-    second : array, shape (n_params,) or (0,)
-        v of the rule, updated in place.
-    steps : array of float64, shape (1,)
-        Steps taken, updated in place.
-    step_constants : array of float64, shape (CONSTANTS,)
-        `constants` for the step along the direction, which holds penalty and rate of the intercept already.
-    rule : array of float64, shape (RULE_CONSTANTS,)
-        The rule.
+    - `params`, shape (n_params,): the model, updated in place.
+    - `gradient`, shape (n_params,): mean gradient of the loss; overwritten by the direction.
+    - `average`, `received`, `counters`, `constants`, `codes`: as in `dsgd.kernels.gradients.step_all`.
+    - `velocity`, shape (n_params,) or (0,): u of the rule, updated in place.
+    - `second`, shape (n_params,) or (0,): v of the rule, updated in place.
+    - `steps`, shape (1,): steps taken, updated in place.
+    - `step_constants`, shape (CONSTANTS,): `constants` for the step along the direction, which holds penalty and
+      rate of the intercept already.
+    - `rule`, shape (RULE_CONSTANTS,): the rule.
     """
     n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
     eta = rate_now(counters, constants, codes, counters[STEP])
@@ -174,17 +165,9 @@ def run_batches(
 ) -> None:
     """Take one step on each batch of the rows start..stop, cut into as few batches of even size as the rule allows.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `dsgd.kernels.sgd.run_rows`.
-    average, received, velocity, second, steps, step_constants, rule
-        As in `step_rule`.
-    gradient : array, shape (n_params,)
-        Scratch.
-    start, stop : int
-        Rows.
+    - `order`: as in `dsgd.kernels.sgd.run_rows`.
+    - `average`, `received`, `velocity`, `second`, `steps`, `step_constants`, `rule`: as in `step_rule`.
+    - `gradient`, shape (n_params,): scratch.
     """
     n_rows, batch = stop - start, int(rule[BATCH])
     n_batches = (n_rows + batch - 1) // batch

@@ -44,16 +44,10 @@ _N_FIRST: Final = 32
 class Schedule:
     """A row of the table of schedules.
 
-    Parameters
-    ----------
-    name : str
-        Name; scikit-learn's where it has the schedule.
-    code : int
-        What kernels are given instead of the name.
-    needs_alpha : bool
-        Whether the schedule divides by alpha.
-    source : str
-        Where the schedule comes from.
+    - `name`: name; scikit-learn's where it has the schedule.
+    - `code`: what kernels are given instead of the name.
+    - `needs_alpha`: whether the schedule divides by alpha.
+    - `source`: where the schedule comes from.
     """
 
     name: str
@@ -90,15 +84,8 @@ def optimal_t0(alpha: float) -> float:
     slope of the loss at y = 1, p = -typw, or over 1 if that is more. The slope is negative for every loss, so the rate
     is typw.
 
-    Parameters
-    ----------
-    alpha : float
-        Strength of the penalty, above zero.
-
-    Returns
-    -------
-    float
-        t0, such that the first rate ``1 / (alpha t0)`` is typw.
+    - `alpha`: strength of the penalty, above zero.
+    - returned: t0, such that the first rate ``1 / (alpha t0)`` is typw.
     """
     return float(alpha**-0.75)
 
@@ -107,27 +94,8 @@ def optimal_t0(alpha: float) -> float:
 def learning_rate(code: int, t: float, epoch: float, alpha: float, eta0: float, power_t: float, t0: float) -> float:
     """Return the learning rate of a step.
 
-    Parameters
-    ----------
-    code : int
-        Code of the schedule.
-    t : float
-        Step, from 1.
-    epoch : float
-        Epoch, from 1; what is below counts as 1.
-    alpha : float
-        Strength of the penalty.
-    eta0 : float
-        First rate, already cut if the schedule is adaptive.
-    power_t : float
-        Exponent of invscaling.
-    t0 : float
-        `optimal_t0`.
-
-    Returns
-    -------
-    float
-        The rate eta.
+    - `epoch`: epoch, from 1; what is below counts as 1.
+    - `eta0`: first rate, already cut if the schedule is adaptive.
     """
     if code == OPTIMAL:
         return 1.0 / (alpha * (t0 + t - 1.0))
@@ -146,23 +114,8 @@ def relative_sums(code: int, starts: FloatVector, counts: FloatVector, power_t: 
     Rates of the first steps are added up, those of later ones integrated from half a step before to half a step after:
     within 1e-4 of the sum, and in a time that does not depend on the number of steps.
 
-    Parameters
-    ----------
-    code : int
-        Code of the schedule.
-    starts : array of float64, shape (n,)
-        The first steps, from 1.
-    counts : array of float64, shape (n,)
-        How many steps.
-    power_t : float
-        Exponent of invscaling.
-    t0 : float
-        `optimal_t0`.
-
-    Returns
-    -------
-    array of float64, shape (n,)
-        The sums; zero for no steps.
+    - `starts`, shape (n,): the first steps, from 1.
+    - `counts`, shape (n,): how many steps.
     """
     if code in (CONSTANT, ADAPTIVE, PER_EPOCH):
         return np.array(counts, dtype=np.float64)

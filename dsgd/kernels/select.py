@@ -112,27 +112,12 @@ def largest_magnitudes(
 ) -> np.int64:
     """Write the places of the k entries of largest magnitude, ascending.
 
-    Parameters
-    ----------
-    bits : array of uint32 or uint64, shape (n,)
-        Floats as words.
-    k : int
-        How many, 0 to n.
-    most : int
-        Up to so many are taken where the first bound lets them through: k for exactly k of them.
-    seed : int
-        Where the sample is taken.
-    places : array of uint32, shape (places_length(n, most),)
-        The result at its front; the rest is scratch.
-    sample : array of the dtype of `bits`, shape (MAX_SAMPLE,)
-        Scratch.
-    counts : array of int64, shape (2 ** DIGIT_BITS,)
-        Scratch.
-
-    Returns
-    -------
-    int
-        How many were taken.
+    - `bits`, shape (n,): floats as words.
+    - `most`: up to so many are taken where the first bound lets them through: k for exactly k of them.
+    - `seed`: where the sample is taken.
+    - `places`, shape (places_length(n, most),): the result at its front; the rest is scratch.
+    - `sample`, shape (MAX_SAMPLE,): scratch.
+    - `counts`, shape (2 ** DIGIT_BITS,): scratch.
     """
     kind = bits.dtype.type
     mask = ~kind(0) >> kind(1)
@@ -220,19 +205,9 @@ def merge_ascending(
 ) -> np.int64:
     """Add two sparse vectors.
 
-    Parameters
-    ----------
-    first_places, second_places : array of uint32, shapes (j,) and (k,)
-        Where their entries are, ascending.
-    first_values, second_values : array, shapes (j,) and (k,)
-        The entries; of two at one place the first is added to first.
-    places, values : array, shape (j + k,)
-        The sum, at the front.
-
-    Returns
-    -------
-    int
-        How many entries the sum has.
+    - `first_places`, `second_places`: where their entries are, ascending.
+    - `first_values`, `second_values`: the entries; of two at one place the first is added to first.
+    - `places`, `values`, shape (j + k,): the sum, at the front.
     """
     n_first, n_second = np.uint64(first_places.shape[0]), np.uint64(second_places.shape[0])
     i, j, count = _ZERO, _ZERO, _ZERO

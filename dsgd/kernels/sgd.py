@@ -84,34 +84,20 @@ def run_rows(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
-    Parameters
-    ----------
-    values : array, shape (nnz,) or (n_rows * n_features,)
-        Entries of all rows.
-    indices : array of uint32, shape (nnz,), or None
-        Their columns; None for dense rows.
-    indptr : array of uint64, shape (n_rows + 1,), or None
-        Row starts; None for dense rows.
-    index : array of uint32, shape (n_places,)
-        The row of each place.
-    targets, row_weights : array, shape (n_places,)
-        Target and weight of each. With several outputs the target is the class code.
-    class_weights : array of float64, shape (2, n_outputs)
-        Weight of the positive and of the negative class of each output.
-    params : array, shape (n_params,)
-        The model, updated in place.
-    auxiliary : array of float64, shape (n_params,) or (0,), or None
-        The averaged model, updated in place; unused unless averaging is on.
-    received : array, shape (n_weights,) or (0,), or None
-        L1 penalty each weight has received; unused without L1.
-    factors : array, shape (n_outputs,), or None
-        Scratch. None, as then the two above, for plain steps (`dsgd.kernels.state.is_plain`).
-    counters, constants, codes : array
-        See `dsgd.kernels.state`; counters are updated in place.
-    order : array of int64, shape (2, n_blocks + 1)
-        See `dsgd.kernels.epoch_order`.
-    start, stop : int
-        Places of the walk.
+    - `values`, shape (nnz,) or (n_rows * n_features,): entries of all rows.
+    - `indices`, shape (nnz,): their columns; None for dense rows.
+    - `indptr`, shape (n_rows + 1,): row starts; None for dense rows.
+    - `index`, shape (n_places,): the row of each place.
+    - `targets`, `row_weights`, shape (n_places,): target and weight of each. With several outputs the target is the
+      class code.
+    - `class_weights`, shape (2, n_outputs): weight of the positive and of the negative class of each output.
+    - `params`, shape (n_params,): the model, updated in place.
+    - `auxiliary`, shape (n_params,) or (0,): the averaged model, updated in place; unused unless averaging is on.
+    - `received`, shape (n_weights,) or (0,): L1 penalty each weight has received; unused without L1.
+    - `factors`, shape (n_outputs,): scratch. None, as then the two above, for plain steps
+      (`dsgd.kernels.state.is_plain`).
+    - `counters`, `constants`, `codes`: see `dsgd.kernels.state`; counters are updated in place.
+    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.epoch_order`.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])

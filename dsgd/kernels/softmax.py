@@ -61,12 +61,7 @@ _ONE = np.uint64(1)
 def loss_and_slopes(scores: FloatVector, target: np.uint64) -> float:
     """Return the loss of a row, and replace its scores by the derivatives with respect to them.
 
-    Parameters
-    ----------
-    scores : array, shape (n_outputs,)
-        The scores, overwritten.
-    target : uint64
-        Class of the row.
+    - `scores`, shape (n_outputs,): the scores, overwritten.
     """
     n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
     winner = _ZERO
@@ -135,16 +130,11 @@ def run_softmax_rows(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, params, auxiliary, received, factors, constants, codes, order
-        As in `dsgd.kernels.sgd.run_rows`; the loss among the codes is not read.
-    class_weights : array of float64, shape (2, n_outputs)
-        Weight of each class in its first row.
-    counters : array of float64, shape (COUNTERS + 1,)
-        Behind the counters stands the sum of the losses, as rows have one each.
-    start, stop : int
-        Places of the walk.
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `params`, `auxiliary`, `received`,
+      `factors`, `constants`, `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`; the loss among the codes is not
+      read.
+    - `class_weights`, shape (2, n_outputs): weight of each class in its first row.
+    - `counters`, shape (COUNTERS + 1,): behind the counters stands the sum of the losses, as rows have one each.
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
@@ -221,16 +211,9 @@ def gradient_softmax_rows(
 ) -> None:
     """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `run_softmax_rows`; params are read only, of the counters the sums of losses and the rows seen are
-        updated.
-    out : array, shape (n_params,)
-        The sum, overwritten.
-    start, stop : int
-        Places of the walk.
+    - `order`: as in `run_softmax_rows`; params are read only, of the counters the sums of losses and the rows seen
+      are updated.
+    - `out`, shape (n_params,): the sum, overwritten.
     """
     n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
     n_weights = n_outputs * n_features
@@ -278,13 +261,10 @@ def evaluate_softmax_rows(
 ) -> None:
     """Add to `sums` what rows start..stop contribute.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, scores, n_features, start, stop
-        As in `dsgd.kernels.evaluate.evaluate_rows`.
-    sums : array of float64, shape (7,)
-        Loss (times row and class weight), row weight, rows, and weight of the rows classified correctly; the other
-        places are of regression.
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`, `scores`,
+      `n_features`, `start`, `stop`: as in `dsgd.kernels.evaluate.evaluate_rows`.
+    - `sums`, shape (7,): loss (times row and class weight), row weight, rows, and weight of the rows classified
+      correctly; the other places are of regression.
     """
     width = np.uint64(n_features)
     for i in range(np.uint64(start), np.uint64(stop)):

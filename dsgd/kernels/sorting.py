@@ -20,23 +20,12 @@ _MOVES_PER_HASH: Final = 16
 def _sort(hashes: AnyArray, shift: np.uint64, ends: IntVector, ordered: AnyArray, order: IntVector) -> bool:
     """Sort hashes by their first bits, then by insertion; equal ones stay in their order.
 
-    Parameters
-    ----------
-    hashes : array of uint64, shape (n,)
-        What to sort.
-    shift : uint64
-        How many bits a bucket leaves out: 64 less the logarithm of the number of buckets.
-    ends : array of int64, shape (n_buckets + 1,)
-        Zeros; overwritten.
-    ordered : array of uint64, shape (n,)
-        The hashes, ascending, at the end.
-    order : array of int64, shape (n,)
-        Where each of them stood.
-
-    Returns
-    -------
-    bool
-        Whether they are sorted; False where buckets are so uneven that insertion takes too long.
+    - `hashes`, shape (n,): what to sort.
+    - `shift`: how many bits a bucket leaves out: 64 less the logarithm of the number of buckets.
+    - `ends`, shape (n_buckets + 1,): zeros; overwritten.
+    - `ordered`, shape (n,): the hashes, ascending, at the end.
+    - `order`, shape (n,): where each of them stood.
+    - returned: whether they are sorted; False where buckets are so uneven that insertion takes too long.
     """
     n = hashes.shape[0]
     for i in range(n):

@@ -36,15 +36,7 @@ _ZERO = np.uint64(0)
 def sum_levels(n: int) -> IntVector:
     """Return where each level of a tree of n weights begins, the weights first, and last where the top level ends.
 
-    Parameters
-    ----------
-    n : int
-        Weights, 0 or more.
-
-    Returns
-    -------
-    array of int64, shape (n_levels + 1,)
-        All multiples of `FANOUT`: what is left of a level stays zero.
+    - returned: all multiples of `FANOUT`: what is left of a level stays zero.
     """
     places, size = [0], max(1, n)
     while True:
@@ -77,16 +69,7 @@ def total(tree: FloatVector, levels: IntVector) -> float:
 def update_all(tree: FloatVector, levels: IntVector, places: WordVector, n: np.uint64) -> None:
     """Add up the sums above n places whose weights have changed; level by level, so that none waits for another.
 
-    Parameters
-    ----------
-    tree : array of float64, shape (levels[-1],)
-        Updated in place.
-    levels : array of int64
-        See `sum_levels`.
-    places : array of uint64
-        The places, overwritten.
-    n : uint64
-        How many there are.
+    - `tree`, shape (levels[-1],): updated in place.
     """
     for level in range(levels.shape[0] - 2):
         first, above = np.uint64(levels[level]), np.uint64(levels[level + 1])
@@ -120,20 +103,9 @@ def find_all(
 
     All of them go down level by level, so that the memory of one comes while the others compute.
 
-    Parameters
-    ----------
-    tree : array of float64, shape (levels[-1],)
-        Not all weights are zero, none is negative.
-    levels : array of int64
-        See `sum_levels`.
-    which : array of uint64
-        Where in the other two the n parts are.
-    n : uint64
-        How many there are.
-    left : array of float64
-        The parts, overwritten; uniform for draws.
-    places : array of uint64
-        Overwritten.
+    - `tree`, shape (levels[-1],): not all weights are zero, none is negative.
+    - `which`: where in the other two the n parts are.
+    - `left`: the parts, overwritten; uniform for draws.
     """
     n_levels = levels.shape[0] - 1
     for d in range(n):
@@ -153,12 +125,7 @@ def find_all(
 def build(tree: FloatVector, levels: IntVector) -> None:
     """Add up all levels above the weights.
 
-    Parameters
-    ----------
-    tree : array of float64, shape (levels[-1],)
-        The first level is read, the others are overwritten.
-    levels : array of int64
-        See `sum_levels`.
+    - `tree`, shape (levels[-1],): the first level is read, the others are overwritten.
     """
     for level in range(levels.shape[0] - 2):
         first, above = np.uint64(levels[level]), np.uint64(levels[level + 1])

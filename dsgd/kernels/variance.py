@@ -172,25 +172,14 @@ def run_reduced(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `dsgd.kernels.sgd.run_rows`.
-    slopes : array, shape (n_rows * n_outputs,)
-        y of each row, updated in place by SAGA.
-    mean : array of float64, shape (n_params,)
-        m, updated in place by SAGA; laid out as the parameters.
-    reached : array of float64, shape (n_features,) or (0,)
-        Up to which sum of steps the weights of each column have the mean; zeros between calls. Of sparse rows.
-    rows : array of uint64, shape (AHEAD,)
-        Scratch.
-    key : uint64
-        Names the stream of the draws of SAGA.
-    refresh : float
-        One over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
-    start, stop : int
-        Places of the walk.
+    - `order`: as in `dsgd.kernels.sgd.run_rows`.
+    - `slopes`, shape (n_rows * n_outputs,): y of each row, updated in place by SAGA.
+    - `mean`, shape (n_params,): m, updated in place by SAGA; laid out as the parameters.
+    - `reached`, shape (n_features,) or (0,): up to which sum of steps the weights of each column have the mean;
+      zeros between calls. Of sparse rows.
+    - `rows`, shape (AHEAD,): scratch.
+    - `key`: names the stream of the draws of SAGA.
+    - `refresh`: one over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -274,17 +263,9 @@ def gradient_reduced(
 ) -> None:
     """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, factors, counters, constants, codes,
-    order
-        As in `dsgd.kernels.gradients.gradient_rows`.
-    slopes, rows, key, refresh
-        As in `run_reduced`.
-    out : array, shape (n_params,)
-        The sum, overwritten.
-    start, stop : int
-        Places of the walk.
+    - `order`: as in `dsgd.kernels.gradients.gradient_rows`.
+    - `slopes`, `rows`, `key`, `refresh`: as in `run_reduced`.
+    - `out`, shape (n_params,): the sum, overwritten.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -346,14 +327,10 @@ def remember_slopes(
 ) -> None:
     """Remember the slopes of rows start..stop at a model, and add their gradients to `sums`.
 
-    Parameters
-    ----------
-    values, indices, indptr, index, targets, row_weights, class_weights, params, constants, codes, slopes
-        As in `run_reduced`.
-    sums : array of float64, shape (n_params,)
-        Updated in place.
-    start, stop : int
-        Rows, in the order in which they are stored.
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`, `constants`,
+      `codes`, `slopes`: as in `run_reduced`.
+    - `sums`, shape (n_params,): updated in place.
+    - `start`, `stop`: rows, in the order in which they are stored.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])

@@ -79,23 +79,12 @@ def row_dot(
 ) -> np.floating[Any]:
     """Return the inner product of a row with the weights from `base` on.
 
-    Parameters
-    ----------
-    values : array, shape (nnz,)
-        Entries of all rows.
-    indices : array of uint32, shape (nnz,), or None
-        Their columns; None for dense rows.
-    first, last : uint64
-        Where the row starts and ends in `values`.
-    weights : array
-        Weights; column j of this output is ``weights[base + j]``.
-    base : uint64
-        Start of the output's weights.
-
-    Returns
-    -------
-    floating
-        The inner product, in the precision of `values`.
+    - `values`, shape (nnz,): entries of all rows.
+    - `indices`, shape (nnz,): their columns; None for dense rows.
+    - `first`, `last`: where the row starts and ends in `values`.
+    - `weights`: weights; column j of this output is ``weights[base + j]``.
+    - `base`: start of the output's weights.
+    - returned: the inner product, in the precision of `values`.
     """
     total = values.dtype.type(0)
     if indices is None:

@@ -22,16 +22,10 @@ _ONE = np.uint64(1)
 def into_waves(vector: FloatVector, basis: FloatMatrix, last: FloatMatrix, out: FloatVector) -> None:
     """Write the coefficients of all chunks.
 
-    Parameters
-    ----------
-    vector : array, shape (n,)
-        The vector.
-    basis : array, shape (chunk, chunk)
-        The waves of a chunk, one in each column.
-    last : array, shape (n % chunk, n % chunk)
-        Those of the last chunk, where it is shorter.
-    out : array, shape (n,)
-        The coefficients.
+    - `vector`, shape (n,): the vector.
+    - `basis`, shape (chunk, chunk): the waves of a chunk, one in each column.
+    - `last`, shape (n % chunk, n % chunk): those of the last chunk, where it is shorter.
+    - `out`, shape (n,): the coefficients.
     """
     n, chunk = np.uint64(vector.shape[0]), np.uint64(basis.shape[0])
     whole = n // chunk * chunk
@@ -52,16 +46,9 @@ def into_waves(vector: FloatVector, basis: FloatMatrix, last: FloatMatrix, out: 
 def largest_of_chunks(coefficients: FloatVector, chunk: int, k: int, places: IndexVector) -> None:
     """Find the k coefficients of largest magnitude of each chunk, NaN above all and the lower of two equal ones.
 
-    Parameters
-    ----------
-    coefficients : array, shape (n,)
-        Of all chunks.
-    chunk : int
-        Length of a chunk.
-    k : int
-        How many of each; all of a last chunk that is no longer.
-    places : array of uint32
-        As many places as there are such coefficients, ascending.
+    - `coefficients`, shape (n,): of all chunks.
+    - `k`: how many of each; all of a last chunk that is no longer.
+    - `places`: as many places as there are such coefficients, ascending.
     """
     n, length, wanted = np.uint64(coefficients.shape[0]), np.uint64(chunk), np.uint64(k)
     found, begin = np.uint64(0), np.uint64(0)
@@ -101,18 +88,10 @@ def add_waves(
 ) -> None:
     """Add a factor times the waves of some coefficients.
 
-    Parameters
-    ----------
-    out : array, shape (n,)
-        Updated in place.
-    places : array of uint32, shape (k,)
-        Coefficients, below n.
-    values : array, shape (k,)
-        What they are.
-    factor : float
-        What to multiply by.
-    basis, last : array
-        The waves of a chunk and of a shorter last one, one in each row.
+    - `out`, shape (n,): updated in place.
+    - `places`, shape (k,): coefficients, below n.
+    - `values`, shape (k,): what they are.
+    - `basis`, `last`: the waves of a chunk and of a shorter last one, one in each row.
     """
     n, chunk = np.uint64(out.shape[0]), np.uint64(basis.shape[0])
     whole = n // chunk * chunk

@@ -83,18 +83,9 @@ SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages
 class RankRecords:
     """The records of one rank: totals, and one record per kept round.
 
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    totals : dict of str to float
-        ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``control_s`` (seconds), ``bytes_sent``, ``messages``,
-        ``control_bytes_sent``, ``control_messages``, ``rounds``.
-    records : structured array, shape (n_records,)
-        One row per kept round: round, op, seconds per phase, bytes and messages sent.
-    epochs : array of float64, shape (n_epochs, 2)
-        Bytes sent and seconds of communication (wire and wait) of each epoch of training, without control. What brings
-        the models of ranks together after the last one is in `totals` alone.
+    - `records`, shape (n_records,): one row per kept round: round, op, seconds per phase, bytes and messages sent.
+    - `epochs`, shape (n_epochs, 2): bytes sent and seconds of communication (wire and wait) of each epoch of
+      training, without control. What brings the models of ranks together after the last one is in `totals` alone.
     """
 
     rank: int
@@ -115,24 +106,6 @@ class RankLedger:
             ledger.charge(COMPUTE, ledger.clock() - start)
         ledger.count(n_bytes)          # always: bytes are exact
         ledger.end_round()
-
-    Parameters
-    ----------
-    rank : int
-        The rank that keeps this ledger.
-    clock : callable, default time.perf_counter
-        Returns seconds. A simulated cluster passes its virtual clock.
-    timing_cost_s : float
-        What it costs to time a round; a clock that costs nothing has all rounds timed.
-
-    Attributes
-    ----------
-    timing : bool
-        Whether the present round is timed.
-    rounds : int
-        Synchronisation rounds ended so far.
-    recent : deque of tuple
-        The last synchronisations that were timed: seconds of compute, encode, wire and wait, and of the whole round.
     """
 
     def __init__(
@@ -169,16 +142,7 @@ class RankLedger:
         return self._round_number
 
     def begin_round(self, op: str) -> None:
-        """Open a round.
-
-        Parameters
-        ----------
-        op : str
-            ``"sync"`` for a synchronisation of the strategy (these are counted as rounds), else what it is:
-            ``"local"``, ``"control"``, ``"collect"`` ... What is sent in one of `CONTROL_OPS` is control. A round of
-            ``"setup"`` is never timed: ranks begin when their workers do, and waiting for the last one to load its rows
-            says nothing about the training.
-        """
+        """Open a round."""
         self._op = op
         if op == "sync":
             self.timing, self._is_control = self.rounds >= self._next_timed, False
@@ -277,15 +241,7 @@ class RankLedger:
         ]
 
     def add_timed_rounds(self, n_bytes: int, messages: int, seconds: FloatMatrix) -> None:
-        """Add synchronisations that were all timed, as if each had been opened, charged and ended.
-
-        Parameters
-        ----------
-        n_bytes, messages : int
-            What was sent in each.
-        seconds : array, shape (n, 4)
-            Of each compute, wire, wait and the whole round.
-        """
+        """Add synchronisations that were all timed, as if each had been opened, charged and ended."""
         for compute_s, wire_s, wait_s, round_s in seconds.tolist():
             self.begin_round("sync")
             self.count(n_bytes, messages)
@@ -298,19 +254,9 @@ class RankLedger:
     ) -> None:
         """Add n synchronisations that were done in one go.
 
-        Parameters
-        ----------
-        n : int
-            How many.
-        n_bytes, messages : int
-            What was sent in each.
-        elapsed_s : float
-            What they took together; the phases share it as they share the rounds that were timed.
-        offsets : array of int, shape (n_timed,)
-            Which of them were timed, from 0.
-        seconds : array, shape (n_timed, 4)
-            Compute, encode, wire and wait of these. The longest one in a hundred is left out of the shares: a rank that
-            loses its core in the middle of a round of a microsecond would show as a thousand rounds.
+        - `seconds`, shape (n_timed, 4): compute, encode, wire and wait of these. The longest one in a hundred
+          is left out of the shares: a rank that loses its core in the middle of a round of a microsecond would
+          show as a thousand rounds.
         """
         lines = seconds.tolist()
         self._make_room(len(lines))

@@ -30,18 +30,7 @@ _TRIES: Final = 8
 
 
 def inverse_of(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
-    """Return the product with the inverse of a matrix that is positive definite but for rounding.
-
-    Parameters
-    ----------
-    matrix : array of float64, shape (p, p)
-        Symmetric.
-
-    Raises
-    ------
-    InvalidDataError
-        It is not finite.
-    """
+    """Return the product with the inverse of a matrix that is positive definite but for rounding."""
     check_products(matrix)
     # LAPACK itself: what scipy does around it takes longer than a small matrix.
     factor, failed = dpotrf(matrix, clean=False)

@@ -50,16 +50,7 @@ _RIDGE = 1e-12
 class Columns:
     """The columns of X: the entries of the rows that are here.
 
-    Parameters
-    ----------
-    table : array of float64, shape (n_features, n_rows), or CSC matrix, shape (n_rows, n_features)
-        Entries.
-    centres : array of float64, shape (n_features,)
-        What was taken off the columns of a dense table; zeros if nothing was.
-    has_intercept : bool
-        Whether scores have an intercept.
-    team : Team
-        The ranks that have the other rows.
+    - `centres`, shape (n_features,): what was taken off the columns of a dense table; zeros if nothing was.
     """
 
     table: Any
@@ -166,16 +157,7 @@ class Columns:
 def make_columns(X: Any, costs: FloatVector, has_intercept: bool, team: Team) -> Columns:
     """Return the columns of rows.
 
-    Parameters
-    ----------
-    X : array or sparse matrix, shape (n_rows, n_features)
-        The rows that are here, float32 or float64.
-    costs : array of float64, shape (n_rows,)
-        Weights of the means, over all ranks, that dense columns are centred by.
-    has_intercept : bool
-        Whether scores have an intercept.
-    team : Team
-        The ranks that have the other rows.
+    - `costs`, shape (n_rows,): weights of the means, over all ranks, that dense columns are centred by.
     """
     if sp.issparse(X):
         table: Any = X.tocsc().astype(np.float64, copy=False)

@@ -29,15 +29,7 @@ __all__ = ["Packer", "RankResult", "RankRows", "train_rows"]
 
 @dataclass(frozen=True)
 class RankRows:
-    """The rows of one rank.
-
-    Parameters
-    ----------
-    X : array or CSR array, shape (n_rows, n_features)
-        Rows.
-    targets, weights : array of float64, shape (n_rows,)
-        Class codes or values, and sample weights.
-    """
+    """The rows of one rank."""
 
     X: Any
     targets: FloatVector
@@ -46,19 +38,7 @@ class RankRows:
 
 @dataclass(frozen=True)
 class Packer:
-    """Makes the rows of a rank from its blocks; sent to every rank.
-
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression.
-    n_features : int
-        Columns.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    sparse : bool
-        Whether rows are CSR.
-    """
+    """Makes the rows of a rank from its blocks; sent to every rank."""
 
     classes: AnyArray | None
     n_features: int
@@ -90,17 +70,7 @@ class Packer:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What training brings home, equal on every rank but for the certificates, which rank 0 has.
-
-    Parameters
-    ----------
-    solution : Solution
-        The weights, and the intercepts of the rows as they came.
-    tol : float
-        The gap that was asked for.
-    certificates : list of dict
-        ``seconds``, ``exchanges``, ``primal`` and ``dual`` of each.
-    """
+    """What training brings home, equal on every rank but for the certificates, which rank 0 has."""
 
     solution: Solution
     tol: float
@@ -110,26 +80,7 @@ class RankResult:
 def train_rows(
     rank: Rank, data: RankRows, objective: AbstractObjective, start: Start | None, max_iter: int
 ) -> RankResult:
-    """Fit a model to the rows of all ranks; a rank program.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    objective : AbstractObjective
-        What to minimise.
-    start : tuple of (array of float64, shape (n_features,) or (n_classes, n_features), array of float64) or None
-        Weights and intercepts to begin at.
-    max_iter : int
-        Most steps.
-
-    Raises
-    ------
-    InvalidDataError
-        As `AbstractObjective.pose`, on every rank.
-    """
+    """Fit a model to the rows of all ranks; a rank program."""
     begin, certificates = time.perf_counter(), list[dict[str, Any]]()
 
     def note(primal: float, dual: float) -> None:

@@ -34,26 +34,7 @@ Start: TypeAlias = tuple[FloatVector | FloatMatrix, FloatVector]
 
 
 def fit_here(X: Any, posed: Posed | PosedClasses, start: Start | None, max_iter: int, team: Team) -> Solution:
-    """Return the model of rows of this process.
-
-    Parameters
-    ----------
-    X : array or sparse matrix, shape (n_rows, n_features)
-        The rows.
-    posed : Posed or PosedClasses
-        The problem.
-    start : tuple of (array of float64, shape (n_features,) or (n_classes, n_features), array of float64) or None
-        Weights and intercepts to begin at.
-    max_iter : int
-        Most steps.
-    team : Team
-        Threads, of passes over many dense rows.
-
-    Returns
-    -------
-    Solution
-        The weights, and the intercepts of the rows as they came.
-    """
+    """Return the model of rows of this process."""
     if isinstance(posed, PosedClasses):
         return _fit_classes(X, posed, start, max_iter, team)
     if posed.l1 == 0.0 and not posed.loss.is_quadratic and has_many_rows(X):

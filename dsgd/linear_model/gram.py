@@ -18,23 +18,8 @@ __all__ = ["Gram"]
 class Gram:
     """The sums of ``d_i x_ij x_ik`` of some columns about their means, plus a constant where j is k.
 
-    Parameters
-    ----------
-    columns : Columns
-        X.
-    factors : array of float64, shape (n_rows,)
-        d, not negative.
-    constant : float
-        What is added to the diagonal.
-    chosen : array of int, shape (n_chosen,)
-        The first columns.
-
-    Attributes
-    ----------
-    chosen : array of int, shape (n_chosen,)
-        The columns in the order they came.
-    space : array of float64, shape (n, n)
-        Holds the matrix in its first ``n_chosen`` rows and columns; a kernel is faster with it than with that part.
+    - `space`, shape (n, n): holds the matrix in its first ``n_chosen`` rows and columns; a kernel is faster with it
+      than with that part.
     """
 
     chosen: IntVector

@@ -41,15 +41,7 @@ _ALONE = Team()
 
 @dataclass(frozen=True)
 class AbstractLoss(ABC):
-    """A loss with targets and costs of rows.
-
-    Parameters
-    ----------
-    targets : array of float64, shape (n_rows,)
-        y.
-    costs : array of float64, shape (n_rows,)
-        c, not negative.
-    """
+    """A loss with targets and costs of rows."""
 
     targets: FloatVector
     costs: FloatVector

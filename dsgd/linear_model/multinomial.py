@@ -40,19 +40,7 @@ _MOST_HALVINGS = 30
 
 @dataclass(frozen=True)
 class Multinomial:
-    """A multinomial model to fit.
-
-    Parameters
-    ----------
-    columns : Columns
-        X, or those of the rows that are here: all values are over the rows of all ranks, and equal on them.
-    hot : array of float64, shape (n_rows, n_classes)
-        Y: one at the class of a row, else zero.
-    costs : array of float64, shape (n_rows,)
-        c.
-    l2 : float
-        Weight of the squared norm, positive.
-    """
+    """A multinomial model to fit."""
 
     columns: Columns
     hot: FloatMatrix
@@ -114,26 +102,7 @@ class Multinomial:
 def solve_multinomial(
     problem: Multinomial, weights: FloatMatrix, intercepts: FloatVector, tol: float, max_iter: int
 ) -> Solution:
-    """Minimise P.
-
-    Parameters
-    ----------
-    problem : Multinomial
-        The problem.
-    weights : array of float64, shape (n_classes, n_features)
-        Where to begin.
-    intercepts : array of float64, shape (n_classes,)
-        Likewise; zeros in a model without.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Newton steps at most.
-
-    Returns
-    -------
-    Solution
-        The weights of the least gap met.
-    """
+    """Minimise P."""
     best: Solution | None = None
     scores, first, n_iter = problem.scores(weights) + intercepts, 0.0, 0
     while True:

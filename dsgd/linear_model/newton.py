@@ -32,24 +32,7 @@ _MOST_CG_STEPS = 500
 
 
 def solve_l2(problem: Problem, weights: FloatVector, tol: float, max_iter: int) -> Solution:
-    """Minimise P.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem, with ``l1 == 0``.
-    weights : array of float64, shape (n_features,)
-        Where to begin.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Newton steps at most.
-
-    Returns
-    -------
-    Solution
-        The weights of the least gap met.
-    """
+    """Minimise P."""
     loss, columns = problem.loss, problem.columns
     scores = columns.scores(weights)
     intercept = problem.intercept(scores, 0.0)

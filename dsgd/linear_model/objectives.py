@@ -32,25 +32,7 @@ _SQUARED_ROUNDING: Final = 1e-15
 
 @dataclass(frozen=True)
 class Posed:
-    """What is minimised, and how far.
-
-    Parameters
-    ----------
-    has_intercept : bool
-        Whether scores have an intercept.
-    loss : AbstractLoss
-        The loss of the rows that are here.
-    l2 : float
-        Weight of half the squared norm.
-    base : float
-        The best intercept without weights; 0.0 in a model without an intercept.
-    tol : float
-        The duality gap to reach.
-    shift : float, default 0.0
-        What was taken off the targets.
-    l1 : float, default 0.0
-        Weight of the absolute weights.
-    """
+    """What is minimised, and how far."""
 
     has_intercept: bool
     loss: AbstractLoss
@@ -65,25 +47,9 @@ class Posed:
 class PosedClasses:
     """What is minimised where there are several classes, and how far.
 
-    Parameters
-    ----------
-    has_intercept : bool
-        Whether scores have intercepts.
-    n_classes : int
-        How many the model has.
-    present : array of int, shape (n_present,)
-        Those that are trained. With intercepts, these are the classes that have costs: the objective falls for as long
-        as the intercept of another one does.
-    hot : array of float64, shape (n_rows, n_present)
-        One at the class of a row that is here, else zero.
-    costs : array of float64, shape (n_rows,)
-        Costs of the rows that are here.
-    l2 : float
-        Weight of half the squared norm.
-    base : array of float64, shape (n_present,)
-        The best intercepts without weights; zeros in a model without intercepts.
-    tol : float
-        The duality gap to reach.
+    - `present`, shape (n_present,): those that are trained. With intercepts, these are the classes that have costs:
+      the objective falls for as long as the intercept of another one does.
+    - `base`, shape (n_present,): the best intercepts without weights; zeros in a model without intercepts.
     """
 
     has_intercept: bool
@@ -98,53 +64,20 @@ class PosedClasses:
 
 @dataclass(frozen=True)
 class AbstractObjective(ABC):
-    """An objective without its rows.
-
-    Parameters
-    ----------
-    has_intercept : bool
-        Whether scores have an intercept.
-    tol : float
-        Share of the objective that the gap may be, as the models define it.
-    """
+    """An objective without its rows."""
 
     has_intercept: bool
     tol: float
 
     @abstractmethod
     def pose(self, targets: FloatVector, weights: FloatVector, team: Team) -> Posed | PosedClasses:
-        """Return the problem of rows.
-
-        Parameters
-        ----------
-        targets, weights : array of float64, shape (n_rows,)
-            Class codes or values, and sample weights, of the rows that are here.
-        team : Team
-            The ranks that have the others.
-
-        Raises
-        ------
-        InvalidDataError
-            All weights are zero, the targets have no meaning for the loss, or losses overflow.
-        """
+        """Return the problem of rows."""
 
 
 @inherit_docs
 @dataclass(frozen=True)
 class LogisticObjective(AbstractObjective):
-    """That of `LogisticRegression`.
-
-    Parameters
-    ----------
-    C : float
-        Weight of the losses.
-    class_factors : array, shape (n_classes,), or None
-        Weights of classes; None makes their sums of weights equal.
-    n_classes : int
-        How many.
-    l1_ratio : float
-        Share of the absolute weights in the penalty; the rest is half the squared norm. Zero for several classes.
-    """
+    """That of `LogisticRegression`."""
 
     C: float
     class_factors: FloatVector | None
@@ -187,13 +120,7 @@ class LogisticObjective(AbstractObjective):
 @inherit_docs
 @dataclass(frozen=True)
 class PoissonObjective(AbstractObjective):
-    """That of `PoissonRegressor`.
-
-    Parameters
-    ----------
-    alpha : float
-        Weight of half the squared norm.
-    """
+    """That of `PoissonRegressor`."""
 
     alpha: float
 
@@ -217,13 +144,7 @@ class PoissonObjective(AbstractObjective):
 @inherit_docs
 @dataclass(frozen=True)
 class RidgeObjective(AbstractObjective):
-    """That of `Ridge`.
-
-    Parameters
-    ----------
-    alpha : float
-        Weight of the squared norm.
-    """
+    """That of `Ridge`."""
 
     alpha: float
 
@@ -241,15 +162,7 @@ class RidgeObjective(AbstractObjective):
 @inherit_docs
 @dataclass(frozen=True)
 class ElasticNetObjective(AbstractObjective):
-    """That of `Lasso` and `ElasticNet`.
-
-    Parameters
-    ----------
-    alpha : float
-        Weight of the penalty.
-    l1_ratio : float
-        Share of the absolute weights in the penalty; the rest is half the squared norm.
-    """
+    """That of `Lasso` and `ElasticNet`."""
 
     alpha: float
     l1_ratio: float

@@ -36,17 +36,7 @@ _MOST_HALVINGS = 30
 
 @dataclass(frozen=True)
 class Problem:
-    """A generalised linear model to fit.
-
-    Parameters
-    ----------
-    columns : Columns
-        X, or those of the rows that are here: P, D and the gap are over the rows of all ranks, and equal on them.
-    loss : AbstractLoss
-        The loss, with targets and costs, of the rows that are here.
-    l1, l2 : float
-        Weights of the two penalties; not both zero.
-    """
+    """A generalised linear model to fit."""
 
     columns: Columns
     loss: AbstractLoss
@@ -75,17 +65,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The objective and its lower bound at weights.
-
-    Parameters
-    ----------
-    primal, dual : float
-        P and D.
-    products : array of float64, shape (n_features,)
-        X' theta: minus the gradient of the loss.
-    scale : float
-        The factor kappa of the dual variables.
-    """
+    """The objective and its lower bound at weights."""
 
     primal: float
     dual: float
@@ -100,21 +80,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver returns.
-
-    Parameters
-    ----------
-    weights : array of float64, shape (n_features,) or (n_classes, n_features)
-        The weights.
-    intercept : float or array of float64, shape (n_classes,)
-        The intercept, for columns as the problem has them.
-    gap : float
-        P less a lower bound of its minimum, over all rows and columns.
-    n_iter : int
-        Newton steps or rounds.
-    n_screened : int
-        Weights that the certificates prove to be zero at every optimum.
-    """
+    """What a solver returns."""
 
     weights: FloatVector
     intercept: float | FloatVector
@@ -127,15 +93,6 @@ def certify(problem: Problem, weights: FloatVector, scores: FloatVector) -> Cert
     """Return the certificate of weights, over all rows and columns, and report it.
 
     Ranks add up the products, one number for each column, and two or four other numbers.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem.
-    weights : array of float64, shape (n_features,)
-        Any weights.
-    scores : array of float64, shape (n_rows,)
-        Their scores with the intercept.
     """
     loss, l1, l2, team = problem.loss, problem.l1, problem.l2, problem.columns.team
     duals = loss.duals(loss.mean(scores))
@@ -164,26 +121,7 @@ def longest_step(
     intercept: float,
     before: float,
 ) -> tuple[FloatVector, FloatVector, float] | None:
-    """Return weights, scores and intercept after the longest of the steps 1, 1/2, ... that does not raise P, if any.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem.
-    weights, change : array of float64, shape (n_features,)
-        Where to begin, and what a step of one adds.
-    scores : array of float64, shape (n_rows,)
-        The scores at the beginning, without the intercept.
-    intercept : float
-        The intercept there; that at the end is the best one.
-    before : float
-        P there.
-
-    Returns
-    -------
-    tuple or None
-        None where P is minimal to rounding.
-    """
+    """Return weights, scores and intercept after the longest of the steps 1, 1/2, ... that does not raise P, if any."""
     if not change.any():
         return None
     moved, step = problem.columns.scores(change), 1.0

@@ -68,17 +68,7 @@ _Metric = Callable[[FloatVector], FloatVector]
 
 @dataclass(frozen=True)
 class SmoothProblem:
-    """A model with a squared penalty alone.
-
-    Parameters
-    ----------
-    rows : Rows or SparseRows
-        The rows, or those of this rank.
-    loss : AbstractLoss
-        Their loss.
-    l2 : float
-        Weight of the penalty.
-    """
+    """A model with a squared penalty alone."""
 
     rows: Rows | SparseRows
     loss: AbstractLoss
@@ -194,25 +184,7 @@ def solve_smooth(
 ) -> Solution:
     """Minimise P.
 
-    Parameters
-    ----------
-    problem : SmoothProblem
-        The problem.
-    weights : array of float64, shape (n_features,)
-        Where to begin; where they are zero, the minimum of a sample is the beginning.
-    intercept : float
-        Likewise, of centred columns.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Most steps on all rows.
-    team : Team
-        Shares the rows.
-
-    Returns
-    -------
-    Solution
-        The weights of the least gap met.
+    - `weights`, shape (n_features,): where to begin; where they are zero, the minimum of a sample is the beginning.
     """
     point, memory = _begin(problem, np.append(weights, intercept), team)
     best, n_iter, since = Solution(point.weights, 0.0, np.inf, 0), 0, 0

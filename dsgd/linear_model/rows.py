@@ -36,17 +36,7 @@ _CENTRE_ROWS = 1000
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of X with the scores ``(x_i - centres) . w + b``.
-
-    Parameters
-    ----------
-    table : C-contiguous array, shape (n_rows, n_features)
-        Entries, float32 or float64.
-    centres : array of float64, shape (n_features,)
-        What is taken off the columns; zeros without an intercept.
-    has_intercept : bool
-        Whether scores have an intercept.
-    """
+    """Rows of X with the scores ``(x_i - centres) . w + b``."""
 
     table: Any
     centres: FloatVector
@@ -67,25 +57,7 @@ class Rows:
     ) -> tuple[float, FloatVector]:
         """Return the loss and minus its gradient, over the rows.
 
-        Parameters
-        ----------
-        loss : AbstractLoss
-            The loss of these rows.
-        weights : array of float64, shape (n_features,)
-            Weights.
-        intercept : float
-            Intercept of centred columns.
-        means : array of float64, shape (n_rows,)
-            Receives what the model predicts of these rows.
-        team : Team
-            Shares the rows.
-
-        Returns
-        -------
-        value : float
-            The sum of the losses.
-        downhill : array of float64, shape (n_features + 1,)
-            Minus the gradient; its last entry, of the intercept, is zero in a model without one.
+        - returned: minus the gradient; its last entry, of the intercept, is zero in a model without one.
         """
         given = self.table, _CODES[type(loss)], loss.targets, loss.costs, weights
         shifted = intercept - float(self.centres @ weights)
@@ -111,20 +83,7 @@ class Rows:
         return products
 
     def gram(self, factors: FloatVector, team: Team) -> FloatMatrix:
-        """Return the sum of ``d_i z_i z_i'``, z being a centred row and a one for the intercept.
-
-        Parameters
-        ----------
-        factors : array of float64, shape (n_rows,)
-            d, not negative.
-        team : Team
-            Shares the rows.
-
-        Returns
-        -------
-        array of float64, shape (n_features + 1, n_features + 1)
-            The matrix.
-        """
+        """Return the sum of ``d_i z_i z_i'``, z being a centred row and a one for the intercept."""
         n, p = self.shape
         roots = np.sqrt(factors)
         size = max(256, _GRAM_ENTRIES // (p + 1))
@@ -174,15 +133,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of a CSR matrix with the scores ``x_i . w + b``; methods are those of `Rows`.
-
-    Parameters
-    ----------
-    table : CSR array of float64, shape (n_rows, n_features)
-        Entries.
-    has_intercept : bool
-        Whether scores have an intercept.
-    """
+    """Rows of a CSR matrix with the scores ``x_i . w + b``; methods are those of `Rows`."""
 
     table: Any
     has_intercept: bool
@@ -233,17 +184,7 @@ class SparseRows:
 
 
 def make_rows(X: Any, has_intercept: bool, team: Team) -> Rows | SparseRows:
-    """Return the rows of this rank, dense ones centred near the means of all ranks if there is an intercept.
-
-    Parameters
-    ----------
-    X : array or CSR matrix, shape (n_rows, n_features)
-        Rows, float32 or float64.
-    has_intercept : bool
-        Whether scores have an intercept.
-    team : Team
-        The ranks.
-    """
+    """Return the rows of this rank, dense ones centred near the means of all ranks if there is an intercept."""
     if sp.issparse(X):
         return SparseRows(sp.csr_array(X, dtype=np.float64), has_intercept)
     table = np.ascontiguousarray(X)

@@ -61,24 +61,7 @@ _COLUMN_PASSES = 50
 
 
 def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) -> Solution:
-    """Minimise P.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem, with ``l1 > 0``.
-    weights : array of float64, shape (n_features,)
-        Where to begin.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Rounds at most.
-
-    Returns
-    -------
-    Solution
-        The weights of the least gap met.
-    """
+    """Minimise P."""
     norms = problem.norms()
     weights = np.where(norms > 0.0, weights, 0.0)
     scores = problem.columns.scores(weights)

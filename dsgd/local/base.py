@@ -76,14 +76,8 @@ class _Counter:
 class AbstractState(ABC):
     """The state of an optimiser, besides the model.
 
-    Attributes
-    ----------
-    counters : array of float64, shape (COUNTERS + n_losses,)
-        What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen and output_losses read and write; see
-        `new_counters`.
-    on_gradient : callable or None
-        Told from which place on a gradient is final, while it comes about from its end to its front. Whoever computes
-        it in one go need not call it.
+    - `counters`, shape (COUNTERS + n_losses,): what t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen
+      and output_losses read and write; see `new_counters`.
     """
 
     counters: FloatVector
@@ -151,31 +145,7 @@ def new_counters(n_losses: int) -> FloatVector:
 
 @dataclass(frozen=True)
 class Steps:
-    """The properties of an optimiser's steps that a strategy must know.
-
-    Parameters
-    ----------
-    name : str
-        The optimiser as the user wrote it.
-    rows : int, default 1
-        Rows of a local step.
-    by_row : bool, default True
-        Whether steps are counted in rows; else in batches.
-    rows_given : bool, default False
-        Whether the user has said how many rows a local step has.
-    remembers : bool, default False
-        Whether steps depend on gradients of earlier steps.
-    is_plain : bool, default True
-        Whether a step changes the model by its rate times the mean gradient.
-    draws_rows : bool, default False
-        Whether rows are drawn, and not visited once an epoch.
-    reduces : bool, default False
-        Whether steps of all rows depend on what is remembered of each.
-    once_a_round : bool, default False
-        Whether there is one step a round, along the mean gradient of all of its rows.
-    may_overflow : bool, default False
-        Whether a step with a non-finite gradient is skipped instead of raising an error.
-    """
+    """The properties of an optimiser's steps that a strategy must know."""
 
     name: str
     rows: int = 1
@@ -195,22 +165,7 @@ StateT = TypeVar("StateT", bound=AbstractState)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Sums over rows; those of several ranks add up entry by entry.
-
-    Parameters
-    ----------
-    loss_sum : float
-        Loss, times row weight, times class weight, summed over outputs.
-    weight_sum : float
-        Row weight.
-    n_rows : float
-        Rows, counted as often as they are visited.
-    n_correct : float
-        Row weight of the rows classified correctly; without meaning for regression.
-    sq_error_sum, y_sum, y2_sum : float
-        Squared error, target and squared target, each times row weight; without meaning for several outputs. Of losses
-        with a log link half the deviance, target and minus the least loss: see `dsgd.local.Deviance`.
-    """
+    """Sums over rows; those of several ranks add up entry by entry."""
 
     loss_sum: float = 0.0
     weight_sum: float = 0.0
@@ -306,10 +261,8 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
     def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
         """Return the sums of the rates of ``counts[k]`` steps from ``starts[k]`` on, up to a common factor.
 
-        Parameters
-        ----------
-        starts, counts : array of float64, shape (n,)
-            The first steps, from 1, and how many there are of each; all in one epoch.
+        - `starts`, `counts`, shape (n,): the first steps, from 1, and how many there are of each; all in one
+          epoch.
         """
 
     @abstractmethod

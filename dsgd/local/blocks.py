@@ -135,17 +135,7 @@ Piece: TypeAlias = DensePiece | SparsePiece
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a piece, all blocks of a rank: read where they are.
-
-    Parameters
-    ----------
-    piece : DensePiece or SparsePiece
-        Rows which kernels can read as they are.
-    index : array of uint32 or int64, shape (n_rows,), or None
-        The numbers of these rows, ascending; None means all.
-    n_features : int
-        Columns.
-    """
+    """Some rows of a piece, all blocks of a rank: read where they are."""
 
     piece: Piece
     index: IndexVector | IntVector | None
@@ -188,27 +178,7 @@ class Selection:
 
 
 def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selection]:
-    """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert.
-
-    Parameters
-    ----------
-    X : array or scipy sparse matrix, shape (n, n_features), or Selection
-        The block; never changed. A selection is one piece.
-    dtype : dtype
-        float32 or float64.
-    sparse : bool
-        Whether sparse rows are wanted, or dense ones.
-
-    Yields
-    ------
-    DensePiece, SparsePiece or Selection
-        Rows in order.
-
-    Raises
-    ------
-    InvalidDataError
-        Sparse rows are no rows.
-    """
+    """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert."""
     if isinstance(X, Selection):
         yield X
     elif sparse:

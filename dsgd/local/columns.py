@@ -56,21 +56,7 @@ _LINE_BYTES: Final = 64
 
 @dataclass(frozen=True)
 class Column:
-    """One output of one model.
-
-    Parameters
-    ----------
-    model : int
-        Number of the model.
-    output : int
-        Which of its outputs.
-    split : int
-        Number of the rows that it trains on, among masks.
-    optimizer : SGD
-        Its objective and its rates; plain steps, without an average.
-    rounds : int, default 1
-        Into how many rounds, at whose ends ranks average it, an epoch is cut.
-    """
+    """One output of one model."""
 
     model: int
     output: int
@@ -88,15 +74,7 @@ class Column:
 
 
 class Panel:
-    """Columns with a fold, rounds and a schedule in common, and their state.
-
-    Parameters
-    ----------
-    columns : sequence of Column
-        The columns, with equal keys, those with the same loss side by side; `WIDTH` at most.
-    shard : Shard
-        Rows like those to train on.
-    """
+    """Columns with a fold, rounds and a schedule in common, and their state."""
 
     def __init__(self, columns: Sequence[Column], shard: Shard) -> None:
         self.columns = tuple(columns)
@@ -159,19 +137,7 @@ class Panel:
             self._table[kernels.ETA0, c] = column.optimizer.eta0 * eta_scale
 
     def run(self, shard: Shard, kept: AnyArray, order: IntMatrix, start: int, stop: int) -> None:
-        """Take a step of every column on each of the kept rows at the places start..stop of a walk.
-
-        Parameters
-        ----------
-        shard : Shard
-            The rows.
-        kept : array of uint8, shape (n_rows,)
-            Which rows these columns train on.
-        order : array of int64, shape (2, n_blocks + 1)
-            The walk, see `dsgd.local.order`.
-        start, stop : int
-            Places.
-        """
+        """Take a step of every column on each of the kept rows at the places start..stop of a walk."""
         kernels.run_panel(
             shard.values.reshape(-1),
             shard.indices,
@@ -259,17 +225,7 @@ class Panel:
 
 
 def make_panels(columns: Iterable[Column], shard: Shard, n_threads: int = 1) -> list[Panel]:
-    """Return panels of all columns, enough of them for the threads if there are columns for that.
-
-    Parameters
-    ----------
-    columns : iterable of Column
-        The columns.
-    shard : Shard
-        Rows like those to train on.
-    n_threads : int, default 1
-        How many threads are to share the panels.
-    """
+    """Return panels of all columns, enough of them for the threads if there are columns for that."""
     groups: dict[Hashable, list[Column]] = {}
     for column in columns:
         groups.setdefault(column.key, []).append(column)

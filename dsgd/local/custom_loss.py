@@ -164,13 +164,7 @@ def _jitted(function: Any) -> Any:
 
 @cache
 def _table_of(loss: CustomLoss) -> tuple[Any, Any]:
-    """Return the table of addresses that kernels are given, and what is at them; both stay as long as the process.
-
-    Raises
-    ------
-    InvalidParameterError
-        A function is none that numba compiles, or does not return a float.
-    """
+    """Return the table of addresses that kernels are given, and what is at them; both stay as long as the process."""
     compiled, signature = [], types.float64(types.float64, types.float64)
     for name in ("value", "slope"):
         function = getattr(loss, name)

@@ -25,15 +25,7 @@ __all__ = ["AbstractCycle", "Cyclical", "LearningRate", "OneCycle", "check_learn
 
 
 class AbstractCycle(ABC):
-    """A schedule of rates that is eta0 times a factor which rises and falls.
-
-    Attributes
-    ----------
-    peak : float
-        The highest factor.
-    half_cycle : int
-        Steps of half a cycle.
-    """
+    """A schedule of rates that is eta0 times a factor which rises and falls."""
 
     peak: float
     half_cycle: int
@@ -51,26 +43,7 @@ class AbstractCycle(ABC):
 
 @dataclass(frozen=True)
 class Cyclical(AbstractCycle):
-    """Rates that go up and down between eta0 and ``peak`` times eta0, again and again.
-
-    Parameters
-    ----------
-    shape : {"triangular", "triangular2", "exp_range"}, default "triangular"
-        ``"triangular"``: all cycles are as high. ``"triangular2"``: each is half as high as the one before.
-        ``"exp_range"``: the height is multiplied by `decay` in every step.
-    peak : float, default 6.0
-        The highest rate over eta0, above one.
-    half_cycle : int, default 2000
-        Steps on the way up, and on the way down: samples of a rank, or its minibatches with an ``optimizer=`` or
-        exchanged gradients. The source recommends two to ten epochs.
-    decay : float, default 0.99994
-        Of ``"exp_range"``, in (0, 1].
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is out of range.
-    """
+    """Rates that go up and down between eta0 and ``peak`` times eta0, again and again."""
 
     shape: Literal["triangular", "triangular2", "exp_range"] = "triangular"
     peak: float = 6.0
@@ -95,23 +68,7 @@ class Cyclical(AbstractCycle):
 
 @dataclass(frozen=True)
 class OneCycle(AbstractCycle):
-    """Rates that go up to ``peak`` times eta0 and down once, and then fall to a thousandth of eta0.
-
-    Parameters
-    ----------
-    peak : float, default 10.0
-        The highest rate over eta0, above one.
-    half_cycle : int, default 2000
-        Steps on the way up, and on the way down: samples of a rank, or its minibatches with an ``optimizer=`` or
-        exchanged gradients. The cycle should be a little shorter than training.
-    tail : int, default 400
-        Steps of the fall after it.
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is out of range.
-    """
+    """Rates that go up to ``peak`` times eta0 and down once, and then fall to a thousandth of eta0."""
 
     peak: float = 10.0
     half_cycle: int = 2000

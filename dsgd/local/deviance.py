@@ -17,15 +17,7 @@ __all__ = ["Deviance"]
 
 @dataclass(frozen=True)
 class Deviance:
-    """A loss with a log link: half a deviance of targets from the mean that a model predicts the logarithm of.
-
-    Parameters
-    ----------
-    loss : {"poisson", "gamma", "tweedie"}
-        The loss.
-    parameter : float
-        Its parameter, if it has one.
-    """
+    """A loss with a log link: half a deviance of targets from the mean that a model predicts the logarithm of."""
 
     loss: str
     parameter: float
@@ -47,15 +39,7 @@ class Deviance:
             )
 
     def sums(self, y: AnyArray, scores: AnyArray, weights: AnyArray | None) -> Evaluation:
-        """Return the sums over rows that `explained` reads.
-
-        Parameters
-        ----------
-        y, scores : array, shape (n,)
-            Targets and predicted logarithms of their means.
-        weights : array, shape (n,), or None
-            Weights of the rows; one each if None.
-        """
+        """Return the sums over rows that `explained` reads."""
         y, scores = np.asarray(y, np.float64), np.asarray(scores, np.float64)
         weights = np.ones(len(y)) if weights is None else np.asarray(weights, np.float64)
         sums = np.zeros(7)
@@ -63,13 +47,7 @@ class Deviance:
         return Evaluation.from_vector(sums)
 
     def explained(self, found: Evaluation) -> float:
-        """Return D2, the share of the deviance from the mean target that a model explains; NaN where it has no meaning.
-
-        Parameters
-        ----------
-        found : Evaluation
-            Of all rows.
-        """
+        """Return D2, the share of the deviance from the mean target that a model explains, or NaN."""
         if not found.weight_sum:
             return float("nan")
         mean = found.y_sum / found.weight_sum

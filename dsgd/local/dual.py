@@ -29,26 +29,7 @@ __all__ = ["Dual"]
 
 
 class Dual:
-    """A model of one rank that turns into its dual and back, in the same memory.
-
-    Parameters
-    ----------
-    initial : array, shape (n_params,)
-        The model to start from; copied.
-    received : array, shape (n_weights,)
-        What weights have received of the penalty so far; updated in place.
-    counters : array of float64, shape (COUNTERS,)
-        With what has been due; updated in place.
-
-    Attributes
-    ----------
-    vector : array, shape (n_params + 1,)
-        The model and, behind it, a place for u.
-    params : array, shape (n_params,)
-        The model: a view of `vector`.
-    n_whole : int
-        Entries at the end of `vector` that no compressor may leave out: all weights are made with u.
-    """
+    """A model of one rank that turns into its dual and back, in the same memory."""
 
     n_whole: ClassVar[int] = 1
 

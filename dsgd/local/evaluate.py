@@ -17,24 +17,7 @@ __all__ = ["evaluate"]
 def evaluate(
     params: FloatVector, shard: Shard, objective: Objective, start: int = 0, stop: int | None = None
 ) -> Evaluation:
-    """Evaluate a model on rows of a shard.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, dtype of the shard.
-    shard : Shard
-        The rows.
-    objective : Objective
-        Gives loss, outputs and class weights.
-    start, stop : int, optional
-        Rows; all if not given.
-
-    Returns
-    -------
-    Evaluation
-        The sums.
-    """
+    """Evaluate a model on rows of a shard."""
     sums, values = np.zeros(7), shard.values.reshape(-1)
     stop = shard.n_rows if stop is None else stop
     residency = None if shard.mapping is None else Residency(shard, start)

@@ -46,15 +46,7 @@ def entries_of(X: Any) -> tuple[Any, Any, Any]:
 
 
 def blocks_of(n_rows: int, row_bytes: int) -> Iterator[slice]:
-    """Yield the rows, so many at a time that they stay in the cache.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows.
-    row_bytes : int
-        Bytes of a row, once it is transformed.
-    """
+    """Yield the rows, so many at a time that they stay in the cache."""
     stride = max(1, _BLOCK_BYTES // max(1, row_bytes))
     for first in range(0, n_rows, stride):
         yield slice(first, min(n_rows, first + stride))
@@ -62,15 +54,7 @@ def blocks_of(n_rows: int, row_bytes: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class CosineMap:
-    """The map from a row to its random features.
-
-    Parameters
-    ----------
-    frequencies : array, shape (n_features, n_components)
-        W.
-    offsets : array, shape (n_components,)
-        b, in the dtype of the frequencies.
-    """
+    """The map from a row to its random features."""
 
     frequencies: FloatMatrix
     offsets: FloatVector
@@ -83,19 +67,7 @@ class CosineMap:
     def write(
         self, values: FloatMatrix | FloatVector, indices: AnyArray | None, indptr: AnyArray | None, out: FloatMatrix
     ) -> None:
-        """Write the features of rows, a block at a time: no more memory is needed than the features take.
-
-        Parameters
-        ----------
-        values : array, shape (n_rows, n_features) or (nnz,)
-            Dense rows or entries, in the dtype of the frequencies.
-        indices : array of int, shape (nnz,), or None
-            Columns of entries; None for dense rows.
-        indptr : array of int, shape (n_rows + 1,), or None
-            Row starts, of which the first need not be zero; None for dense rows.
-        out : array, shape (n_rows, n_components)
-            Overwritten; C-contiguous, in the same dtype.
-        """
+        """Write the features of rows, a block at a time: no more memory is needed than the features take."""
         scale = out.dtype.type(math.sqrt(2.0 / self.n_components))
         for rows in blocks_of(out.shape[0], out.shape[1] * out.itemsize):
             part = out[rows]
@@ -111,15 +83,7 @@ class CosineMap:
 
 @dataclass(frozen=True)
 class RandomMap:
-    """What a map is drawn from: whoever has it draws the same map, so that none is sent.
-
-    Parameters
-    ----------
-    kernel, gamma, n_components, orthogonal
-        See `draw_map`.
-    seed : int
-        Of the draws.
-    """
+    """What a map is drawn from: whoever has it draws the same map, so that none is sent."""
 
     kernel: str
     gamma: float
@@ -146,13 +110,7 @@ def _drawn(given: RandomMap, n_features: int, dtype: str) -> CosineMap:
 
 
 class FeatureBlocks:
-    """Blocks of rows of a shard as dense rows of features, in memory that is used again and again.
-
-    Parameters
-    ----------
-    drawn : CosineMap
-        The map.
-    """
+    """Blocks of rows of a shard as dense rows of features, in memory that is used again and again."""
 
     def __init__(self, drawn: CosineMap) -> None:
         self._map = drawn
@@ -164,17 +122,7 @@ class FeatureBlocks:
         self.gradient: FloatVector = np.zeros(0, drawn.frequencies.dtype)
 
     def over(self, shard: Shard, order: IntMatrix | None, start: int, stop: int) -> Iterator[tuple[Shard, IntMatrix]]:
-        """Yield the rows at the places start..stop, a block at a time, and the order in which a block is walked.
-
-        Parameters
-        ----------
-        shard : Shard
-            The rows.
-        order : array of int64, shape (2, n_blocks + 1), or None
-            Which rows are at which places; None where they are the same.
-        start, stop : int
-            Places.
-        """
+        """Yield the rows at the places start..stop, a block at a time, and the order in which a block is walked."""
         n_most, filled = self._values.shape[0], 0
         for first, last in [(start, stop)] if order is None else spans(order, start, stop):
             while first < last:
@@ -213,23 +161,7 @@ def draw_map(
     orthogonal: bool = False,
     dtype: Any = np.float64,
 ) -> CosineMap:
-    """Return a map for a kernel; the same from the same state of the same stream.
-
-    Parameters
-    ----------
-    kernel : str
-        A name in `FREQUENCIES`.
-    gamma : float
-        Its width, above 0.
-    n_features, n_components : int
-        Columns of the rows, and features.
-    random : RandomState
-        Draws frequencies, then offsets.
-    orthogonal : bool, default False
-        Whether frequencies are orthogonal in blocks; of ``"rbf"`` only.
-    dtype : dtype, default float64
-        Of frequencies and offsets, which are drawn in float64.
-    """
+    """Return a map for a kernel; the same from the same state of the same stream."""
     shape = n_features, n_components
     frequencies = _orthogonal(gamma, shape, random) if orthogonal else FREQUENCIES[kernel](gamma, shape, random)
     offsets = random.uniform(0.0, 2.0 * np.pi, size=n_components)

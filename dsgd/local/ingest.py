@@ -28,35 +28,7 @@ __all__ = ["ShardBuilder", "concat_blocks", "make_shard"]
 
 
 class ShardBuilder:
-    """Packs blocks into one shard: `look` at each block, `place` each block in the same order, `finish`.
-
-    Parameters
-    ----------
-    n_features : int
-        Columns.
-    dtype : dtype
-        float32 or float64.
-    sparse : bool
-        Whether the shard is sparse.
-    shuffle, seed
-        As in `make_shard`.
-    folder : str or None, default None
-        The folder of the file that holds the shard; None keeps it in memory.
-    window_bytes : int, optional
-        See `dsgd.local.windows`.
-    weight_scale : float, default 1.0
-        What the weights of visits are multiplied by, so that those of all ranks add up to their number.
-    copies : bool, default False
-        Whether rows are copied in walking order even if they can be read where they are: for many passes, or by what
-        reads several rows at once.
-    spread_classes : bool, default True
-        Whether the rows of every class are spread evenly, see `dsgd.local.order`; not for the mean of all models.
-
-    Raises
-    ------
-    InvalidDataError
-        The type is no other than those two.
-    """
+    """Packs blocks into one shard: `look` at each block, `place` each block in the same order, `finish`."""
 
     def __init__(
         self,
@@ -93,20 +65,7 @@ class ShardBuilder:
         self.walk: AnyArray | None = None
 
     def look(self, X: Any, targets: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
-        """Take from the next block what decides where its rows go.
-
-        Parameters
-        ----------
-        X, targets, sample_weight
-            As in `make_shard`; not kept, but for targets that are a view.
-
-        Raises
-        ------
-        InvalidDataError
-            X is not two-dimensional or has another width, or a weight is negative or not finite.
-        PartitionMismatchError
-            The lengths differ.
-        """
+        """Take from the next block what decides where its rows go."""
         X = _matrix(X)
         _common_width([X.shape], self.n_features)
         n_rows = X.shape[0]
@@ -229,35 +188,7 @@ def make_shard(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Shard:
-    """Pack rows into a shard; see the module for the order they get.
-
-    Parameters
-    ----------
-    X : array or scipy sparse matrix, shape (n, n_features)
-        Rows, of any layout and number type; read only, never changed.
-    targets : array, shape (n,)
-        What `Shard` calls targets.
-    sample_weight : array, shape (n,), optional
-        Weights, not negative; one each if not given.
-    dtype : dtype, optional
-        float32 or float64; if not given, float32 data stay so and everything else becomes float64.
-    shuffle : bool, default=True
-        Whether to walk rows in an order drawn from `seed`, or as given. Data that need no conversion are not copied.
-    seed : int, default=0
-        Seed of the order.
-
-    Returns
-    -------
-    Shard
-        The rows.
-
-    Raises
-    ------
-    InvalidDataError
-        If X is not two-dimensional, or a weight is negative or not finite.
-    PartitionMismatchError
-        If the lengths differ.
-    """
+    """Pack rows into a shard; see the module for the order they get."""
     return concat_blocks([(X, targets, sample_weight)], dtype=dtype, shuffle=shuffle, seed=seed)
 
 
@@ -274,35 +205,7 @@ def concat_blocks(
 ) -> Shard:
     """Make one shard of blocks of rows; those of several blocks are copied once.
 
-    Parameters
-    ----------
-    blocks : collection of (X, targets, sample_weight)
-        Blocks as `make_shard` takes them; a sample_weight may be None. Iterated over twice, so it may make or fetch
-        each block when asked, and once more where the type, the width or the form is left open.
-    n_features : int, optional
-        Columns; needed when there is no block.
-    dtype : dtype, optional
-        float32 or float64; if not given, float32 if all blocks are, else float64.
-    sparse : bool, optional
-        Whether the shard is sparse; if not given, whether a block is. A rank without blocks says what its peers have.
-    shuffle, seed
-        As in `make_shard`.
-    folder, window_bytes
-        As in `ShardBuilder`.
-
-    Returns
-    -------
-    Shard
-        The rows of all blocks, walked in the same order however they are cut into blocks.
-
-    Raises
-    ------
-    InvalidDataError
-        If the number of columns is unknown or differs, or a block is not two-dimensional.
-    PartitionMismatchError
-        If X, targets and sample_weight of a block differ in length.
-    DiskSpaceError
-        If the folder is on a disk with too little room.
+    - returned: the rows of all blocks, walked in the same order however they are cut into blocks.
     """
     if n_features is None or dtype is None or sparse is None:
         forms = [_form(X) for X, _, _ in blocks]

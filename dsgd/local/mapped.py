@@ -33,20 +33,7 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 
 
 class MappedFile:
-    """One nameless file, mapped into this process; arrays are cut out of it and keep it alive.
-
-    Parameters
-    ----------
-    folder : str
-        The folder of the file; it must be on a disk, or the file takes memory after all.
-    nbytes : int
-        Its size; see `mapped_bytes`.
-
-    Raises
-    ------
-    DiskSpaceError
-        The file system of the folder has too little room.
-    """
+    """One nameless file, mapped into this process; arrays are cut out of it and keep it alive."""
 
     def __init__(self, folder: str, nbytes: int) -> None:
         self.nbytes = max(nbytes, 1)
@@ -66,13 +53,7 @@ class MappedFile:
         self._start = np.frombuffer(self._map, np.uint8, 1).ctypes.data
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> AnyArray:
-        """Cut the next array out of the file.
-
-        Parameters
-        ----------
-        shape, dtype
-            Of the array; its content is not set.
-        """
+        """Cut the next array out of the file."""
         array: AnyArray = np.ndarray(shape, dtype, buffer=self._map, offset=self._taken)
         self._taken += _rounded(array.nbytes)
         return array

@@ -25,31 +25,6 @@ class Objective:
     With several outputs, one-vs-rest: the sum also goes over outputs, whose targets are +1 for their class and -1 for
     all others. With a loss that couples them (`is_coupled`) a row has one loss, and c_i is the positive weight of its
     class.
-
-    Parameters
-    ----------
-    loss : str or CustomLoss, default="hinge"
-        A name in `dsgd.kernels.LOSSES`, or two functions.
-    penalty : {"l2", "l1", "elasticnet", "none", None}, default="l2"
-        Penalty.
-    alpha : float, default=1e-4
-        Strength of the penalty.
-    l1_ratio : float, default=0.15
-        r of elasticnet.
-    epsilon : float, default=0.1
-        Parameter of the loss: the threshold of huber and of the epsilon-insensitive losses, the quantile of quantile,
-        the power of tweedie.
-    fit_intercept : bool, default=True
-        Whether there is an intercept.
-    n_outputs : int, default=1
-        1 for two classes or regression, else the number of classes.
-    positive_weights, negative_weights : tuple of float, length n_outputs
-        Class weights c of the positive and negative rows of each output; one each if empty.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a value is out of range.
     """
 
     loss: str | CustomLoss = "hinge"
@@ -124,25 +99,7 @@ def n_params(n_features: int, n_outputs: int) -> int:
 
 
 def pack(coef: ArrayLike, intercept: ArrayLike, *, sparse: bool, dtype: DTypeLike | None = None) -> FloatVector:
-    """Return coefficients as a parameter vector.
-
-    Parameters
-    ----------
-    coef : array, shape (n_outputs, n_features)
-        Coefficients.
-    intercept : array, shape (n_outputs,)
-        Intercepts.
-    sparse : bool
-        Whether the shard they train on is sparse: weights are (n_features, n_outputs) then, so that an entry of a row
-        meets the weights of all outputs in one cache line, and (n_outputs, n_features) for dense rows.
-    dtype : dtype, optional
-        dtype of the shard; that of `coef` if not given.
-
-    Returns
-    -------
-    array, shape (n_params,)
-        A new vector.
-    """
+    """Return coefficients as a parameter vector."""
     weights = np.atleast_2d(np.asarray(coef, dtype))
     return np.concatenate(
         [(weights.T if sparse else weights).ravel(), np.asarray(intercept, weights.dtype).reshape(weights.shape[0])]
@@ -150,17 +107,7 @@ def pack(coef: ArrayLike, intercept: ArrayLike, *, sparse: bool, dtype: DTypeLik
 
 
 def unpack(params: FloatVector, n_features: int, n_outputs: int, *, sparse: bool) -> tuple[FloatMatrix, FloatVector]:
-    """Return coefficients, shape (n_outputs, n_features), and intercepts, shape (n_outputs,), as new arrays.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        A parameter vector.
-    n_features, n_outputs : int
-        Its shape.
-    sparse : bool
-        As in `pack`.
-    """
+    """Return coefficients, shape (n_outputs, n_features), and intercepts, shape (n_outputs,), as new arrays."""
     n_weights = n_features * n_outputs
     if params.shape != (n_weights + n_outputs,):
         raise InvalidParameterError(

@@ -79,13 +79,7 @@ Words = NDArray[np.uint64]
 
 
 def visits(weights: FloatVector) -> tuple[IntVector, FloatVector] | None:
-    """Return the row of every visit and its weight; None if every row is visited once with weight one.
-
-    Parameters
-    ----------
-    weights : array of float64, shape (n_rows,)
-        Sample weights, not negative.
-    """
+    """Return the row of every visit and its weight; None if every row is visited once with weight one."""
     if np.all(weights == 1.0):
         return None
     counts = count_visits(weights)
@@ -101,24 +95,7 @@ def count_visits(weights: FloatVector) -> IntVector:
 
 
 def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = True) -> tuple[IndexVector, FloatVector]:
-    """Return the visits in walking order, and their targets.
-
-    Parameters
-    ----------
-    targets : array, shape (n_visits,)
-        The target of each visit.
-    seed : int
-        Seed of the order.
-    spread_classes : bool, default True
-        Whether the members of a class lie at equal distances, if targets are classes.
-
-    Returns
-    -------
-    order : array of uint32, shape (n_visits,)
-        Numbers of visits.
-    targets : array, shape (n_visits,)
-        Targets in that order.
-    """
+    """Return the visits in walking order, and their targets."""
     n = targets.shape[0]
     low, high = (float(targets.min()), float(targets.max())) if n and spread_classes else (0.0, 0.0)
     has_classes = 0.0 < high - low < MOST_STRATA and low.is_integer() and high.is_integer()
@@ -141,20 +118,8 @@ def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = Tru
 def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
     """Return the order in which an epoch walks its rows, as kernels read it.
 
-    Parameters
-    ----------
-    n_rows : int
-        Visits of an epoch.
-    seed : int or None
-        Seed of the orders of all epochs; None visits the rows in their stored order.
-    epoch : int
-        The epoch.
-
-    Returns
-    -------
-    array of int64, shape (2, n_blocks + 1)
-        The place at which each block begins, ascending, and where the last one ends; and the number that leads from a
-        place in a block to its row.
+    - returned: the place at which each block begins, ascending, and where the last one ends; and the number that
+      leads from a place in a block to its row.
     """
     n_blocks = n_rows if n_rows <= EPOCH_BLOCKS else min(max(n_rows // LEAST_ROWS, LEAST_BLOCKS), EPOCH_BLOCKS)
     order: IntMatrix = np.empty((2, max(1, n_blocks) + 1), np.int64)

@@ -36,17 +36,6 @@ _SAMPLINGS: Final = Kind("sampling", Importance, "dsgd.local", {"importance": Im
 def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
     """Return the local optimiser that a text names.
 
-    Parameters
-    ----------
-    text : str
-        ``none``, or a name of `OPTIMIZER_NAMES`. Parameters stand behind a colon, the first with or without its name:
-        ``momentum:0.95``, ``saga:step=0.1``, ``svrg:every=2``.
-
-    Raises
-    ------
-    InvalidParameterError
-        The text names none, or it has no such parameter, or its value is out of range.
-
     Examples
     --------
     >>> parse_optimizer("svrg:every=2")
@@ -64,21 +53,7 @@ def parse_optimizer(text: str) -> AbstractRule | AbstractReduction | None:
 
 
 def resolve_optimizer(where: str, given: Any) -> AbstractRule | AbstractReduction | None:
-    """Return the local optimiser that a parameter of an estimator stands for.
-
-    Parameters
-    ----------
-    where : str
-        The parameter as the user wrote it, such as ``"SGDClassifier(optimizer=...)"``.
-    given : AbstractRule, AbstractReduction, str or None
-        Itself, or a text for `parse_optimizer` that begins with one of `OPTIMIZER_NAMES`: a text that may come from a
-        file names no other code.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is another value.
-    """
+    """Return the local optimiser that a parameter of an estimator stands for."""
     if given is None or isinstance(given, (AbstractRule, AbstractReduction)):
         return given
     if isinstance(given, str) and given.partition(":")[0] in OPTIMIZER_NAMES:
@@ -91,16 +66,6 @@ def resolve_optimizer(where: str, given: Any) -> AbstractRule | AbstractReductio
 
 def parse_sampling(text: str) -> Importance | None:
     """Return how rows are drawn; None visits every row once an epoch.
-
-    Parameters
-    ----------
-    text : str
-        ``uniform``; or ``importance``, with or without its parameter: ``importance:0.2``.
-
-    Raises
-    ------
-    InvalidParameterError
-        The text is neither, or the parameter is out of range.
 
     Examples
     --------

@@ -31,19 +31,7 @@ _EXACT: Final = 2**53
 
 @dataclass(frozen=True)
 class Importance:
-    """Draw rows in proportion to the norms of their last seen gradients: stochastic reweighted gradients (SRG).
-
-    Parameters
-    ----------
-    uniform : float, default 0.5
-        Share theta of the draws that are uniform, in (0, 1]; only they set norms. A step is at most ``1 / uniform``
-        times as long as without, and the noise at most as many times that of perfect norms: choose less at small rates.
-
-    Raises
-    ------
-    InvalidParameterError
-        The share is out of range.
-    """
+    """Draw rows in proportion to the norms of their last seen gradients: stochastic reweighted gradients (SRG)."""
 
     uniform: float = 0.5
 
@@ -51,15 +39,7 @@ class Importance:
         check_number("Importance(uniform=...)", self.uniform, low=0.0, high=1.0, open_low=True)
 
     def init(self, shard: Shard, seed: int) -> SamplingState:
-        """Return the state before the first epoch.
-
-        Parameters
-        ----------
-        shard : Shard
-            The rows.
-        seed : int
-            Of the draws; ranks differ by their rows.
-        """
+        """Return the state before the first epoch."""
         levels, mark = sum_levels(shard.n_rows), mark_of(shard)
         return SamplingState(
             tree=np.zeros(levels[-1]),
@@ -76,25 +56,7 @@ class Importance:
 
 @dataclass
 class SamplingState:
-    """The norms of a rank's rows, and scratch memory.
-
-    Parameters
-    ----------
-    tree : array of float64, shape (levels[-1],)
-        Sum tree of the norms; see `dsgd.kernels.sum_tree`.
-    levels : array of int64
-        Where its levels begin.
-    filled : array of float64, shape (1,)
-        The epoch that has filled the norms; 0 before.
-    mark : array of float64, shape (1,)
-        Names the rows.
-    which, rows, scales : array, shape (AHEAD,)
-        Scratch.
-    key : uint64
-        Names the stream of draws.
-    uniform : float
-        Share of uniform draws.
-    """
+    """The norms of a rank's rows, and scratch memory."""
 
     tree: FloatVector
     levels: IntVector
@@ -137,13 +99,7 @@ def key_of(mark: int, seed: int) -> np.uint64:
 
 
 def resolve_sampling(sampling: object) -> Importance | None:
-    """Return what `sampling` means: ``"uniform"`` is None, ``"importance"`` is ``Importance()``.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is neither, nor an `Importance`.
-    """
+    """Return what `sampling` means: ``"uniform"`` is None, ``"importance"`` is ``Importance()``."""
     if sampling == "uniform":
         return None
     if sampling == "importance":

@@ -21,34 +21,13 @@ __all__ = ["SGDState"]
 class SGDState(AbstractState):
     """The state of SGD, and its scratch memory.
 
-    Parameters
-    ----------
-    counters : array of float64, shape (COUNTERS + n_losses,)
-        What the attributes t, eta_scale, loss_sum, n_averaged and output_losses read and write.
-    constants : array of float64, shape (CONSTANTS,)
-        Parameters of the optimiser as kernels read them.
-    codes : array of int64, shape (CODES,)
-        Integer codes and sizes as kernels read them.
-    class_weights : array of float64, shape (2, n_outputs)
-        Class weights, positive first.
-    auxiliary : array of float64, shape (n_params,) or (0,)
-        The averaged model, if averaging is on.
-    received : array, shape (n_weights,) or (0,)
-        L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
-    order : array of int64, shape (2, n_blocks + 1)
-        The order in which the present epoch walks the rows, see `dsgd.local.order`.
-    factors : array, shape (n_outputs,)
-        Scratch.
-    rule : RuleState or None
-        What the rule of minibatch steps remembers, if there is one.
-    suffix : array of float64, shape (n_params + 2,) or (0,)
-        Sums over the last models of the present epoch, where their mean is made; see `dsgd.local.suffix`.
-    sampling : SamplingState or None
-        The norms by which rows are drawn, if they are.
-    reduction : ReductionState or None
-        What a method that reduces the variance of steps remembers of rows.
-    features : FeatureBlocks or None
-        Memory for random features of a block of rows, where the model is linear in these.
+    - `counters`, shape (COUNTERS + n_losses,): what the attributes t, eta_scale, loss_sum, n_averaged and
+      output_losses read and write.
+    - `received`, shape (n_weights,) or (0,): L1 penalty each weight has received, if there is one. It is this
+      rank's own: averaging models leaves it alone.
+    - `order`, shape (2, n_blocks + 1): the order in which the present epoch walks the rows, see `dsgd.local.order`.
+    - `suffix`, shape (n_params + 2,) or (0,): sums over the last models of the present epoch, where their mean is
+      made; see `dsgd.local.suffix`.
     """
 
     counters: FloatVector

@@ -39,16 +39,7 @@ def is_in_suffix(number: int, n: int, share: float) -> bool:
 
 
 def begin_suffix(params: FloatVector, state: SGDState) -> None:
-    """Make room for the sums, before the first step, and load what makes a model of them.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model.
-    state : SGDState
-        Its `suffix` becomes an array of zeros of shape (n_params + 2,): behind the sum of the models those of the L1
-        penalty that was due and of ones.
-    """
+    """Make room for the sums, before the first step, and load what makes a model of them."""
     state.suffix = np.zeros(params.shape[0] + 2)
     if state.received.size:
         to_primal(np.append(params, params.dtype.type(0)), state.received.copy(), state.counters.copy())

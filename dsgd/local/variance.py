@@ -46,27 +46,7 @@ _SAFE: Final = 3.0
 
 @dataclass
 class ReductionState:
-    """What is remembered of rows, and scratch memory.
-
-    Parameters
-    ----------
-    slopes : array, shape (n_rows * n_outputs,)
-        y of each row and output.
-    mean : array of float64, shape (n_params,)
-        m.
-    reached : array of float64, shape (n_features,) or (0,)
-        See `dsgd.kernels.variance.run_reduced`.
-    mark : array of float64, shape (1,)
-        Names the rows.
-    rows : array of uint64, shape (AHEAD,)
-        Scratch.
-    key : uint64
-        Names the stream of draws.
-    refresh : float
-        One over the number of rows, or 0 if slopes are not refreshed by steps.
-    share : float
-        Of all rows, how large a part the gradient of the next step is the mean of; whoever exchanges gradients says so.
-    """
+    """What is remembered of rows, and scratch memory."""
 
     slopes: FloatVector
     mean: FloatVector
@@ -127,15 +107,7 @@ class ReductionState:
 
 
 class AbstractReduction(ABC):
-    """A method that reduces the variance of steps by what it remembers of each row.
-
-    Attributes
-    ----------
-    step : float or None
-        Length of a step; None finds it.
-    refreshes : bool
-        Whether a step on a row refreshes what is remembered of it.
-    """
+    """A method that reduces the variance of steps by what it remembers of each row."""
 
     step: float | None
     refreshes: ClassVar[bool]
@@ -146,17 +118,7 @@ class AbstractReduction(ABC):
         return Steps(repr(self), is_plain=False, draws_rows=self.refreshes, reduces=True)
 
     def init(self, shard: Shard, n_outputs: int, seed: int) -> ReductionState:
-        """Return the state before the first step: nothing is remembered, and steps are plain ones at first.
-
-        Parameters
-        ----------
-        shard : Shard
-            The rows.
-        n_outputs : int
-            Outputs of the model.
-        seed : int
-            Of draws; ranks differ by their rows.
-        """
+        """Return the state before the first step: nothing is remembered, and steps are plain ones at first."""
         mark = mark_of(shard, whole=True)
         return ReductionState(
             slopes=np.zeros(max(1, shard.n_rows * n_outputs), shard.dtype),
@@ -193,17 +155,6 @@ class SAGA(AbstractReduction):
     """SAGA: rows are drawn, and the slope of each is remembered when a step is taken on it.
 
     Steps have a length of their own: `learning_rate`, `eta0` and `power_t` of an estimator have no part in it.
-
-    Parameters
-    ----------
-    step : float or None, default None
-        Length of a step; below ``1 / alpha``. None takes ``1 / (3 L)``, with L the largest curvature of a row's
-        objective, over all ranks.
-
-    Raises
-    ------
-    InvalidParameterError
-        The length is not above zero.
     """
 
     step: float | None = None
@@ -218,18 +169,6 @@ class SVRG(AbstractReduction):
     """SVRG: the slopes of all rows are remembered at once, at the model at the end of an epoch; each is visited once.
 
     The first epoch takes plain steps. Lengths of steps are as in `SAGA`.
-
-    Parameters
-    ----------
-    step : float or None, default None
-        Length of a step, as in `SAGA`.
-    every : int, default 1
-        Epochs from one full gradient to the next.
-
-    Raises
-    ------
-    InvalidParameterError
-        The length is not above zero, or there is no whole number of epochs.
     """
 
     step: float | None = None
@@ -249,24 +188,7 @@ def _check_step(reduction: AbstractReduction) -> None:
 def check_reduction(
     reduction: AbstractReduction, objective: Objective, *, average: int = 0, sampling: object = None
 ) -> None:
-    """Raise if a reduction cannot minimise an objective, or its steps are not all it asks for.
-
-    Parameters
-    ----------
-    reduction : AbstractReduction
-        The method.
-    objective : Objective
-        The objective.
-    average : int, default 0
-        Whether iterates are averaged.
-    sampling : object, default None
-        How rows are drawn, if they are.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Both are named.
-    """
+    """Raise if a reduction cannot minimise an objective, or its steps are not all it asks for."""
     if objective.is_coupled:
         raise IncompatiblePartsError(
             f"{reduction!r} remembers slopes of one class against the rest, and loss={objective.loss!r} of several "

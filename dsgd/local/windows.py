@@ -31,15 +31,7 @@ _AT_ONCE = 8
 
 
 class Windows:
-    """The windows of a shard whose rows are being placed.
-
-    Parameters
-    ----------
-    shard : Shard
-        Mapped, its row starts, targets and weights already right.
-    window_bytes : int
-        Size of a window.
-    """
+    """The windows of a shard whose rows are being placed."""
 
     def __init__(self, shard: Shard, window_bytes: int = WINDOW_BYTES) -> None:
         self._shard = shard
@@ -79,13 +71,7 @@ class Windows:
                 shard.mapping.release()
 
     def settle(self, order: AnyArray) -> None:
-        """Bring the rows of every window into their walking order.
-
-        Parameters
-        ----------
-        order : array of int, shape (n_visits,)
-            The row of each place.
-        """
+        """Bring the rows of every window into their walking order."""
         shard = self._shard
         for first, last in pairwise(self._edges.tolist()):
             # Rows of a window came ascending, and the visits of each in the order of their places.
@@ -104,24 +90,7 @@ class Windows:
 
 
 def _queue(group: IntVector, sizes: IntVector, heads: IntVector) -> tuple[IntVector, IntVector]:
-    """Queue items of some sizes behind the heads of their groups.
-
-    Parameters
-    ----------
-    group : array of int64, shape (n,)
-        Group of each item, ascending.
-    sizes : array of int64, shape (n,)
-        Their sizes.
-    heads : array of int64, shape (n_groups,)
-        Where the next item of each group begins.
-
-    Returns
-    -------
-    starts : array of int64, shape (n,)
-        Where each item begins.
-    heads : array of int64, shape (n_groups,)
-        Where the next begins.
-    """
+    """Queue items of some sizes behind the heads of their groups."""
     ends = np.r_[0, np.cumsum(sizes)]
     edges = ends[np.searchsorted(group, np.arange(len(heads) + 1))]
     return ends[:-1] - edges[group] + heads[group], heads + np.diff(edges)

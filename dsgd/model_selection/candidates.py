@@ -72,30 +72,14 @@ _ON_CLUSTER: Final[Mapping[str, Any]] = {"elastic": False, "on_failure": "raise"
 
 @dataclass(frozen=True)
 class PackedRows:
-    """All rows in the order of training, and which of them each split trains on.
-
-    Parameters
-    ----------
-    shard : Shard
-        The rows; a row of weight zero is not there, one of weight two is there twice.
-    kept : array of uint8, shape (n_splits, n_visits)
-        Not 0 where a split trains on the row.
-    """
+    """All rows in the order of training, and which of them each split trains on."""
 
     shard: Shard
     kept: AnyArray
 
 
 def check_base(estimator: Any) -> None:
-    """Raise where columns cannot be what an estimator trains.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is no `SGDClassifier` or `SGDRegressor` of dsgd.
-    IncompatiblePartsError
-        It has a parameter that columns do without.
-    """
+    """Raise where columns cannot be what an estimator trains."""
     if not isinstance(estimator, AbstractSGD):
         raise InvalidParameterError(
             "SGDSearchCV(estimator=...) must be an SGDClassifier or SGDRegressor of dsgd: columns of one weight matrix "
@@ -143,15 +127,7 @@ def check_on_cluster(estimator: AbstractSGD, X: Any, scorers: Mapping[str, Any])
 
 
 def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, Any]]) -> list[AbstractSGD]:
-    """Return an estimator for each candidate, each with good parameters.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no candidate, or one has a value that it cannot have.
-    IncompatiblePartsError
-        Candidates differ in what columns have in common.
-    """
+    """Return an estimator for each candidate, each with good parameters."""
     if not candidates:
         raise InvalidParameterError("SGDSearchCV(param_grid=...) has no candidate.")
     strange = sorted({name for candidate in candidates for name in candidate} - OF_COLUMNS)
@@ -167,13 +143,7 @@ def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, A
 
 
 def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: Sequence[tuple[Any, Any]]) -> PackedRows:
-    """Return the rows in the order in which a fit of the estimator on all of them walks them.
-
-    Raises
-    ------
-    InvalidDataError
-        A split trains on a row twice, or on none.
-    """
+    """Return the rows in the order in which a fit of the estimator on all of them walks them."""
     X, y, weights = rows.block
     builder = ShardBuilder(
         n_features=packer.n_features,
@@ -206,26 +176,7 @@ def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: S
 def make_models(
     candidates: Sequence[AbstractSGD], summary: BlockSummary, y: AnyArray, splits: Sequence[tuple[Any, Any]]
 ) -> list[Model]:
-    """Return the models of all candidates on all splits, candidate by candidate.
-
-    Parameters
-    ----------
-    candidates : sequence of AbstractSGD
-        With `classes_`, if they classify.
-    summary : BlockSummary
-        Of all rows.
-    y : array, shape (n_rows,)
-        Their targets.
-    splits : sequence of (train, test)
-        Row numbers.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Classes share one loss.
-    InvalidDataError
-        A split has no row of a class to train on.
-    """
+    """Return the models of all candidates on all splits, candidate by candidate."""
     summaries = [_of_split(summary, y, train, number) for number, (train, _) in enumerate(splits)]
     models = []
     for number, candidate in enumerate(candidates):

@@ -41,19 +41,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True)
 class Chain:
-    """Candidates that differ in C, or in C and gamma, alone.
-
-    Parameters
-    ----------
-    model : SVC or SVR
-        The first of them, not fitted.
-    costs : tuple of float
-        The C, ascending.
-    gammas : tuple of float or str
-        The widths; every C is wanted with each.
-    members : tuple of tuple of int
-        The numbers of the candidates at each point: those at all C of the first width, then of the next.
-    """
+    """Candidates that differ in C, or in C and gamma, alone."""
 
     model: Any
     costs: tuple[float, ...]
@@ -63,15 +51,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows that a chain is solved on.
-
-    Parameters
-    ----------
-    X, y : array, sparse matrix, DataFrame or list; array, shape (n,)
-        Rows and targets.
-    weights : array or None, shape (n,)
-        Their weights.
-    """
+    """The rows that a chain is solved on."""
 
     X: Any
     y: AnyArray
@@ -80,19 +60,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a chain.
-
-    Parameters
-    ----------
-    members : tuple of int
-        The candidates that have it.
-    is_first : bool
-        Whether it is at the smallest C of its width.
-    make : callable
-        Returns the fitted model.
-    seconds : float
-        What was spent on it before that.
-    """
+    """One point of a chain."""
 
     members: tuple[int, ...]
     is_first: bool
@@ -101,17 +69,7 @@ class Point:
 
 
 def make_chains(candidates: Sequence[Any], settings: Sequence[Mapping[str, Any]], *, join: bool) -> list[Chain]:
-    """Return the chains of candidates; with `join` those that have all C in common are one for all gammas.
-
-    Parameters
-    ----------
-    candidates : sequence of SVC or SVR
-        Not fitted.
-    settings : sequence of mapping
-        In which parameters they differ.
-    join : bool
-        Whether chains may have several widths.
-    """
+    """Return the chains of candidates; with `join` those that have all C in common are one for all gammas."""
     found: dict[str, dict[float, list[int]]] = {}
     for number, (candidate, setting) in enumerate(zip(candidates, settings, strict=True)):
         others = repr(sorted((name, value) for name, value in setting.items() if name not in ("C", "gamma")))
@@ -132,17 +90,7 @@ def make_chains(candidates: Sequence[Any], settings: Sequence[Mapping[str, Any]]
 
 
 def follows_path(model: Any, y: AnyArray, n_points: int) -> bool:
-    """Return whether the chain of a model follows a path on rows with these targets, and is not fitted point by point.
-
-    Parameters
-    ----------
-    model : SVC or SVR
-        One of the chain.
-    y : array, shape (n,)
-        The targets.
-    n_points : int
-        How many points the chain has.
-    """
+    """Return whether the chain of a model follows a path on rows with these targets, not point by point."""
     has_curves = getattr(model, "probability", False) not in (False, "deprecated")
     if has_curves or model.solver != "block" or n_points == 1:
         return False
@@ -157,17 +105,7 @@ def follows_path(model: Any, y: AnyArray, n_points: int) -> bool:
 
 
 def make_points(chain: Chain, split: Split, n_jobs: int | None) -> Iterator[Point]:
-    """Yield the points of a chain, all C of the first gamma, then of the next.
-
-    Parameters
-    ----------
-    chain : Chain
-        The chain.
-    split : Split
-        Training rows.
-    n_jobs : int or None
-        Threads; None takes those of the model.
-    """
+    """Yield the points of a chain, all C of the first gamma, then of the next."""
     model = chain.model if n_jobs is None else clone(chain.model).set_params(n_jobs=n_jobs)
     spent, path = [0.0] * len(chain.members), None
     if follows_path(model, split.y, len(chain.members)):

@@ -25,19 +25,7 @@ Score = Callable[[Sequence[int], int, str], tuple[Sequence[dict[str, float]], fl
 
 
 class Scores:
-    """The scores of a search so far, (n_candidates, n_splits) of each kind and metric.
-
-    Parameters
-    ----------
-    training : Training
-        The models, candidate by candidate.
-    race : Race
-        Says what is scored, and what a model that failed gets.
-    n_candidates, n_splits : int
-        How many there are.
-    score : callable
-        Scores models.
-    """
+    """The scores of a search so far, (n_candidates, n_splits) of each kind and metric."""
 
     def __init__(self, training: Training, race: Race, n_candidates: int, n_splits: int, score: Score) -> None:
         self._training, self._race, self._score = training, race, score
@@ -77,23 +65,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Race:
-    """What is scored, and when candidates drop out.
-
-    Parameters
-    ----------
-    metrics : tuple of str
-        Names of the scores.
-    chooser : str
-        The one by which candidates are dropped.
-    kinds : tuple of str
-        ``"test"``, and ``"train"`` if scores on training rows are wanted.
-    error_score : float or "raise"
-        The score of a model that failed.
-    factor : float or None
-        Of successive halving, if it is wanted.
-    min_epochs : int
-        Epochs before the first candidates are dropped.
-    """
+    """What is scored, and when candidates drop out."""
 
     metrics: tuple[str, ...]
     chooser: str

@@ -56,13 +56,7 @@ Averaging: TypeAlias = LocalSGD | EpochAveraging
 
 
 def strategies_of(candidates: Iterable[AbstractSGD]) -> list[Averaging]:
-    """Return what each candidate's ``sync`` means.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Columns cannot be averaged in that way.
-    """
+    """Return what each candidate's ``sync`` means."""
     strategies: list[Averaging] = []
     for candidate in candidates:
         strategy: Any = resolve(candidate.sync)
@@ -77,22 +71,7 @@ def strategies_of(candidates: Iterable[AbstractSGD]) -> list[Averaging]:
 
 
 def split_roles(splits: Sequence[tuple[Any, Any]], order: IndexVector | None, lengths: Sequence[int]) -> list[AnyArray]:
-    """Return for each block which of its rows the splits train and test on, in bits: what `RolePacker` reads.
-
-    Parameters
-    ----------
-    splits : sequence of (train, test)
-        Row numbers.
-    order : array of uint32, shape (n_rows,), or None
-        The rows in the order of the blocks; None if that is their own.
-    lengths : sequence of int
-        Rows of each block.
-
-    Raises
-    ------
-    InvalidDataError
-        A split trains on a row twice.
-    """
+    """Return for each block which of its rows the splits train and test on, in bits: what `RolePacker` reads."""
     ends = [0, *accumulate(lengths)]
     flags = np.zeros((ends[-1], 2 * len(splits)), bool)
     for number, (train, test) in enumerate(splits):
@@ -107,15 +86,7 @@ def split_roles(splits: Sequence[tuple[Any, Any]], order: IndexVector | None, le
 
 @dataclass(frozen=True)
 class RankRows:
-    """The rows of one rank in the order of training, and what each split does with them.
-
-    Parameters
-    ----------
-    shard : Shard
-        The rows; a row of weight zero is not there, one of weight two is there twice.
-    kept, tested : array of uint8, shape (n_splits, n_visits)
-        Not 0 where a split trains, or is scored, on the row.
-    """
+    """The rows of one rank in the order of training, and what each split does with them."""
 
     shard: Shard
     kept: AnyArray
@@ -148,15 +119,7 @@ class RankRows:
 
 @dataclass(frozen=True)
 class RolePacker:
-    """Packs blocks that have the roles of their rows at the end into the rows of a rank.
-
-    Parameters
-    ----------
-    packer : Packer
-        That of a fit on all rows; not out of core.
-    n_splits : int
-        How many splits there are.
-    """
+    """Packs blocks that have the roles of their rows at the end into the rows of a rank."""
 
     packer: Packer
     n_splits: int
@@ -180,31 +143,7 @@ class RolePacker:
 
 
 class SharedTraining(Training):
-    """Trains models on the rows of several ranks; see `Training`. Every rank makes one of it, with equal models.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    rows : RankRows
-        Its rows.
-    models : sequence of Model
-        The models; of this rank alone.
-    strategies : sequence of LocalSGD or EpochAveraging
-        When the columns of each candidate are averaged.
-
-    Attributes
-    ----------
-    rounds : list of int
-        Into how many rounds an epoch of each model is cut.
-    sizes : list of int
-        How many numbers of each model an average has.
-
-    Raises
-    ------
-    InvalidDataError
-        A split has no rows to train on.
-    """
+    """Trains models on the rows of several ranks; see `Training`. Every rank makes one of it, with equal models."""
 
     def __init__(self, rank: Rank, rows: RankRows, models: Sequence[Model], strategies: Sequence[Averaging]) -> None:
         super().__init__(rows.shard, rows.kept, models)
@@ -363,24 +302,7 @@ class SharedTraining(Training):
 
 
 class Found(NamedTuple):
-    """What a search on ranks brings home.
-
-    Parameters
-    ----------
-    scores : mapping
-        Of each kind and metric, shape (n_candidates, n_splits).
-    score_seconds : array, shape (n_candidates, n_splits)
-        Seconds of the test scores.
-    models : list of Model
-        With epochs, seconds and problems; their weights stay on the ranks.
-    n_epochs : int
-        Epochs of the search.
-    rungs : array of int64, shape (n_candidates,)
-        The last rung of each candidate.
-    rounds, sizes : list of int
-        Into how many rounds an epoch of each model was cut, and how many numbers of it an average has; empty without
-        ranks.
-    """
+    """What a search on ranks brings home."""
 
     scores: dict[str, dict[str, FloatMatrix]]
     score_seconds: FloatMatrix
@@ -400,25 +322,7 @@ def search_on_rank(
     scorers: dict[str, str],
     measures: Sequence[Measure],
 ) -> Found | None:
-    """Search on one rank, together with its peers; rank 0 returns what is found.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    models : sequence of Model
-        Of all candidates on all splits, candidate by candidate; copied.
-    strategies : sequence of LocalSGD or EpochAveraging
-        When the columns of each candidate are averaged.
-    race : Race
-        What is scored, and when candidates drop out.
-    scorers : dict
-        By metric what `Measure.sums` takes.
-    measures : sequence of Measure
-        Of each candidate, on packed targets.
-    """
+    """Search on one rank, together with its peers; rank 0 returns what is found."""
     training = SharedTraining(rank, data, copy.deepcopy(list(models)), strategies)
     scoring = _SharedScoring(rank, data, training, scorers, measures)
     scores = Scores(training, race, len(measures), len(data.kept), scoring.score)

@@ -22,16 +22,7 @@ def make_results(
 ) -> dict[str, Any]:
     """Return what `cv_results_` of a search of scikit-learn holds.
 
-    Parameters
-    ----------
-    candidates : sequence of mapping
-        Parameters of each candidate.
-    times : mapping
-        ``"fit_time"`` and ``"score_time"``, seconds, shape (n_candidates, n_splits).
-    scores : mapping
-        ``"test"``, and ``"train"`` where these are wanted: scores by metric, shape (n_candidates, n_splits).
-    rungs : array of int64, shape (n_candidates,)
-        The last rung of each; candidates of a later one rank before all others.
+    - `rungs`, shape (n_candidates,): the last rung of each; candidates of a later one rank before all others.
     """
     results: dict[str, Any] = {}
     for name, values in times.items():

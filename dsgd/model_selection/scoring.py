@@ -38,21 +38,7 @@ def score_models(
     rows: AnyArray,
     scorers: Mapping[str, Any],
 ) -> tuple[list[dict[str, float]], float]:
-    """Return the scores of models on some rows, by the names of the scorers, and the seconds of each model.
-
-    Parameters
-    ----------
-    models : sequence of Model
-        Settled, and sound.
-    candidates : sequence of AbstractSGD
-        The estimators that they are models of, in the same order, with `classes_`.
-    data : tuple
-        (X, y, sample_weight) of all rows.
-    rows : array of int64, shape (n,)
-        The numbers of the rows to score on.
-    scorers : mapping
-        By name; "accuracy", "r2" or `OWN_SCORE` in place of a scorer is counted here.
-    """
+    """Return the scores of models on some rows, by the names of the scorers, and the seconds of each model."""
     begin = time.perf_counter()
     X, y, weights = data
     is_counted = all(isinstance(scorer, str) for scorer in scorers.values())
@@ -136,15 +122,7 @@ def _scorer_of(scorer: Any) -> Any:
 
 
 class Measure(NamedTuple):
-    """How the decisions of a candidate become a score that is counted here.
-
-    Parameters
-    ----------
-    classes : array or None
-        The targets of the classes, in order; None for regression.
-    deviance : Deviance or None
-        That of the loss, if it has a log link.
-    """
+    """How the decisions of a candidate become a score that is counted here."""
 
     classes: AnyArray | None
     deviance: Deviance | None
@@ -152,19 +130,7 @@ class Measure(NamedTuple):
     def sums(
         self, name: str, decisions: FloatMatrix, targets: AnyArray, weights: AnyArray | None, mean: float
     ) -> Evaluation:
-        """Return the sums that the accuracy, R2 or D2 of decisions is made of; those of several ranks add up.
-
-        Parameters
-        ----------
-        name : str
-            ``"accuracy"``, ``"r2"`` or `OWN_SCORE`.
-        decisions : array, shape (n, n_outputs)
-            Of the rows.
-        targets, weights : array, shape (n,)
-            Theirs; no weights are one each.
-        mean : float
-            The mean target of all rows that are scored; of classes nothing.
-        """
+        """Return the sums that the accuracy, R2 or D2 of decisions is made of; those of several ranks add up."""
         weight_sum = float(len(targets) if weights is None else weights.sum())
         if self.classes is not None:
             is_binary = decisions.shape[1] == 1

@@ -204,15 +204,7 @@ class SVMSearchCV(AbstractSearchCV):
 
 
 class _Table:
-    """The scores and times of a search so far, (n_candidates, n_splits) of each kind and metric.
-
-    Parameters
-    ----------
-    search : SVMSearchCV
-        Says what is scored, and what a model that failed gets.
-    n_candidates, n_splits : int
-        Its size.
-    """
+    """The scores and times of a search so far, (n_candidates, n_splits) of each kind and metric."""
 
     def __init__(self, search: SVMSearchCV, n_candidates: int, n_splits: int) -> None:
         self._scorers, self._error_score = search._scorers, search.error_score

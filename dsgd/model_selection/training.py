@@ -32,32 +32,7 @@ _ROWS_PER_WEIGHT: Final = 8
 
 @dataclass
 class Model:
-    """One candidate on the training rows of one split: what is trained, when it stops, and where it is.
-
-    Parameters
-    ----------
-    candidate, split : int
-        Their numbers.
-    optimizer : SGD
-        Objective and rates.
-    tol, n_iter_no_change, max_iter
-        As those of the estimator.
-
-    Attributes
-    ----------
-    n_iter : int
-        Epochs so far.
-    seconds : float
-        Its share of the seconds of these.
-    converged : bool
-        Whether the stopping rule has ended training.
-    problem : str
-        Why it cannot go on; empty if it can.
-    coef : array, shape (n_outputs, n_features)
-        Its weights, once it has left.
-    intercept : array, shape (n_outputs,)
-        Its intercepts.
-    """
+    """One candidate on the training rows of one split: what is trained, when it stops, and where it is."""
 
     candidate: int
     split: int
@@ -100,12 +75,8 @@ def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -
 
     A fit scales the weights (`dsgd.estimators.packing.weight_scale_of`); splits share them, and have class weights.
 
-    Parameters
-    ----------
-    models : sequence of Model
-        Before they are trained.
-    n_visits, totals : array of float64, shape (n_splits,)
-        Visits that each split trains on, and the sum of their weights, over all ranks.
+    - `n_visits`, `totals`, shape (n_splits,): visits that each split trains on, and the sum of their weights, over
+      all ranks.
     """
     factors = (n_visits / totals).astype(np.float32).tolist()
     for model in models:
@@ -117,19 +88,7 @@ def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -
 
 
 class Training:
-    """Trains models, epoch by epoch, until each has stopped.
-
-    Parameters
-    ----------
-    shard : Shard
-        All rows, in the order of training.
-    kept : array of uint8, shape (n_splits, n_rows)
-        Which rows the models of each split train on.
-    models : sequence of Model
-        The models.
-    n_threads : int, default 1
-        Threads.
-    """
+    """Trains models, epoch by epoch, until each has stopped."""
 
     def __init__(self, shard: Shard, kept: AnyArray, models: Sequence[Model], n_threads: int = 1) -> None:
         self.models, self._shard, self._kept, self._n_threads = list(models), shard, kept, n_threads

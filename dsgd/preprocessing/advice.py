@@ -26,17 +26,7 @@ _SHOWN: Final = 8
 
 
 def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool) -> list[str]:
-    """Return a sentence for each way in which columns stand out.
-
-    Parameters
-    ----------
-    statistics : Statistics
-        Of all rows.
-    given : mapping
-        The columns whose roles were chosen.
-    clips : bool
-        Whether extreme numbers are clipped.
-    """
+    """Return a sentence for each way in which columns stand out."""
     n = statistics.n_rows
     if n < _LEAST_ROWS:
         return []

@@ -475,20 +475,7 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
 
 
 def learned(encoder: ColumnEncoder, tables: Iterable[Table]) -> ColumnEncoder:
-    """Fit an encoder to the rows of several tables, which are read once.
-
-    Parameters
-    ----------
-    encoder : ColumnEncoder
-        Is fitted.
-    tables : iterable of Table
-        The rows; the first one says what the columns hold.
-
-    Returns
-    -------
-    ColumnEncoder
-        The encoder.
-    """
+    """Fit an encoder to the rows of several tables, which are read once."""
     statistics: Statistics | None = None
     for table in tables:
         statistics = encoder.statistics_of(table) if statistics is None else statistics

@@ -52,21 +52,7 @@ def _murmur(data, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel
 def hash_strings(data, offsets, scratch, n_prefix, out):  # type: ignore[no-untyped-def]
-    """Write the hash of every string, after a prefix.
-
-    Parameters
-    ----------
-    data : array of uint8
-        UTF-8 of all strings.
-    offsets : array of int64, shape (n + 1,)
-        Where they begin.
-    scratch : array of uint8
-        The prefix, and room for the longest string behind it.
-    n_prefix : int
-        Bytes of the prefix.
-    out : array of int32, shape (n,)
-        Receives the hashes.
-    """
+    """Write the hash of every string, after a prefix."""
     for s in range(out.shape[0]):
         n = offsets[s + 1] - offsets[s]
         for i in range(n):
@@ -99,23 +85,7 @@ def count_words(data, offsets, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def hash_documents(data, offsets, lengths, n_features, words, indptr, indices, values):  # type: ignore[no-untyped-def]
-    """Write the hashed n-grams of documents as rows of CSR, in the order of the text, with duplicates.
-
-    Parameters
-    ----------
-    data, offsets
-        Documents, as for `hash_strings`: lower case, and what is beyond ASCII is part of words.
-    lengths : tuple of int
-        The least and the largest n of n-grams.
-    n_features : int
-        Width of the rows.
-    words : tuple of arrays
-        Scratch: bytes of a document with single blanks (uint8), where its words begin and end (int64).
-    indptr : array of int64, shape (n + 1,)
-        Receives where rows begin.
-    indices, values : array of int32, float64
-        Receive the entries, 1 or -1 by the sign of the hash.
-    """
+    """Write the hashed n-grams of documents as rows of CSR, in the order of the text, with duplicates."""
     text, begins, ends = words
     p = 0
     indptr[0] = 0
@@ -166,19 +136,8 @@ def _square(x):  # type: ignore[no-untyped-def]
 def add_moments(values, sums):  # type: ignore[no-untyped-def]
     """Add numbers and their squares to sums of twice the precision.
 
-    Parameters
-    ----------
-    values : array of float64, shape (n,)
-        NaN is left out.
-    sums : array of float64, shape (4,)
-        The sum of the numbers as high and low part, and that of their squares (Dekker 1971; Knuth 1969).
-
-    Returns
-    -------
-    int
-        How many numbers there are.
-    int
-        How many of them are infinite; these are not added.
+    - `sums`, shape (4,): the sum of the numbers as high and low part, and that of their squares (Dekker 1971; Knuth
+      1969).
     """
     s, s_low, q, q_low = sums[0], sums[1], sums[2], sums[3]
     n, n_infinite = 0, 0
@@ -204,29 +163,12 @@ def add_moments(values, sums):  # type: ignore[no-untyped-def]
 def write_rows(numbers, scaling, places, codes, hashes, hashed, first, out):  # type: ignore[no-untyped-def]
     """Write rows of CSR, with sorted indices, behind those that are there.
 
-    Parameters
-    ----------
-    numbers : array of float64, shape (d_numbers, n)
-        Columns of numbers, NaN where one is missing.
-    scaling : array of float64, shape (3, d_numbers)
-        What is subtracted from each, what it is then divided by, and the largest that it may then be.
-    places : array of int32, shape (2, d_numbers)
-        The feature of each, and the one that says that it is missing, -1 if none does.
-    codes : array of int32, shape (d_categories, n)
-        For each categorical column the feature of the row, -1 for none.
-    hashes : array of int32, shape (d_hashed, n)
-        Signed hashes of the columns that share hashed features; the least number stands for none.
-    hashed : tuple of int
-        The first hashed feature, and how many there are.
-    first : tuple of int
-        The first row to write, and its first entry.
-    out : tuple of arrays
-        indptr, indices and values.
-
-    Returns
-    -------
-    int
-        The end of the last row.
+    - `scaling`, shape (3, d_numbers): what is subtracted from each, what it is then divided by, and the largest
+      that it may then be.
+    - `places`, shape (2, d_numbers): the feature of each, and the one that says that it is missing, -1 if none
+      does.
+    - `hashes`, shape (d_hashed, n): signed hashes of the columns that share hashed features; the least number
+      stands for none.
     """
     indptr, indices, values = out
     row, p = first

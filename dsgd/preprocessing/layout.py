@@ -33,23 +33,7 @@ _OF_DATES: Final = ("time", "day_sin", "day_cos", "week_sin", "week_cos", "year_
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers or dates.
-
-    Parameters
-    ----------
-    name : object
-        Of the column.
-    mean, scale : float
-        What is subtracted, and what it is then divided by.
-    says_missing : bool
-        Whether a feature says where it is missing.
-    is_date : bool, default False
-        Whether it holds dates: days since 1970, and sines and cosines of the time of day, week and year.
-    is_whole : bool, default False
-        Whether a missing number is an error.
-    limit : float, default inf
-        The largest scaled number; larger ones become this one.
-    """
+    """A column of numbers or dates."""
 
     name: Any
     mean: float
@@ -85,23 +69,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class OneHot:
-    """A column of categories with a feature each.
-
-    Parameters
-    ----------
-    name : object
-        Of the column.
-    categories : list
-        With features of their own, sorted.
-    infrequent : frozenset
-        Those that share a feature, the one behind; empty if there is none.
-    says_missing : bool
-        Whether a feature, the last one, says where it is missing.
-    refuses : bool
-        Whether an unknown category is an error, or none of the features.
-    kind : str or None, default None
-        What the values of fit were; None knows not.
-    """
+    """A column of categories with a feature each."""
 
     name: Any
     categories: list[Any]
@@ -122,13 +90,7 @@ class OneHot:
         return places
 
     def codes(self, table: Table, first: int, places: dict[Any, int]) -> tuple[AnyArray, int, int, int]:
-        """Return the feature of each row, -1 for none, and the rows with a category, a known one, a number for text.
-
-        Raises
-        ------
-        InvalidDataError
-            A category is unknown, and these are refused.
-        """
+        """Return the feature of each row, -1 for none, and the rows with a category, a known one, a number for text."""
         coded = categories(table, self.name, self.kind)
         values = coded.listed()
         is_retyped = self.kind == "category" and table.value_kind(self.name) == "number"
@@ -161,21 +123,7 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Layout:
-    """The features of all columns.
-
-    Parameters
-    ----------
-    numbers, onehot : tuple
-        Of the first two groups.
-    hashed, texts : tuple
-        Names of columns that share hashed features, and of texts.
-    n_hashed : int
-        Features of all hashed categories, and of each text.
-    ngram_range : tuple of int
-        The least and the largest number of words of the n-grams of texts.
-    kinds : tuple, default ()
-        Name and kind of the values of hashed columns and texts.
-    """
+    """The features of all columns."""
 
     numbers: tuple[Numbers, ...]
     onehot: tuple[OneHot, ...]
@@ -244,15 +192,7 @@ class Layout:
 
 
 class RowWriter:
-    """Writes encoded rows, part by part.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the features.
-    dtype : numpy.dtype
-        Of the values.
-    """
+    """Writes encoded rows, part by part."""
 
     def __init__(self, layout: Layout, dtype: Any) -> None:
         self._layout, self._dtype = layout, np.dtype(dtype)
@@ -278,24 +218,7 @@ class RowWriter:
         empty: Callable[[Any, Any], AnyArray] = np.empty,
         written: Callable[[], object] | None = None,
     ) -> Any:
-        """Return the rows of tables as one matrix.
-
-        Parameters
-        ----------
-        tables : iterable
-            Read once.
-        n_rows : int
-            How many rows they have together.
-        empty : callable, default numpy.empty
-            Makes the arrays of the result from a shape and a dtype, as those of a `dsgd.local.mapped.MappedFile`.
-        written : callable or None, default None
-            Called whenever some rows were written.
-
-        Returns
-        -------
-        CSR or array, shape (n_rows, width)
-            Dense if the layout is.
-        """
+        """Return the rows of tables as one matrix."""
         layout = self._layout
         parts = (part for table in tables for part in batches(table, _BATCH_ROWS))
         if layout.texts:

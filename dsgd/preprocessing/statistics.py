@@ -40,17 +40,7 @@ _SHOWN = 100
 
 @dataclass
 class Moments:
-    """Moments of a column of numbers.
-
-    Parameters
-    ----------
-    n, n_missing : int
-        Numbers, and rows without one.
-    sums : array of float64, shape (4,)
-        See `dsgd.preprocessing.kernels.add_moments`.
-    low, high : float
-        The smallest and the largest number.
-    """
+    """Moments of a column of numbers."""
 
     n: int = 0
     n_missing: int = 0
@@ -59,13 +49,7 @@ class Moments:
     high: float = -np.inf
 
     def add(self, values: FloatVector, name: object) -> None:
-        """Add numbers; NaN is missing.
-
-        Raises
-        ------
-        InvalidDataError
-            One is infinite; names the column.
-        """
+        """Add numbers; NaN is missing."""
         n, n_infinite = add_moments(values, self.sums)
         if n_infinite:
             raise InvalidDataError(f"column {name!r} has infinite values. Replace them, or make them missing (NaN).")
@@ -97,21 +81,7 @@ class Moments:
 
 @dataclass
 class Categories:
-    """Distinct values of a column.
-
-    Parameters
-    ----------
-    n_most : int or None
-        The most that are kept; None keeps all.
-    counts : dict or None
-        Rows of each value; None once there were more than `n_most`.
-    n_missing : int
-        Rows without a value.
-    kind : Kind or None
-        What values are taken for, see `dsgd.inputs.tables.categories`.
-    some : frozenset of str
-        Some of the values, once there were more than `n_most`.
-    """
+    """Distinct values of a column."""
 
     n_most: int | None
     counts: dict[Any, int] | None = field(default_factory=dict)
@@ -155,17 +125,7 @@ class Categories:
 
 
 class Statistics:
-    """Statistics of the columns of some rows.
-
-    Parameters
-    ----------
-    roles : mapping
-        What becomes of each column, in order.
-    n_most : int
-        The most categories of a column that is one-hot where it has few of them.
-    kinds : mapping
-        What the values of each column are.
-    """
+    """Statistics of the columns of some rows."""
 
     def __init__(self, roles: Mapping[Any, Role], n_most: int, kinds: Mapping[Any, Kind]) -> None:
         self.roles, self.n_most, self.kinds = dict(roles), n_most, dict(kinds)

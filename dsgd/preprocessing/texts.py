@@ -21,24 +21,7 @@ _NOT_OF_WORDS: Final = re.compile(r"[^\w]+")
 
 
 def hashed_texts(texts: Coded, n_features: int, ngram_range: tuple[int, int], dtype: Any) -> Any:
-    """Return hashed n-grams of texts.
-
-    Parameters
-    ----------
-    texts : Coded
-        The texts; a missing one has no words.
-    n_features : int
-        Width of the rows.
-    ngram_range : tuple of int
-        The least and the largest number of words of an n-gram.
-    dtype : numpy.dtype
-        Of the values.
-
-    Returns
-    -------
-    CSR, shape (n, n_features)
-        Rows with sorted indices.
-    """
+    """Return hashed n-grams of texts."""
     # What is a letter beyond ASCII, and its lower case, Python says; compiled code takes all of it for letters then.
     data, offsets = utf8([_NOT_OF_WORDS.sub(" ", str(text).lower()) for text in texts.listed()])
     n = len(offsets) - 1

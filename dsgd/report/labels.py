@@ -56,21 +56,7 @@ def place_labels(
     taken: AnyArray,
     frame: tuple[float, float, float, float],
 ) -> list[tuple[float, float]]:
-    """Return the lower left corners of labels.
-
-    Parameters
-    ----------
-    points : sequence of (float, float)
-        What each label is the name of.
-    sizes : sequence of (float, float)
-        Width and height of each.
-    gap : float
-        Between a point and its label.
-    taken : array, shape (n, 4)
-        Boxes of markers and lines.
-    frame : tuple of float
-        The box in which all should be.
-    """
+    """Return the lower left corners of labels."""
     corners, labels = [(0.0, 0.0)] * len(points), np.empty((0, 4))
     order = sorted(range(len(points)), key=lambda number: points[number])
     for number in order:

@@ -56,15 +56,7 @@ def draw(figure: Figure, *, dark: bool = False) -> bytes:
 
 
 def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
-    """Return a figure as one of matplotlib.
-
-    Parameters
-    ----------
-    figure : Figure
-        What to draw.
-    dark : bool, default False
-        Draw on a dark ground.
-    """
+    """Return a figure as one of matplotlib."""
     columns = min(figure.columns, len(figure.panels))
     lines = -(-len(figure.panels) // columns)
     with mpl.rc_context(settings(dark=dark)):
@@ -150,13 +142,7 @@ def picture(canvas: Canvas) -> bytes:
 
 
 def settings(*, dark: bool = False) -> dict[str, Any]:
-    """Return the settings of matplotlib that draw in the colours of a page.
-
-    Parameters
-    ----------
-    dark : bool, default False
-        Those for a dark ground.
-    """
+    """Return the settings of matplotlib that draw in the colours of a page."""
     ground, text, muted, grid = (colour[int(dark)] for colour in (GROUND, TEXT, MUTED, GRID))
     return {
         "figure.facecolor": ground,
@@ -197,22 +183,7 @@ def log_scale(axis: Any) -> None:
 
 
 def spread(places: Sequence[float], room: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
-    """Move places apart until neighbours are `room` from each other, as little as that takes.
-
-    Parameters
-    ----------
-    places : sequence of float
-        Where labels would best be.
-    room : float
-        The least distance between two of them.
-    low, high : float, optional
-        Between these all must lie; there must be room enough.
-
-    Returns
-    -------
-    list of float
-        The new places, in the order of the old ones.
-    """
+    """Move places apart until neighbours are `room` from each other, as little as that takes."""
     order = sorted(range(len(places)), key=lambda number: places[number])
     # Groups of touching labels sit around the mean of where they want to be; groups that would touch become one.
     groups: list[list[int]] = []

@@ -92,13 +92,7 @@ def commit() -> str | None:
 
 
 def command_line(argv: Sequence[str] | None = None) -> str:
-    """Return the command that was run, with absolute paths cut to their last part.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The command; that of this process by default.
-    """
+    """Return the command that was run, with absolute paths cut to their last part."""
     words = list(sys.argv if argv is None else argv)
     if words and Path(words[0]).name == "__main__.py":
         words[0] = "dsgd"

@@ -85,13 +85,7 @@ def _plain(text: str) -> str:
 
 
 def sort_value(text: str) -> float | None:
-    """Return the number that a cell begins with, in seconds or bytes where it has such a unit; None if it has none.
-
-    Parameters
-    ----------
-    text : str
-        As ``1,234``, ``12.3 kB``, ``98.4%`` or ``-``.
-    """
+    """Return the number that a cell begins with, in seconds or bytes where it has such a unit; None if it has none."""
     found = _NUMBER.match(text)
     return None if found is None else float(found[1].replace(",", "")) * _UNITS[found[2] or ""]
 

@@ -31,13 +31,7 @@ __all__ = [
 
 
 class Colour(NamedTuple):
-    """A colour as it is drawn on a light and on a dark background.
-
-    Parameters
-    ----------
-    light, dark : str
-        As ``#rrggbb``.
-    """
+    """A colour as it is drawn on a light and on a dark background."""
 
     light: str
     dark: str
@@ -65,13 +59,7 @@ PHASE_MARKERS: Final = ("circle", "triangle", "inverted_triangle", "plus", "squa
 
 
 def ramp(n: int) -> list[Colour]:
-    """Return `n` colours in an order that is seen (viridis), for series that are steps of one quantity.
-
-    Parameters
-    ----------
-    n : int
-        How many.
-    """
+    """Return `n` colours in an order that is seen (viridis), for series that are steps of one quantity."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 

@@ -10,19 +10,7 @@ __all__ = ["MemberCredentials"]
 
 @dataclass(frozen=True)
 class MemberCredentials:
-    """The identity of a gang's member: every message carries it, and messages of finished jobs are refused.
-
-    Parameters
-    ----------
-    job_id : str
-        The job.
-    epoch : int
-        Which start of it.
-    token : bytes
-        32 secret bytes, known to the members of the gang alone.
-    member : int
-        Number of the member; one worker process, which may run several ranks.
-    """
+    """The identity of a gang's member: every message carries it, and messages of finished jobs are refused."""
 
     job_id: str
     epoch: int

@@ -82,16 +82,6 @@ def serve(
 
     Uses ``Server.handlers`` and ``Server.stream_handlers``. The documented way to run code on the scheduler,
     `Client.run_on_scheduler`, pickles a function for every call and is not open to workers. Without them no gang forms.
-
-    Parameters
-    ----------
-    server : distributed.Scheduler or distributed.Worker
-        The server.
-    calls : mapping of str to callable
-        Functions and coroutine functions whose result is the answer.
-    streams : mapping of str to callable, optional
-        Functions called with each message, in order; those of a scheduler get the address of the worker, too. What they
-        raise is logged: Dask would end the stream, and with it the worker.
     """
     server.handlers.update(calls)
     server.stream_handlers.update({name: _logged(function) for name, function in (streams or {}).items()})
@@ -188,11 +178,6 @@ def open_client(address: str, timeout_s: float) -> Client:
     Uses ``Client._loop_runner``: distributed 2026.8 leaves the thread of the event loop running when the constructor
     fails, and closing the client does not end it. So the constructor is called by hand, to have something to end it
     by. Without it every failed attempt leaves a thread.
-
-    Raises
-    ------
-    OSError, ValueError
-        As the constructor of the client.
     """
     client = Client.__new__(Client)
     try:
@@ -238,15 +223,7 @@ logging.getLogger("distributed.worker").addFilter(lambda record: "during heartbe
 
 
 class BlockedCall(NamedTuple):
-    """A call that a cluster has disallowed.
-
-    Parameters
-    ----------
-    call : str
-        The name of the handler.
-    where : str
-        ``"Scheduler"`` or ``"Worker"``; a nanny counts as its worker.
-    """
+    """A call that a cluster has disallowed."""
 
     call: str
     where: str
@@ -274,11 +251,6 @@ def make_scheduler_probe(versions: Callable[[], Mapping[str, str]]) -> Callable[
     """Return a function for `Client.run_on_scheduler` that says what is there: versions and plugins.
 
     Uses ``Scheduler.plugins``. Without it the plugin is sent again.
-
-    Parameters
-    ----------
-    versions : callable
-        Returns the versions of the process in which it runs.
     """
 
     # A nested function is pickled by value, so it also runs where dsgd is not installed.
@@ -294,11 +266,6 @@ async def add_worker_plugin(scheduler: Scheduler, worker: str, plugin: bytes, na
     Uses the RPC ``plugin-add`` of workers through ``Scheduler.rpc``. The documented ``Client.register_plugin`` gives a
     plugin to every worker that ever joins, and one without dsgd then refuses to start; and it answers at once where
     another client is installing the same plugin. Without it no gang forms.
-
-    Raises
-    ------
-    OSError
-        The worker cannot be reached.
     """
     await getattr(scheduler.rpc(worker), "plugin-add")(plugin=plugin, name=name)
 
@@ -308,11 +275,6 @@ async def ping_worker(scheduler: Scheduler, worker: str) -> None:
 
     Uses the RPC ``echo`` of all servers through ``Scheduler.rpc``. Without it nobody notices that a worker which holds
     rows or results is stopped, until Dask removes it.
-
-    Raises
-    ------
-    OSError
-        The worker cannot be reached.
     """
     await scheduler.rpc(worker).echo(data=b"")
 
@@ -333,13 +295,6 @@ def needed_workers(scheduler: Scheduler, keys: Iterable[Any]) -> list[list[str]]
     Uses ``TaskState.processing_on``, ``who_has``, ``worker_restrictions`` and ``dependencies``. Without them a
     computation that waits for a stopped worker ends only when Dask removes that worker, and one that was meant for a
     worker that has left never does.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    keys : iterable of str
-        Keys that are waited for.
     """
     found: list[list[str]] = []
     seen: set[Any] = set()
@@ -365,13 +320,6 @@ def make_installer(wanted: Mapping[str, str], op: str) -> Any:
 
     Uses ``Worker.batched_send``, and that Dask puts a plugin into ``Worker.plugins`` before its ``setup``. Without them
     workers are not ready for jobs.
-
-    Parameters
-    ----------
-    wanted : mapping of str to str
-        The versions that the worker must have.
-    op : str
-        The name of the message; it has ``problem``, which is empty if the worker is ready.
     """
     from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -513,19 +461,6 @@ def add_page(
 
     Uses the template, theme and applications of ``distributed.dashboard``. Without them there is no page, and nothing
     else changes.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        It has a dashboard.
-    path : str
-        Path of the page.
-    title : str
-        Title of the page.
-    fill : callable
-        Takes the document of a visitor, adds to it, and returns what draws it anew.
-    every_ms : int
-        How often it is drawn, in milliseconds.
     """
     from distributed.dashboard import scheduler as dask_dashboard
     from distributed.dashboard.components import add_periodic_callback
@@ -623,11 +558,6 @@ def interface_address(name: str) -> str:
     """Return the address of this machine on a network interface, as the option ``--interface`` of workers does.
 
     Uses ``distributed.utils.get_ip_interface``. Without it ``dsgd.comm.interface`` does nothing.
-
-    Raises
-    ------
-    ValueError
-        There is no such interface, or it has no address.
     """
     from distributed.utils import get_ip_interface
 

@@ -24,17 +24,7 @@ _FORMAT: Final = "%(asctime)s - %(name)s - %(levelname)s - job %(dsgd_job).8s, r
 
 
 class Whereabouts(NamedTuple):
-    """What a thread works for.
-
-    Parameters
-    ----------
-    job : str, default ""
-        The job; empty outside of one.
-    formed : int, default 0
-        How many times its gang has been formed before (its epoch, in the words of the protocol).
-    rank : int or None, default None
-        The rank; None in the process of the client.
-    """
+    """What a thread works for."""
 
     job: str = ""
     formed: int = 0

@@ -26,17 +26,7 @@ KEPT_SHARE: Final = 0.1
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """What a job needs of the memory of its workers.
-
-    Parameters
-    ----------
-    packed : tuple of int or None, default None
-        Bytes that each block needs once it is packed; None takes the sizes of the blocks.
-    per_worker, per_rank : int, default 0
-        Bytes that every worker, and every rank on it, needs beside rows.
-    advice : str
-        What to do when it is too much.
-    """
+    """What a job needs of the memory of its workers."""
 
     packed: tuple[int, ...] | None = None
     per_worker: int = 0
@@ -47,44 +37,13 @@ class MemoryDemand:
 def needed_bytes(
     demand: MemoryDemand, packed: int, block_nbytes: Sequence[int], moved: int, memory_limit: int, n_ranks: int
 ) -> int:
-    """Return the bytes that a worker needs beyond what it uses now.
-
-    Parameters
-    ----------
-    demand : MemoryDemand
-        Memory needed besides rows.
-    packed : int
-        Bytes of the worker's blocks when packed.
-    block_nbytes : sequence of int
-        Their sizes.
-    moved : int
-        Bytes of those that come from other workers.
-    memory_limit : int
-        The limit of the worker; 0 for none.
-    n_ranks : int
-        How many ranks it runs.
-    """
+    """Return the bytes that a worker needs beyond what it uses now."""
     kept = min(moved, int(KEPT_SHARE * memory_limit)) if memory_limit else moved
     return packed + max(block_nbytes, default=0) + kept + demand.per_worker + n_ranks * demand.per_rank
 
 
 def refuse(who: str, needed: int, *, used: int, memory_limit: int, advice: str) -> None:
-    """Raise if a worker has less memory left than it needs.
-
-    Parameters
-    ----------
-    who : str
-        The worker, as the error names it.
-    needed, used, memory_limit : int
-        Bytes it needs more, uses now, and may use at most (0: no limit).
-    advice : str
-        What to do.
-
-    Raises
-    ------
-    MemoryLimitError
-        With all numbers.
-    """
+    """Raise if a worker has less memory left than it needs."""
     available = max(0, int(USABLE * memory_limit) - used)
     if memory_limit and needed > available:
         raise MemoryLimitError(

@@ -21,15 +21,7 @@ WORKER_ANSWER: Final = "dsgd-worker-answer"
 
 
 def pack_table(addresses: Sequence[str], workers: Sequence[str], n_cores: int) -> bytes:
-    """Return what every member of a gang is told when the last has come, the same bytes for each.
-
-    Parameters
-    ----------
-    addresses, workers : sequence of str
-        Where each member listens, and its worker.
-    n_cores : int
-        The fewest cores that a member may use.
-    """
+    """Return what every member of a gang is told when the last has come, the same bytes for each."""
     return json.dumps({"addresses": list(addresses), "workers": list(workers), "n_cores": n_cores}).encode()
 
 

@@ -15,19 +15,7 @@ __all__ = ["METRICS", "Collector", "Metric", "as_family", "register"]
 
 
 class Metric(NamedTuple):
-    """One number, or one for each value of a label.
-
-    Parameters
-    ----------
-    name : str
-        As Prometheus knows it; counters end with ``_total``.
-    place : {"scheduler", "workers"}
-        On whose page it is.
-    text : str
-        What it counts.
-    label : str, default ""
-        The name of its label, if it has one.
-    """
+    """One number, or one for each value of a label."""
 
     name: str
     place: Literal["scheduler", "workers"]

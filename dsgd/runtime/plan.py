@@ -30,21 +30,7 @@ _OVERLOAD = 1.2
 
 @dataclass(frozen=True)
 class Block:
-    """One block of rows on the cluster.
-
-    Parameters
-    ----------
-    index : int
-        Its place among the blocks of the input, from 0.
-    nbytes : int
-        Its size in bytes.
-    holders : tuple of str
-        Addresses of the workers that have it in memory.
-    rows : int or None
-        How many rows it has, where that is known; reported only.
-    packed : int or None
-        Bytes that a rank needs for it once it is packed; None takes its size.
-    """
+    """One block of rows on the cluster."""
 
     index: int
     nbytes: int
@@ -60,25 +46,7 @@ class Block:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """One worker process of the cluster.
-
-    Parameters
-    ----------
-    address : str
-        Its Dask address, ``tcp://host:port``.
-    host : str
-        The host it runs on.
-    name : str
-        The name it was given.
-    nthreads : int
-        How many task threads it has.
-    memory_limit : int
-        Bytes of memory it may use; 0 where there is no limit.
-    memory_used : int
-        Bytes it uses now.
-    busy : bool
-        Whether another gang holds it now.
-    """
+    """One worker process of the cluster."""
 
     address: str
     host: str
@@ -91,23 +59,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class MemberPlan:
-    """One member of the gang: a worker process, the ranks it runs and the blocks they share.
-
-    Parameters
-    ----------
-    worker : WorkerInfo
-        Where it runs.
-    first_rank, n_ranks : int
-        Its ranks are `n_ranks` consecutive numbers from `first_rank` on.
-    blocks : tuple of int
-        Indices of its blocks, ascending; may be empty.
-    block_nbytes : tuple of int
-        Bytes of each of those blocks.
-    nbytes : int
-        Their sum.
-    nbytes_moved : int
-        The part of them that comes from another worker.
-    """
+    """One member of the gang: a worker process, the ranks it runs and the blocks they share."""
 
     worker: WorkerInfo
     first_rank: int
@@ -159,34 +111,6 @@ def make_plan(
 
     Members on one host are numbered in a row. Inside that order a member that has an earlier block comes earlier, so
     that the numbering does not depend on which worker happens to hold which blocks; those without blocks come last.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        The input, cut by rows.
-    workers : sequence of WorkerInfo
-        The worker processes that may be used.
-    n_ranks : int or None, default None
-        How many ranks there are in all; None takes as many as there may be. Fewer are spread over as many workers as
-        they can be, those first that are free and hold most bytes.
-    ranks_per_worker : int or None, default None
-        How many ranks a worker may run at most; None takes one per thread.
-    demand : MemoryDemand or None, default None
-        What ranks need beside their rows, and what to advise where a worker has too little memory.
-
-    Returns
-    -------
-    Plan
-        Equal for equal arguments, in any order of `workers`.
-
-    Raises
-    ------
-    ClusterError
-        There are no workers, or they have too few threads for `n_ranks`.
-    MemoryLimitError
-        A worker has too little memory for its share.
-    InvalidParameterError
-        `n_ranks` or `ranks_per_worker` is less than one.
     """
     for name, number in (("n_ranks", n_ranks), ("ranks_per_worker", ranks_per_worker)):
         if number is not None and number < 1:

@@ -36,11 +36,6 @@ def limit_pools(n_threads: int) -> Iterator[None]:
 
     Numba's pool is left alone unless it runs: starting it takes a tenth of a second, and no kernel of this library uses
     it. A rank program with parallel kernels of its own calls ``numba.set_num_threads(rank.n_threads)`` first.
-
-    Parameters
-    ----------
-    n_threads : int
-        At least 1; a pool that is smaller stays so.
     """
     with limit_blas(n_threads), _limit_openmp(n_threads), _limit_numba(n_threads):
         yield
@@ -63,11 +58,6 @@ def limit_blas(n_threads: int) -> Iterator[None]:
     """Let BLAS use at most `n_threads` threads in a ``with`` block, and as many as before once no thread is in one.
 
     Several threads may be in such blocks at once, and leave them in any order: the smallest number of theirs holds.
-
-    Parameters
-    ----------
-    n_threads : int
-        At least 1; a library that has fewer keeps them.
     """
     libraries = _libraries("blas")
     with _lock:

@@ -21,13 +21,6 @@ class Publisher:
 
     A program may publish at any rate: an event that comes too early replaces the one that waits. Events with a
     ``phase`` are rare and are not repeated, so they pass at once.
-
-    Parameters
-    ----------
-    send : callable
-        Takes an event of plain values.
-    clock : callable, default time.monotonic
-        Returns seconds.
     """
 
     def __init__(self, send: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:

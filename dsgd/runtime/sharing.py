@@ -26,20 +26,7 @@ def check_workers(where: str, value: object) -> None:
 
 
 def meant_workers(given: Workers) -> tuple[list[str] | None, dict[str, float]]:
-    """Return the names and resources of the workers that are meant: by what is given, else by Dask's annotations.
-
-    Parameters
-    ----------
-    given : sequence of str, mapping of str to float, or None
-        What the call says; None takes what ``dask.annotate(workers=..., resources=...)`` says.
-
-    Returns
-    -------
-    names : list of str or None
-        Names, addresses or hosts; None if any will do.
-    resources : dict of str to float
-        What they must have.
-    """
+    """Return the names and resources of the workers that are meant: by what is given, else by Dask's annotations."""
     import dask
 
     if isinstance(given, Mapping):

@@ -34,19 +34,7 @@ _MIN_SHARE: Final = 0.2
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that was slow.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    slowdown : float
-        Its seconds per row over those of the median rank.
-    rounds : int
-        Over how many rounds.
-    seconds : float
-        How long they took.
-    """
+    """A rank that was slow."""
 
     rank: int
     slowdown: float
@@ -55,22 +43,7 @@ class Straggler:
 
 
 class StragglerWatch:
-    """A rank's record of its own pace and, on rank 0, of which ranks are slow.
-
-    Parameters
-    ----------
-    rank, size : int
-        This rank, and how many there are.
-    ledger : RankLedger
-        Knows how long this rank has computed.
-    clock : callable, default time.perf_counter
-        Returns seconds; that of rank 0 says how long a window was.
-
-    Attributes
-    ----------
-    found : dict of int to Straggler
-        On rank 0 the ranks that were slow, each in the latest window in which it was.
-    """
+    """A rank's record of its own pace and, on rank 0, of which ranks are slow."""
 
     def __init__(
         self, rank: int, size: int, ledger: RankLedger, clock: Callable[[], float] = time.perf_counter
@@ -90,17 +63,7 @@ class StragglerWatch:
         return np.array([self._ledger.total_s(COMPUTE) - self._compute_s, self._n_rows])
 
     def update(self, paces: FloatMatrix | None, window_s: float, n_rounds: int) -> list[Straggler]:
-        """Take in what ranks have said after another `n_rounds` rounds; return the ranks that are newly found slow.
-
-        Parameters
-        ----------
-        paces : array, shape (size, 2), or None
-            The `pace` of all ranks, where it is known: on rank 0.
-        window_s : float
-            How long the window is, by the clock of rank 0; equal on all ranks.
-        n_rounds : int
-            Synchronisations since the last call; equal on all ranks.
-        """
+        """Take in what ranks have said after another `n_rounds` rounds; return the ranks that are newly found slow."""
         self._n_rounds += n_rounds
         if self._size == 1 or self._n_rounds < _MIN_ROUNDS or window_s < _MIN_WINDOW_S:
             return []
@@ -126,13 +89,7 @@ class StragglerWatch:
 
 
 def slowdowns(seconds: FloatVector, rows: FloatVector) -> dict[int, float]:
-    """Return the seconds per row of each rank over the (lower) median of them; without ranks that have done nothing.
-
-    Parameters
-    ----------
-    seconds, rows : array, shape (size,)
-        What each rank has computed, and on how many rows.
-    """
+    """Return the seconds per row of each rank over the (lower) median of them; without ranks that have done nothing."""
     pace = seconds / np.maximum(rows, 1.0)
     busy = np.flatnonzero((pace > 0.0) & (rows > 0.0))
     if busy.size < 2:
@@ -142,15 +99,7 @@ def slowdowns(seconds: FloatVector, rows: FloatVector) -> dict[int, float]:
 
 
 def straggler_text(event: Mapping[str, Any], worker: str = "", host: str = "") -> str:
-    """Return what to tell the user of a straggler.
-
-    Parameters
-    ----------
-    event : mapping
-        With the fields of `Straggler`.
-    worker, host : str
-        Where the rank runs; left out where that says nothing.
-    """
+    """Return what to tell the user of a straggler."""
     where = f" on worker {worker} (host {host})" if worker else ""
     return (
         f"rank {event['rank']}{where} is slow: over {event['rounds']} rounds ({event['seconds']:.1f} s) a row took it "

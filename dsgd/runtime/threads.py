@@ -115,28 +115,7 @@ def run_on_threads(
 
 
 class ThreadGang:
-    """What ranks and servers that are threads of this process share: what stops all of them, and their errors.
-
-    Parameters
-    ----------
-    size : int
-        How many ranks there are.
-    mail : Mail or None
-        Which servers come after the ranks; None stands for none.
-    on_event : callable or None
-        Receives what rank 0 publishes, in the thread of rank 0.
-    given : object
-        What rank 0 alone is given.
-
-    Attributes
-    ----------
-    size : int
-        How many ranks there are.
-    n_ends : int
-        How many ranks and servers.
-    abort : AbortFlag
-        The flag of all of them.
-    """
+    """What ranks and servers that are threads of this process share: what stops all of them, and their errors."""
 
     def __init__(
         self, size: int, mail: Mail | None, on_event: Callable[[Mapping[str, Any]], None] | None, given: Any
@@ -196,17 +175,6 @@ def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortF
     """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended.
 
     What the first spends on stages (`dsgd.stages`) is what this thread does.
-
-    Parameters
-    ----------
-    work : callable
-        Takes the number of a rank. Does not raise, and ends soon after `abort` is set.
-    ranks : sequence of int
-        The numbers; at least one.
-    abort : AbortFlag
-        Set when this thread is interrupted, or the system has no thread to give.
-    apart : bool, default False
-        Leave this thread free of ranks, and give the first one a thread as well.
     """
     here = 0 if apart else 1
     threads = [

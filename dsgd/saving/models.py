@@ -80,13 +80,7 @@ class SavingMixin:
 
 
 def packed(model: Any) -> bytes:
-    """Return the content of the file of a model.
-
-    Raises
-    ------
-    ModelFileError
-        As of `SavingMixin.save`.
-    """
+    """Return the content of the file of a model."""
     writer = Writer({"estimator": (_is_estimator, _write_estimator)})
     if not _is_estimator(model):
         raise ModelFileError(_why_not(model))

@@ -21,15 +21,7 @@ _OF_PARTS: Final = frozenset({"compressor", "features", "optimizer", "sampling",
 
 
 def foreign_part(name: Any, value: Any) -> str | None:
-    """Return a text in a value that names a part which is not of this package; None if there is none.
-
-    Parameters
-    ----------
-    name : object
-        What the value is kept under: a parameter, or the key of a mapping. Others than names of parts name nothing.
-    value : object
-        The value, at any depth.
-    """
+    """Return a text in a value that names a part which is not of this package; None if there is none."""
     if not isinstance(name, str):
         return None
     parameter = name.rpartition("__")[2].removeprefix("param_")

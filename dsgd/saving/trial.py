@@ -45,18 +45,7 @@ def zeros(n_features: Any, *, sparse: bool) -> Any:
 
 
 def check_use(model: Any) -> None:
-    """Refuse a fitted model whose attributes do not fit each other.
-
-    Parameters
-    ----------
-    model : SavingMixin
-        With all attributes that a file has of it.
-
-    Raises
-    ------
-    DamagedError
-        It does not answer for a row: with the method and the reason.
-    """
+    """Refuse a fitted model whose attributes do not fit each other."""
     if not any(name.endswith("_") and name[0] != "_" for name in vars(model)):
         return
     what, row = "repr", None
@@ -97,13 +86,7 @@ def _check_answer(method: Any, row: Any, n_classes: int) -> None:
 
 
 def check_fields(kind: type[Any], given: Mapping[str, Any]) -> None:
-    """Refuse fields of a record that are of other types than its class says; one with a `__post_init__` checks itself.
-
-    Raises
-    ------
-    DamagedError
-        Names the first one.
-    """
+    """Refuse fields of other types than their class says; a record with a `__post_init__` checks itself."""
     typed: Any = kind
     hints = {} if hasattr(kind, "__post_init__") else _hints(typed)
     for name, value in given.items():

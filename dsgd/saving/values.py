@@ -34,18 +34,7 @@ class UnsavedError(Exception):
 
 
 class Writer:
-    """Makes JSON of values, and collects their arrays.
-
-    Parameters
-    ----------
-    models : mapping of str to (callable, callable), default {}
-        Further rows of the table: by key, what tells whether a value is meant, and what makes JSON of it.
-
-    Attributes
-    ----------
-    arrays : dict of str to array
-        Those collected so far.
-    """
+    """Makes JSON of values, and collects their arrays."""
 
     def __init__(
         self, models: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Writer], Any]]] | None = None
@@ -55,13 +44,7 @@ class Writer:
         self._rows = {key: (codec.takes, codec.write) for key, codec in _CODECS.items()} | dict(models or {})
 
     def value(self, value: Any) -> Any:
-        """Return a value as JSON.
-
-        Raises
-        ------
-        UnsavedError
-            It has a part that no file can hold.
-        """
+        """Return a value as JSON."""
         kind = type(value)
         if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
             return value
@@ -74,13 +57,7 @@ class Writer:
         raise UnsavedError(what)
 
     def named(self, name: Any, value: Any) -> Any:
-        """Return a value that is kept under a name as JSON; it may name parts of this package alone.
-
-        Raises
-        ------
-        UnsavedError
-            As of `value`, or it names other code.
-        """
+        """Return a value that is kept under a name as JSON; it may name parts of this package alone."""
         if (text := foreign_part(name, value)) is not None:
             raise UnsavedError(f"{name}={text!r}, which names code")
         return self.value(value)
@@ -93,15 +70,7 @@ class Writer:
 
 
 class Reader:
-    """Makes values of JSON and arrays; the inverse of a `Writer`.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        Those of the file.
-    models : mapping of str to callable, default {}
-        Further rows of the table: by key, what reads a value.
-    """
+    """Makes values of JSON and arrays; the inverse of a `Writer`."""
 
     def __init__(
         self, arrays: Mapping[str, AnyArray], models: Mapping[str, Callable[[Any, Reader], Any]] | None = None
@@ -111,13 +80,7 @@ class Reader:
         self._rows = {key: codec.read for key, codec in _CODECS.items()} | dict(models or {})
 
     def value(self, coded: Any) -> Any:
-        """Return the value that JSON stands for.
-
-        Raises
-        ------
-        DamagedError
-            It stands for none.
-        """
+        """Return the value that JSON stands for."""
         if isinstance(coded, list):
             return [self.value(item) for item in coded]
         if not isinstance(coded, dict):
@@ -128,13 +91,7 @@ class Reader:
         return self._rows[key](content, self)
 
     def named(self, name: Any, coded: Any) -> Any:
-        """Return the value that is kept under a name; it may name parts of this package alone.
-
-        Raises
-        ------
-        DamagedError
-            As of `value`, or it names other code.
-        """
+        """Return the value that is kept under a name; it may name parts of this package alone."""
         value = self.value(coded)
         if (text := foreign_part(name, value)) is not None:
             raise DamagedError(f"{name}={str(text)!r} may name code")

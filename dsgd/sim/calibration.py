@@ -114,21 +114,7 @@ def calibrate(
 def calibration_of(
     link: LinkCost, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
 ) -> Calibration:
-    """Return the constants with which a simulated gang takes as long as a real one did.
-
-    Parameters
-    ----------
-    link : LinkCost
-        Costs of messages on the real gang.
-    taken : sequence of float
-        Seconds of its rounds of each kind and of the end of an epoch, from `measure_rounds`.
-    strategy : AbstractStrategy
-        Its strategy.
-    size : int
-        Its number of ranks.
-    wire : str
-        Its wire.
-    """
+    """Return the constants with which a simulated gang takes as long as a real one did."""
     source = f"measured on {size} ranks over {wire}"
 
     def twin(alpha_s: float, param_s: float) -> list[float]:
@@ -169,24 +155,7 @@ def run_measurement(
     transport: TransportName,
     ranks_per_worker: int | None = None,
 ) -> GangResult:
-    """Run a rank program that makes its own data, on the workers of a client or on threads of this process.
-
-    Parameters
-    ----------
-    program : RankProgram
-        Called as ``program(rank, None, *args)``.
-    args : tuple
-        Further arguments.
-    client, ranks, transport
-        See `calibrate`.
-    ranks_per_worker : int or None, default None
-        See `dsgd.runtime.run_on_cluster`.
-
-    Raises
-    ------
-    InvalidParameterError
-        The workers have one thread in all.
-    """
+    """Run a rank program that makes its own data, on the workers of a client or on threads of this process."""
     if client is None:
         return run_on_threads(program, [None] * (ranks or 2), args)
     from dsgd.runtime.gang.job import run_on_cluster

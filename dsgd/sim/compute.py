@@ -192,13 +192,7 @@ _NAMED: Final = {
 
 
 def stragglers_for(given: AbstractStragglers | str | None) -> AbstractStragglers:
-    """Return the distribution that a parameter names; None is ``"none"``.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no distribution of that name.
-    """
+    """Return the distribution that a parameter names; None is ``"none"``."""
     if given is None:
         return NoStragglers()
     if isinstance(given, AbstractStragglers):

@@ -296,15 +296,7 @@ class CostModel:
 
 
 def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
-    """Return a model of a gang that was not measured: estimates for cores of a server that share memory.
-
-    Parameters
-    ----------
-    ranks : int
-        How many.
-    strategies : sequence
-        Strategies that it is to know beside `LocalSGD`, as estimators take them.
-    """
+    """Return a model of a gang that was not measured: estimates for cores of a server that share memory."""
     compute = Compute()
     way = Link(DEFAULT_LINK.byte_s, DEFAULT_LINK.latency_s)
     twin = Calibration(ranks, Network("estimated", way, way, source=compute.source), compute)
@@ -349,13 +341,6 @@ def _sends_parts(strategy: AbstractStrategy[Any]) -> bool:
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     """Return the value at x of straight lines through points: constant before the first, beyond the last by its line.
-
-    Parameters
-    ----------
-    points : sequence of (float, float)
-        Ascending in their first number; one at least.
-    x : float
-        Where.
 
     Examples
     --------

@@ -38,13 +38,7 @@ _MOST_SERVED: Final = 200_000
 
 @dataclass(frozen=True)
 class Visits:
-    """What a rank visits in a round.
-
-    Parameters
-    ----------
-    rows, entries : int
-        Rows, and entries of these rows.
-    """
+    """What a rank visits in a round."""
 
     rows: int
     entries: int
@@ -52,19 +46,7 @@ class Visits:
 
 @dataclass(frozen=True)
 class AbstractCourse(ABC):
-    """The course of rounds.
-
-    Parameters
-    ----------
-    exchanges : Exchanges
-        What exchanges cost among these ranks.
-    work_s : float
-        Seconds that a rank works in a round, coding included, before its factor.
-    exchange : Exchange
-        What ranks exchange in a round.
-    at_epoch, at_end : Exchange
-        What they exchange besides when an epoch ends, and when training does.
-    """
+    """The course of rounds."""
 
     exchanges: Exchanges
     work_s: float
@@ -185,19 +167,7 @@ class _Apart(AbstractCourse):
 
 
 def course_of(strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int, visits: Visits) -> AbstractCourse:
-    """Return the course of the rounds of a strategy, or of rounds of sums if there is none.
-
-    Parameters
-    ----------
-    strategy : AbstractStrategy or None
-        The strategy.
-    exchanges : Exchanges
-        What exchanges cost among the ranks.
-    n : int
-        Length of the model.
-    visits : Visits
-        What a rank visits in a round.
-    """
+    """Return the course of the rounds of a strategy, or of rounds of sums if there is none."""
     work_s = _work_s(strategy, exchanges, n, visits)
     if strategy is None or exchanges.size == 1:
         return _Together(exchanges, work_s, exchanges.sum_of(n), exchanges.schedule_of_mean(n, None))

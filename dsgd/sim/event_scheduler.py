@@ -31,13 +31,7 @@ _NEVER: Final = inf, 1 << 62
 
 
 class VirtualClock:
-    """The clock of one rank: seconds since the gang began. Called, it says what time it is.
-
-    Attributes
-    ----------
-    now : float
-        The time; advanced by every action that takes time.
-    """
+    """The clock of one rank: seconds since the gang began. Called, it says what time it is."""
 
     __slots__ = ("now",)
 
@@ -59,20 +53,7 @@ class _Wait(NamedTuple):
 
 
 class EventScheduler:
-    """Lets the ranks of a gang run in the order of their clocks; the running rank calls all methods except `begin`.
-
-    Parameters
-    ----------
-    n : int
-        How many ranks.
-    abort : AbortFlag
-        When it is set, all ranks run at once and find that the job has stopped.
-
-    Attributes
-    ----------
-    clocks : list of VirtualClock, length n
-        The clock of each rank.
-    """
+    """Lets the ranks of a gang run in the order of their clocks; the running rank calls all methods except `begin`."""
 
     def __init__(self, n: int, abort: AbortFlag) -> None:
         self.clocks = [VirtualClock() for _ in range(n)]
@@ -99,13 +80,7 @@ class EventScheduler:
         self._player = player
 
     def sleep_while_played(self, rank: int) -> None:
-        """Return at the turn that comes after the moves of a rank which the player has been given.
-
-        Raises
-        ------
-        AbortedError, ProtocolError
-            See `wait`.
-        """
+        """Return at the turn that comes after the moves of a rank which the player has been given."""
         self._switch(rank)
 
     def take(self, rank: int) -> None:
@@ -117,26 +92,7 @@ class EventScheduler:
             self._switch(rank)
 
     def wait(self, rank: int, channel: Channel, sources: Collection[int], until: float = inf) -> None:
-        """Return at a time, or once somebody has called `wake` for this rank, at its turn.
-
-        Parameters
-        ----------
-        rank : int
-            This rank.
-        channel : str
-            What it waits for.
-        sources : collection of int
-            Whom it waits for.
-        until : float, default inf
-            The time, in seconds.
-
-        Raises
-        ------
-        AbortedError
-            The job has stopped.
-        ProtocolError
-            All ranks wait for each other; says who waits for whom.
-        """
+        """Return at a time, or once somebody has called `wake` for this rank, at its turn."""
         self._abort.check()
         self._waits[rank] = _Wait(channel, sources)
         if until < inf:

@@ -70,17 +70,7 @@ _PASSES: Final[dict[type, float]] = {TernGrad: 5.0, PowerSGD: 6.0, Half: 3.0, Ma
 
 @dataclass(frozen=True)
 class Exchange:
-    """The cost of an exchange.
-
-    Parameters
-    ----------
-    seconds : float
-        From when the last rank is ready until the last one goes on.
-    n_bytes, messages : float
-        What all ranks send, headers included.
-    params : float
-        Parameters that each rank passes over to encode and decode.
-    """
+    """The cost of an exchange."""
 
     seconds: float = 0.0
     n_bytes: float = 0.0
@@ -96,17 +86,7 @@ class Exchange:
 
 
 class Exchanges:
-    """The exchanges of the ranks of a cluster.
-
-    Parameters
-    ----------
-    cluster : SimulatedCluster
-        The ranks and their network.
-    itemsize : int
-        Bytes of an element.
-    algorithm : str
-        How vectors are summed.
-    """
+    """The exchanges of the ranks of a cluster."""
 
     def __init__(self, cluster: SimulatedCluster, itemsize: int, algorithm: Algorithm) -> None:
         self.network, self.compute = network_for(cluster.network), cluster.compute or Compute()

@@ -89,24 +89,11 @@ N_ARRIVAL: Final = 8
 class PortState(NamedTuple):
     """Ports and links, as kernels see them.
 
-    Parameters
-    ----------
-    out_free : array, shape (n_ports,)
-        When the last message has left each port.
-    first : array of int, shape (n_ports,)
-        The first span of each port that is in use or will be; -1 for none.
-    spans : array, shape (capacity, 2)
-        From when to when a port takes a message in.
-    after : array of int, shape (capacity,)
-        The span that follows, of the same port or of those that are free; -1 after the last.
-    links : array, shape (3 + n_odd, 3)
-        Latency, overhead and seconds per byte: between hosts, inside, of a lane, and of odd pairs.
-    lanes : array of int, shape (n, n), or (0, 0)
-        Direct links of the ranks of a host.
-    odd : array of int, shape (n_odd, 2)
-        Pairs of hosts with links of their own, the lower one first.
-    shape : array of int, shape (4,)
-        Ranks of a host, hosts and ranks; and whether a rank's ports carry at the same time.
+    - `after`, shape (capacity,): the span that follows, of the same port or of those that are free; -1 after the
+      last.
+    - `links`, shape (3 + n_odd, 3): latency, overhead and seconds per byte: between hosts, inside, of a lane, and
+      of odd pairs.
+    - `shape`, shape (4,): ranks of a host, hosts and ranks; and whether a rank's ports carry at the same time.
     """
 
     out_free: FloatVector
@@ -122,24 +109,11 @@ class PortState(NamedTuple):
 class Plays(NamedTuple):
     """The ranks that are inside a schedule, as kernels see them.
 
-    Parameters
-    ----------
-    seconds : array, shape (size, N_SECONDS)
-        Of each rank; columns are named above.
-    places : array of int, shape (size, N_PLACES)
-        The same.
-    heap : array of int, shape (size,)
-        Ranks that can go on, those with the earliest clocks first, as a binary heap.
-    done : array of int, shape (size,)
-        Ranks whose schedules were played to their end by this call.
-    under_way : array, shape (capacity, 2)
-        When each message arrives, and how long it moves.
-    senders : array of int, shape (capacity, 2)
-        Its sender, and the message that follows, to the same rank or of those that are unused.
-    counts : array of int, shape (N_COUNTS,)
-        What is counted; named above.
-    repeats : array, shape (size, capacity, 4)
-        Of each time of a schedule that is repeated: the work before it, then `dsgd.comm.offload.Repeats.seconds`.
+    - `heap`, shape (size,): ranks that can go on, those with the earliest clocks first, as a binary heap.
+    - `senders`, shape (capacity, 2): its sender, and the message that follows, to the same rank or of those that
+      are unused.
+    - `repeats`, shape (size, capacity, 4): of each time of a schedule that is repeated: the work before it, then
+      `dsgd.comm.offload.Repeats.seconds`.
     """
 
     seconds: FloatMatrix
@@ -220,23 +194,7 @@ def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes
 def reserve(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: int, at: float) -> Any:
     """Reserve the ports for one message; there must be a free span.
 
-    Parameters
-    ----------
-    ports : PortState
-        The ports.
-    counts : array of int, shape (N_COUNTS,)
-        Of which that of free spans is used.
-    source, to : int
-        The ranks.
-    n_bytes : int
-        Bytes of the message, its header among them.
-    at : float
-        When it is sent; no message is sent earlier from now on.
-
-    Returns
-    -------
-    tuple of float
-        When the sender goes on, when it arrives, and how long its bytes move.
+    - returned: when the sender goes on, when it arrives, and how long its bytes move.
     """
     return _transfer(ports, counts, source, to, n_bytes, at)
 
@@ -378,27 +336,8 @@ def play(
 ) -> int:
     """Play the moves of ranks until it is the turn of a rank that is in no schedule.
 
-    Parameters
-    ----------
-    ports : PortState
-        The ports.
-    plays : Plays
-        The ranks; `done` and how many are in it are set.
-    moves : array of int, shape (n_moves, 4)
-        Of all schedules; see `dsgd.comm.offload.Schedule`.
-    added_byte_s : float
-        Seconds per byte that is added up.
-    arrivals : array, shape (n, N_ARRIVAL)
-        Ranks that have begun a schedule since the last call; columns are named above.
-    until_s, until_rank : float, int
-        The clock and the number of the next rank that is in no schedule.
-    to_the_end : bool
-        Whether to go on where the schedule of a rank is over; else it may be this rank's turn before.
-
-    Returns
-    -------
-    int
-        `PLAYED`, or `FULL`.
+    - `arrivals`, shape (n, N_ARRIVAL): ranks that have begun a schedule since the last call; columns are named
+      above.
     """
     counts, seconds, places = plays.counts, plays.seconds, plays.places
     for k in range(arrivals.shape[0]):

@@ -30,20 +30,7 @@ LOOK_S: Final = 1e-6
 class SimMailbox(AbstractMailbox):
     """The mailbox of a simulated rank; made by `connect`.
 
-    Parameters
-    ----------
-    rank : int
-        This rank.
-    fabric : Fabric
-        What it shares with the others.
-    boxes : list of list of deque, shape (size, size)
-        ``boxes[r][s]`` holds what rank s has posted to rank r; shared by all.
-    gone : set of int
-        Ranks that have left; shared by all.
-    ledger : RankLedger
-        Has the clock of this rank.
-    abort : AbortFlag
-        Tells it that the job has stopped.
+    - `boxes`, shape (size, size): ``boxes[r][s]`` holds what rank s has posted to rank r; shared by all.
     """
 
     def __init__(
@@ -125,17 +112,7 @@ class SimMailbox(AbstractMailbox):
 
 
 def connect(fabric: Fabric, ledgers: Sequence[RankLedger], abort: AbortFlag) -> list[AbstractMailbox]:
-    """Return the mailboxes of all ranks of a simulated gang.
-
-    Parameters
-    ----------
-    fabric : Fabric
-        What they share.
-    ledgers : sequence of RankLedger
-        One per rank.
-    abort : AbortFlag
-        The flag of all of them.
-    """
+    """Return the mailboxes of all ranks of a simulated gang."""
     n = fabric.size
     boxes: list[list[deque[Message]]] = [[deque() for _ in range(n)] for _ in range(n)]
     gone: set[int] = set()

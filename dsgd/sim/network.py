@@ -212,13 +212,7 @@ NETWORKS: Final = MappingProxyType(
 
 
 def network_for(given: Network | str) -> Network:
-    """Return the network that a parameter names.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no network of that name.
-    """
+    """Return the network that a parameter names."""
     if isinstance(given, Network):
         return given
     if given not in NETWORKS:

@@ -38,17 +38,7 @@ _MOST_MOVES: Final = 1 << 22
 
 
 class Ended(NamedTuple):
-    """A rank whose moves are over.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    turn : float
-        The time of its next turn.
-    now : float
-        What its clock shows then.
-    """
+    """A rank whose moves are over."""
 
     rank: int
     turn: float
@@ -65,22 +55,7 @@ class _Gathering:
 
 
 class Player:
-    """The ranks that are inside a collective.
-
-    Parameters
-    ----------
-    ports : Ports
-        Shared with all other messages.
-    size : int
-        How many ranks take part in collectives.
-    added_byte_s : float
-        Seconds per byte that is added up.
-
-    Attributes
-    ----------
-    next : tuple of float and int
-        The time of the next move, and whose it is; (inf, size) for none.
-    """
+    """The ranks that are inside a collective."""
 
     def __init__(self, ports: Ports, size: int, added_byte_s: float) -> None:
         self._size = size
@@ -93,26 +68,7 @@ class Player:
         self.next: tuple[float, int] = (inf, size)
 
     def begin(self, rank: int, now: float, call: Call, ledger: RankLedger, work_s: Sequence[float] = ()) -> None:
-        """Take the moves of a rank; the last one to begin a collective makes the result.
-
-        Parameters
-        ----------
-        rank : int
-            The rank, which sleeps from now on.
-        now : float
-            What its clock shows.
-        call : Call
-            The collective.
-        ledger : RankLedger
-            Its ledger.
-        work_s : sequence of float
-            Seconds of work before each time of a collective that is repeated.
-
-        Raises
-        ------
-        ProtocolError
-            The first rank that began this collective began another one.
-        """
+        """Take the moves of a rank; the last one to begin a collective makes the result."""
         dtype = check_array(call.array)
         number = self._n_begun[rank]
         self._n_begun[rank] = number + 1
@@ -139,18 +95,7 @@ class Player:
         self.next = min(self.next, (now, rank))
 
     def play(self, until: tuple[float, int]) -> Iterator[Ended]:
-        """Play moves until the turn of a rank that is in no collective, or becomes so.
-
-        Parameters
-        ----------
-        until : tuple of float and int
-            The time of the next turn of another rank, and whose it is.
-
-        Yields
-        ------
-        Ended
-            The ranks whose moves are over.
-        """
+        """Play moves until the turn of a rank that is in no collective, or becomes so."""
         arrivals, self._arrivals = self._arrivals, []
         for rank in self._table.play(self._schedules.moves, arrivals, until):
             self._schedules.leave(self._kinds[rank])
@@ -182,13 +127,7 @@ class _Known(NamedTuple):
 
 
 class _Schedules:
-    """The schedules of the collectives that ranks are in, one after another in one table of moves.
-
-    Attributes
-    ----------
-    moves : array of int, shape (n, 4)
-        Of all of them.
-    """
+    """The schedules of the collectives that ranks are in, one after another in one table of moves."""
 
     def __init__(self) -> None:
         self.moves: IntMatrix = np.zeros((0, 4), np.int64)

@@ -34,22 +34,7 @@ _NEVER: Final = inf, 1 << 62
 
 
 class PlayTable:
-    """What `dsgd.sim.kernels.play` works on.
-
-    Parameters
-    ----------
-    ports : Ports
-        The ports.
-    size : int
-        How many ranks.
-    added_byte_s : float
-        Seconds per byte that is added up.
-
-    Attributes
-    ----------
-    plays : Plays
-        The tables.
-    """
+    """What `dsgd.sim.kernels.play` works on."""
 
     def __init__(self, ports: Ports, size: int, added_byte_s: float) -> None:
         self._ports, self._size, self._added_byte_s = ports, size, added_byte_s
@@ -86,22 +71,7 @@ class PlayTable:
     def play(
         self, moves: IntMatrix, arrivals: Sequence[Sequence[float]], until: tuple[float, int] | None = None
     ) -> Iterator[int]:
-        """Play moves until a time, or the time at which a rank goes on whose schedule is over; or to their end.
-
-        Parameters
-        ----------
-        moves : array of int, shape (n, 4)
-            See `dsgd.comm.offload.Schedule`.
-        arrivals : sequence of sequence of float
-            The ranks that have begun a schedule; columns are those of `dsgd.sim.kernels`.
-        until : tuple of float and int, or None
-            The time, and the rank whose turn it is then; None plays all moves to their end.
-
-        Yields
-        ------
-        int
-            The ranks whose schedules are over.
-        """
+        """Play moves until a time, or the time at which a rank goes on whose schedule is over; or to their end."""
         to_the_end = until is None
         until = _NEVER if until is None else until
         begun = np.array(arrivals, np.float64).reshape(-1, N_ARRIVAL)
@@ -131,19 +101,7 @@ class PlayTable:
 def play_rounds(
     network: Network, schedules: Sequence[Schedule], work_s: FloatMatrix, added_byte_s: float
 ) -> FloatVector:
-    """Return when each rank has ended its rounds of work and messages.
-
-    Parameters
-    ----------
-    network : Network
-        The links between ranks.
-    schedules : sequence of Schedule
-        The messages of a round, used in turn.
-    work_s : array, shape (size, n_rounds)
-        Seconds of work of each rank before the messages of each round.
-    added_byte_s : float
-        Seconds per byte that is added up.
-    """
+    """Return when each rank has ended its rounds of work and messages."""
     size, n_rounds = work_s.shape
     table = PlayTable(Ports(network, size), size, added_byte_s)
     now = np.zeros(size)

@@ -17,22 +17,7 @@ _CAPACITY: Final = 64
 
 
 class Ports:
-    """The ports of a network; messages must be reported in the order in which they are sent.
-
-    Parameters
-    ----------
-    network : Network
-        The links between ranks.
-    size : int
-        How many ranks.
-
-    Attributes
-    ----------
-    state : PortState
-        What kernels work on.
-    counts : array of int, shape (N_COUNTS,)
-        What kernels count.
-    """
+    """The ports of a network; messages must be reported in the order in which they are sent."""
 
     def __init__(self, network: Network, size: int) -> None:
         n_ports = network.n_ports(size)
@@ -69,17 +54,7 @@ class Ports:
 
 
 def grown(rows: FloatMatrix, after: IntVector, capacity: int) -> tuple[FloatMatrix, IntVector]:
-    """Return rows, and which follows each, with room for more; the new ones follow each other, from the old length on.
-
-    Parameters
-    ----------
-    rows : array, shape (n, 2)
-        All in use.
-    after : array of int, shape (n,)
-        The row after each; -1 for none.
-    capacity : int
-        How many there are to be.
-    """
+    """Return rows, and which follows each, with room for more; the new ones follow each other."""
     n = len(after)
     room = np.concatenate([rows, np.zeros((capacity - n, 2))])
     following = np.concatenate([after, np.arange(n + 1, capacity + 1)])

@@ -146,15 +146,7 @@ def known_costs(
 def signature_of(client: Any = None, ranks: int | None = None, transport: TransportName = "auto") -> dict[str, Any]:
     """Return what tells one gang from another.
 
-    Parameters
-    ----------
-    client, ranks, transport
-        See `dsgd.sim.measure_costs`.
-
-    Returns
-    -------
-    dict
-        Of plain values: ``hosts`` (threads of each worker by host), ``ranks``, ``transport``, ``versions``.
+    - returned: of plain values: ``hosts`` (threads of each worker by host), ``ranks``, ``transport``, ``versions``.
     """
     here, cores = platform.node(), os.cpu_count() or 1
     hosts: dict[str, list[int]] = {}
@@ -178,15 +170,7 @@ def signature_of(client: Any = None, ranks: int | None = None, transport: Transp
 
 
 def costs_path(signature: Mapping[str, Any], folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the file of a gang.
-
-    Parameters
-    ----------
-    signature : mapping
-        From `signature_of`.
-    folder : path or None, default None
-        See `known_costs`.
-    """
+    """Return the file of a gang."""
     if folder is None:
         from dsgd.datasets.files import cache_folder
 
@@ -196,15 +180,7 @@ def costs_path(signature: Mapping[str, Any], folder: str | os.PathLike[str] | No
 
 
 def read_costs(path: Path, signature: Mapping[str, Any]) -> SavedCosts | None:
-    """Return the costs in a file; None if it is missing, too old, of another gang or damaged.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    signature : mapping
-        Of this gang.
-    """
+    """Return the costs in a file; None if it is missing, too old, of another gang or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         saved = _saved_in(content, path)
@@ -244,24 +220,7 @@ def _saved_in(content: Mapping[str, Any], path: Path) -> SavedCosts:
 
 
 def write_costs(model: CostModel, path: Path, signature: Mapping[str, Any], measured_at: datetime) -> None:
-    """Write a cost model so that its file is the old one or the new one, never half of one.
-
-    Parameters
-    ----------
-    model : CostModel
-        What was measured.
-    path : Path
-        The file; folders are made.
-    signature : mapping
-        Of the gang.
-    measured_at : datetime
-        When.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-    """
+    """Write a cost model so that its file is the old one or the new one, never half of one."""
     content = {
         "format": _FORMAT,
         "signature": dict(signature),

@@ -20,19 +20,7 @@ __all__ = ["Desk", "served_s"]
 
 
 class Desk(NamedTuple):
-    """A server, as its workers meet it.
-
-    Parameters
-    ----------
-    latency_s, busy_s : float
-        What a message takes besides ports, and how long it occupies one.
-    work_s : float
-        Seconds of the server for each message.
-    wanted : int, default 1
-        Messages after which it answers those that have come.
-    answers_every : int, default 1
-        Of how many messages of a worker it answers one.
-    """
+    """A server, as its workers meet it."""
 
     latency_s: float
     busy_s: float
@@ -42,15 +30,7 @@ class Desk(NamedTuple):
 
 
 def served_s(desk: Desk, work_s: FloatMatrix) -> float:
-    """Return when the last worker has its last answer.
-
-    Parameters
-    ----------
-    desk : Desk
-        The server.
-    work_s : array, shape (n_workers, n_rounds)
-        Seconds of work before each message.
-    """
+    """Return when the last worker has its last answer."""
     n_workers, n_rounds = work_s.shape
     work = work_s.tolist()
     ready = [(line[0], worker) for worker, line in enumerate(work)]

@@ -23,21 +23,7 @@ _N_DRAWN: Final = 512
 
 @dataclass(frozen=True)
 class RoundKind:
-    """What is done in a round.
-
-    Parameters
-    ----------
-    width : int
-        Columns of the rows.
-    every : int
-        Rows of a rank between two synchronisations.
-    rounds : int
-        Rounds of an epoch.
-    entries : int or None, default None
-        Entries of a row, in columns evenly spread; None makes dense rows.
-    dtype : {"float32", "float64"}
-        Precision of rows and model.
-    """
+    """What is done in a round."""
 
     width: int
     every: int
@@ -55,17 +41,6 @@ class SyntheticRounds:
     """Training on made rows, which can be timed again and again.
 
     Every row has a loss, so that every step changes the model; steps are too small to matter.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    strategy : AbstractStrategy
-        The strategy; its `every` or `batch`, if it has one, is replaced by that of the kind.
-    kind : RoundKind
-        The rows of a round.
-    n_epochs : int, default 3
-        Epochs that are timed, after one that is not.
     """
 
     def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind, n_epochs: int = 3) -> None:

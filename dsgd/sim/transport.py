@@ -41,19 +41,7 @@ DEADLINE_S: Final = 1e6
 
 
 class Message(NamedTuple):
-    """What is under way to a rank.
-
-    Parameters
-    ----------
-    arrives : float
-        When it has arrived.
-    busy_s : float
-        How long its bytes move at a port.
-    array : array
-        A copy.
-    dtype, op : int
-        What the sender says that it is.
-    """
+    """What is under way to a rank."""
 
     arrives: float
     busy_s: float
@@ -75,24 +63,7 @@ class Message(NamedTuple):
 
 
 class Fabric:
-    """What all ranks share: scheduler, ports and messages under way.
-
-    Parameters
-    ----------
-    network : Network
-        The links between ranks.
-    scheduler : EventScheduler
-        Their clocks.
-
-    Attributes
-    ----------
-    ports : Ports
-        The ports of the network.
-    hosts : tuple of int
-        The host of each rank.
-    player : Player or None
-        Plays whole collectives, if there is one; set before there are transports.
-    """
+    """What all ranks share: scheduler, ports and messages under way."""
 
     def __init__(self, network: Network, scheduler: EventScheduler) -> None:
         self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
@@ -113,27 +84,7 @@ class Fabric:
 
 
 class SimTransport(AbstractTransport):
-    """A rank of a simulated cluster; made by `SimulatedCluster.run`.
-
-    Parameters
-    ----------
-    rank : int
-        This rank.
-    size : int
-        How many take part in collectives: the first of all that share the fabric.
-    fabric : Fabric
-        What they share.
-    ledger : RankLedger
-        Has the clock of this rank.
-    compute : Compute
-        What its work costs.
-    stragglers : AbstractStragglers
-        How uneven that is.
-    seed : int
-        Seed of the stragglers.
-    abort : AbortFlag
-        Tells it that the job has stopped.
-    """
+    """A rank of a simulated cluster; made by `SimulatedCluster.run`."""
 
     is_virtual = True
 

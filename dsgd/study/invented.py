@@ -22,15 +22,7 @@ _LONGEST: Final = 7
 
 @dataclass(frozen=True)
 class InventedText:
-    """A text of invented words; code 0 is the space, and 1 to 20 are letters.
-
-    Parameters
-    ----------
-    n_words : int, default 60
-        Words of the language.
-    seed : int, default 0
-        Of the words; texts of one seed are in one language.
-    """
+    """A text of invented words; code 0 is the space, and 1 to 20 are letters."""
 
     n_words: int = 60
     seed: int = 0
@@ -62,22 +54,7 @@ class InventedText:
         return float(-(shares @ np.log(shares)) / (shares @ lengths))
 
     def draw(self, n: int, length: int, seed: int) -> tuple[AnyArray, IntVector]:
-        """Return a text as rows: the characters before each one, and that character.
-
-        Parameters
-        ----------
-        n : int
-            Rows.
-        length : int
-            Characters before.
-        seed : int
-            Of this text.
-
-        Returns
-        -------
-        tuple of arrays of int64
-            Shapes (n, length) and (n,).
-        """
+        """Return a text as rows: the characters before each one, and that character."""
         rng, words = np.random.default_rng((self.seed, 1, seed)), self.words()
         # Words have two letters or more, so that so many are enough.
         chosen = rng.choice(self.n_words, size=(n + length) // 3 + 1, p=self.frequencies())

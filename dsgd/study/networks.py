@@ -12,17 +12,7 @@ __all__ = ["CNN", "MLP", "AnnealedSGD"]
 
 
 class AnnealedSGD(torch.optim.SGD):
-    """SGD whose rate falls linearly, from ``lr`` at the first step to zero after the last.
-
-    Parameters
-    ----------
-    params : iterable
-        What to train.
-    steps : int
-        How many steps there will be.
-    **options
-        Those of `torch.optim.SGD`.
-    """
+    """SGD whose rate falls linearly, from ``lr`` at the first step to zero after the last."""
 
     def __init__(self, params: Iterable[Any], steps: int, **options: Any) -> None:
         super().__init__(params, **options)
@@ -43,17 +33,7 @@ class AnnealedSGD(torch.optim.SGD):
 
 
 class MLP(nn.Module):
-    """A fully connected layer of 64, and one of classes.
-
-    Parameters
-    ----------
-    side : int, default 28
-        Width and height of an image.
-    classes : int, default 10
-        Classes.
-    hidden : int, default 64
-        Width of the hidden layer.
-    """
+    """A fully connected layer of 64, and one of classes."""
 
     def __init__(self, side: int = 28, classes: int = 10, hidden: int = 64) -> None:
         super().__init__()
@@ -66,17 +46,7 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """Two convolutions with pooling, a fully connected layer of 64, and one of classes.
-
-    Parameters
-    ----------
-    side : int, default 28
-        Width and height of an image; 8 or more. Small images are not pooled before the second convolution.
-    classes : int, default 10
-        Classes.
-    maps : tuple of int, default (16, 32)
-        Maps of the convolutions.
-    """
+    """Two convolutions with pooling, a fully connected layer of 64, and one of classes."""
 
     def __init__(self, side: int = 28, classes: int = 10, maps: tuple[int, int] = (16, 32)) -> None:
         super().__init__()

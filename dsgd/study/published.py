@@ -62,23 +62,7 @@ _FORMS: Final[Mapping[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """A publication, and what of this library is its method.
-
-    Parameters
-    ----------
-    key : str
-        What ``dsgd claims --only`` calls it.
-    system : str
-        The name of the method or system.
-    publications : sequence of Publication
-        Where it is published; empty for this library.
-    implemented_by : str
-        The class, as the documentation names it.
-    switched_on : str
-        The argument that switches it on, as Python.
-    proposes : str
-        What it proposes, in a sentence.
-    """
+    """A publication, and what of this library is its method."""
 
     key: str
     system: str
@@ -101,27 +85,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a source states, and the range in which a measurement confirms it.
-
-    Parameters
-    ----------
-    key : str
-        ``SOURCE/NAME``, with the key of its source.
-    source : Source
-        Who says it.
-    text : str
-        What is said.
-    figure : str
-        The figure, as published.
-    where : str
-        The place in the source: abstract, section, table, or the data behind a figure.
-    margin : Margin
-        The range in which it holds.
-    form : callable
-        Writes a figure.
-    tolerance : str, default ""
-        Why the range is that one, where it is not the published figure itself.
-    """
+    """What a source states, and the range in which a measurement confirms it."""
 
     key: str
     source: Source
@@ -136,23 +100,7 @@ class Statement:
         self, data: str, found: Interval, note: str = "", *, trivial: bool = False, busy: bool = False,
         baseline: str = "",
     ) -> Claim:  # fmt: skip
-        """Return the claim with the verdict of an interval.
-
-        Parameters
-        ----------
-        data : str
-            What it was measured on.
-        found : Interval
-            What was measured.
-        note : str, default ""
-            What to know before believing either figure.
-        trivial : bool, default False
-            Whether the model is no better than always predicting the commonest label.
-        busy : bool, default False
-            Whether seconds were measured on a busy machine.
-        baseline : str, default ""
-            What needs no method at all reaches.
-        """
+        """Return the claim with the verdict of an interval."""
         verdict = "undecided" if busy and found.n else self.margin.verdict(found)
         if verdict == "undecided":
             note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
@@ -167,19 +115,7 @@ class Statement:
         self, data: str, ours: str, verdict: str, note: str, *, trivial: bool = False, baseline: str = "",
         interval: tuple[float, float, float] | None = None,
     ) -> Claim:  # fmt: skip
-        """Return the claim with a verdict that was come to elsewhere; see `judged`.
-
-        Parameters
-        ----------
-        data, ours, note : str
-            What it was measured on, what was measured, and what to know of it.
-        verdict : {"holds", "exceeds", "fails", "undecided", "not run"}
-            The verdict.
-        trivial, baseline
-            See `judged`.
-        interval : tuple of float, optional
-            The figure and its 95 % interval.
-        """
+        """Return the claim with a verdict that was come to elsewhere; see `judged`."""
         is_open = trivial or verdict in ("undecided", "not run")
         return Claim(
             self.text, data, self.figure, ours, None if is_open else verdict == "holds", note, trivial,
@@ -238,13 +174,7 @@ def statements(*keys: str) -> tuple[Statement, ...]:
 
 
 def sources_of(methods: Iterable[str]) -> list[Source]:
-    """Return the sources of some methods.
-
-    Parameters
-    ----------
-    methods : iterable of str
-        Each as ``repr`` writes a strategy, with its compressor and rule: ``LocalSGD(every=64, compressor=TopK(...))``.
-    """
+    """Return the sources of some methods."""
     classes = {word for method in methods for word in re.findall(r"\w+", method)}
     return [source for source in SOURCES.values() if source.implemented_by.rpartition(".")[2] in classes]
 

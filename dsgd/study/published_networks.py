@@ -16,15 +16,7 @@ _STEPS: Final = 35
 
 
 class CharLSTM(nn.Module):
-    """An embedding, an LSTM, and a score for each character that may come next.
-
-    Parameters
-    ----------
-    n_symbols : int
-        Characters.
-    embedded, hidden : int, default 16 and 48
-        Width of the embedding and of the LSTM.
-    """
+    """An embedding, an LSTM, and a score for each character that may come next."""
 
     def __init__(self, n_symbols: int, embedded: int = 16, hidden: int = 48) -> None:
         super().__init__()

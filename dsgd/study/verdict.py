@@ -31,15 +31,7 @@ _SHARE: Final = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its confidence interval.
-
-    Parameters
-    ----------
-    estimate, low, high : float
-        The mean (of ratios the geometric one), and the ends of its 95 % interval; those of one run are infinite.
-    n : int
-        Repetitions; 0 for a computed figure, which is the same every time.
-    """
+    """A figure with its confidence interval."""
 
     estimate: float
     low: float
@@ -60,17 +52,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Margin:
-    """The range of figures in which a claim holds.
-
-    Parameters
-    ----------
-    least : float
-        Below it the claim fails.
-    published : float
-        Above it the claim is exceeded.
-    most : float
-        Above it the claim fails; for figures that should be small.
-    """
+    """The range of figures in which a claim holds."""
 
     least: float = -math.inf
     published: float = math.inf

@@ -428,13 +428,7 @@ class AbstractRejoining(ABC):
 
 
 def check_state(strategy: AbstractStrategy[Any], state: Any) -> None:
-    """Raise unless what the `init` of a strategy has returned can be kept in a checkpoint.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is no record, or a field is no array of numbers with a dimension or more; names the field.
-    """
+    """Raise unless what the `init` of a strategy has returned can be kept in a checkpoint."""
     where = f"{type(strategy).__name__}.init(...)"
     if not is_dataclass(state) or isinstance(state, type):
         raise InvalidParameterError(

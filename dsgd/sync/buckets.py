@@ -36,17 +36,6 @@ class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.
 
     Between `begin` and `finish` nothing else may use the group.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks of the gang.
-    n_bytes : int
-        Bytes of a bucket, about.
-    overlap : bool
-        Whether buckets are summed beside what calls `ready`; else by `finish`.
-    compressor : AbstractCompressor or None, default None
-        How buckets are encoded; it must take entries one by one.
     """
 
     def __init__(
@@ -62,14 +51,7 @@ class GradientBuckets:
     def begin(self, vector: FloatVector, n_rows: int, weight: float) -> None:
         """Begin with a gradient that is not there yet.
 
-        Parameters
-        ----------
-        vector : array, shape (n_params,)
-            Where it will be, summed over rows; in the end it is the mean over ranks.
-        n_rows : int
-            Rows of this rank.
-        weight : float
-            Share of this rank in the mean.
+        - `vector`, shape (n_params,): where it will be, summed over rows; in the end it is the mean over ranks.
         """
         self._vector, self._end = vector, len(vector)
         if self._compressor is not None and self._memory is None:
@@ -94,13 +76,7 @@ class GradientBuckets:
                 self._end = low
 
     def finish(self) -> None:
-        """Wait for all buckets.
-
-        Raises
-        ------
-        AbortedError, GangTimeoutError, ProtocolError
-            A sum failed; see `AbstractTransport.exchange`.
-        """
+        """Wait for all buckets."""
         self.ready(0)
         for future in self._running:
             future.result()

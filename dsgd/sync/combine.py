@@ -23,13 +23,7 @@ _WORDS: Final = {"exchanges": Exchange, "talks": Talk, "weighs": Weighing, "mome
 
 
 def check_declared(strategy: AbstractStrategy[Any]) -> None:
-    """Raise if what a strategy says of itself is no word that the rank loop knows, or if it has no period.
-
-    Raises
-    ------
-    InvalidParameterError
-        Names the attribute and the choices.
-    """
+    """Raise if what a strategy says of itself is no word that the rank loop knows, or if it has no period."""
     kind = type(strategy).__name__
     for name, choices in _WORDS.items():
         value = getattr(strategy, name)

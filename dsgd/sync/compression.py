@@ -82,15 +82,7 @@ class CompressionState:
 
 
 def check_compressor(strategy: Any) -> None:
-    """Raise unless the compressor of a strategy is one, and may compress what the strategy exchanges.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is no compressor.
-    IncompatiblePartsError
-        It does not go with the strategy; both are named.
-    """
+    """Raise unless the compressor of a strategy is one, and may compress what the strategy exchanges."""
     compressor, name = strategy.compressor, type(strategy).__name__
     if compressor is None:
         return
@@ -158,19 +150,7 @@ def _with_feedback(compressor: AbstractCompressor[Any]) -> AbstractCompressor[An
 def start_compression(
     strategy: Any, group: Group, params: FloatVector, *, keeps_model: bool
 ) -> NoState | CompressionState:
-    """Return the state of a strategy that may compress.
-
-    Parameters
-    ----------
-    strategy : AbstractStrategy
-        With a `compressor`.
-    group : Group
-        The ranks.
-    params : array, shape (n_params,)
-        The model to start from.
-    keeps_model : bool
-        Whether differences from it will be sent.
-    """
+    """Return the state of a strategy that may compress."""
     if strategy.compressor is None:
         return NoState()
     from dsgd.collectives.compressed.mean import load_kernels
@@ -207,21 +187,7 @@ def gradient_mean(
 def delta_mean(
     group: Group, params: FloatVector, weight: float, compressor: Compressor, state: NoState | CompressionState
 ) -> None:
-    """Replace the model by the last common one plus the mean of the compressed differences of all ranks from it.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    params : array, shape (n_params,)
-        The model of this rank; in the end that of all, to the bit.
-    weight : float
-        Share of this rank.
-    compressor : Compressor
-        What makes the differences small; without one this is `weighted_mean`.
-    state : NoState or CompressionState
-        What `start_compression` has returned; updated in place.
-    """
+    """Replace the model by the last common one plus the mean of the compressed differences of all ranks from it."""
     if isinstance(state, NoState):
         weighted_mean(group, params, weight)
         return

@@ -62,13 +62,6 @@ class Beside:
     """Runs what a strategy has left to be exchanged in a thread; used in the order start, finish.
 
     Between the two nothing else may use the group or the state. The ledger counts as with `DelayedMean`.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks of the gang.
-    strategy : AbstractBeside
-        What exchanges.
     """
 
     def __init__(self, group: Group, strategy: AbstractBeside[Any]) -> None:
@@ -81,13 +74,7 @@ class Beside:
         self._running = self._thread.submit(self._strategy.beside, self._group, weight, state)
 
     def finish(self) -> None:
-        """Wait for the exchange, if one is under way.
-
-        Raises
-        ------
-        AbortedError, GangTimeoutError, ProtocolError
-            It failed; see `AbstractTransport.exchange`.
-        """
+        """Wait for the exchange, if one is under way."""
         if self._running is not None:
             running, self._running = self._running, None
             running.result()
@@ -107,13 +94,6 @@ class DelayedMean:
 
     Between `start` and `finish` nothing else may use the group. The ledger counts the exchange in the round in which it
     runs: seconds of wire and wait then overlap those of compute.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks of the gang.
-    params : array, shape (n_params,)
-        A model, for its length and dtype.
     """
 
     def __init__(self, group: Group, params: FloatVector) -> None:
@@ -136,13 +116,7 @@ class DelayedMean:
             self._running = self._thread.submit(weighted_mean, self._group, self._mean, weight)
 
     def finish(self, params: FloatVector) -> None:
-        """Wait for the mean, if one is under way, and add its correction to the model, in place.
-
-        Raises
-        ------
-        AbortedError, GangTimeoutError, ProtocolError
-            The exchange failed; see `AbstractTransport.exchange`.
-        """
+        """Wait for the mean, if one is under way, and add its correction to the model, in place."""
         if self._running is None:
             return
         self._running.result()

@@ -330,11 +330,6 @@ def steady_share(n_workers: int) -> float:
     """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
 
     Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
-
-    Parameters
-    ----------
-    n_workers : int
-        P.
     """
     delay = n_workers - 1
     return float((delay / n_workers) ** delay / n_workers)

@@ -123,13 +123,7 @@ class RoundState:
 
 
 def check_topology(where: str, topology: object, *, symmetric: bool) -> None:
-    """Raise unless `topology` is one, and with ``symmetric`` one whose edges all go both ways.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        It is no topology, or one that the strategy cannot use; both are named.
-    """
+    """Raise unless `topology` is one, and with ``symmetric`` one whose edges all go both ways."""
     if not isinstance(topology, AbstractTopology):
         raise IncompatiblePartsError(
             f"{where}(topology=...) must be one of dsgd.comm.topology, such as Ring(). Got {topology!r}."
@@ -227,17 +221,7 @@ class PushSumState:
 
 
 def load_mass(mass: FloatVector, params: FloatVector, anchor: FloatVector, weight: float) -> None:
-    """Write ``(w anchor + (params - anchor), w)``: the change of the steps, added to the mass unscaled.
-
-    Parameters
-    ----------
-    mass : array, shape (n_params + 1,)
-        Overwritten.
-    params, anchor : array, shape (n_params,)
-        The models after the steps and before them.
-    weight : float
-        w.
-    """
+    """Write ``(w anchor + (params - anchor), w)``: the change of the steps, added to the mass unscaled."""
     if weight == 1.0:
         mass[:-1] = params
     else:

@@ -118,25 +118,7 @@ def outer_step(
     beta: float,
     nesterov: bool,
 ) -> None:
-    """Replace the models of all ranks by the model after an outer step, in place.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks of the gang.
-    vector : array, shape (n_params,)
-        The model of this rank.
-    weight : float
-        Its share in the mean.
-    state : OuterState
-        Updated in place.
-    compressor : Compressor, default None
-        What makes the changes of ranks small.
-    rate, beta : float
-        Rate and momentum of the outer step.
-    nesterov : bool
-        Whether the step looks ahead.
-    """
+    """Replace the models of all ranks by the model after an outer step, in place."""
     delta_mean(group, vector, weight, compressor, state.compression)
     anchor, velocity, one = state.anchor, state.velocity, vector.dtype.type
     if group.size == 1 or (beta == 0.0 and rate == 1.0):

@@ -138,18 +138,7 @@ __all__ = [
 
 @dataclass
 class PushState:
-    """The state of a worker towards its server.
-
-    Parameters
-    ----------
-    version : array of int64, shape (1,)
-        Version of the model that it has.
-
-    Attributes
-    ----------
-    n_with_rows : float
-        How many workers of this gang have rows.
-    """
+    """The state of a worker towards its server."""
 
     version: AnyArray
 

@@ -61,27 +61,7 @@ _HEAD: Final = np.dtype([("kind", np.int64), ("version", np.int64), ("score", np
 
 @final
 class ServerMessage:
-    """A vector, its kind and the version of the model that it belongs to, in one piece of memory.
-
-    Parameters
-    ----------
-    n : int
-        Length of the vector.
-    dtype : dtype
-        Of the vector.
-    kind : int, default ``QUESTION``
-        What it is.
-
-    Attributes
-    ----------
-    frame : array of uint8
-        All of it, as it is sent.
-    head : record
-        Its kind; the number of updates that the model had received (``version``); and what its sender has to say in one
-        number (``score``), which in an answer is `Model.author`.
-    body : array, shape (n,)
-        The vector; a view.
-    """
+    """A vector, its kind and the version of the model that it belongs to, in one piece of memory."""
 
     __slots__ = ("body", "frame", "head")
 
@@ -103,31 +83,7 @@ def _nothing() -> None:
 
 @dataclass
 class Model:
-    """The state of a server, and the functions it uses.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, updated in place.
-    step : callable
-        Takes a mean gradient and a factor of the rate, and takes one step, penalty included, as a rank would.
-    worked : callable
-        Called after each pass over the model, for the clock of a simulated server.
-    n_workers : int
-        How many ranks it serves.
-    rounds : int
-        Rounds of each of them in an epoch.
-    version : int
-        Number of updates that it has received; each gradient counts.
-    n_messages : int
-        Number of vectors received.
-    author : int
-        The worker whose vector the model is, or a negative number; sent with every answer.
-    settle : callable
-        Replaces the model by the model at the end of an epoch.
-    idle : frozenset of int
-        The workers without rows, which have no gradients: they fetch the model, and their vectors are ignored.
-    """
+    """The state of a server, and the functions it uses."""
 
     params: FloatVector
     step: Callable[[FloatVector, float], None]
@@ -147,13 +103,7 @@ class Model:
 
 
 class AbstractServerHandler(ABC):
-    """What a server does with a message.
-
-    Parameters
-    ----------
-    model : Model
-        What it works on.
-    """
+    """What a server does with a message."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -162,17 +112,8 @@ class AbstractServerHandler(ABC):
     def accept(self, worker: int, message: ServerMessage) -> Iterable[int]:
         """Take in a message.
 
-        Parameters
-        ----------
-        worker : int
-            Who sent it.
-        message : ServerMessage
-            The handler's own until it returns, to be overwritten if it likes.
-
-        Returns
-        -------
-        iterable of int
-            The workers that are answered now; each has sent a message and had no answer yet. Who wants none gets none.
+        - returned: the workers that are answered now; each has sent a message and had no answer yet. Who wants
+          none gets none.
         """
 
     def answer(self, worker: int, out: FloatVector) -> None:
@@ -232,26 +173,7 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
 
 
 def push(group: Group, vector: FloatVector, version: AnyArray, *, score: float = 0.0, wants_answer: bool = True) -> int:
-    """Send a vector to the server and replace it by the answer, in place, which is waited for.
-
-    Parameters
-    ----------
-    group : Group
-        The workers.
-    vector : array, shape (n_params,)
-        The vector for the handler of the server; replaced by its answer.
-    version : array of int64, shape (1,)
-        The version of the model; updated.
-    score : float, default 0
-        One more number for the handler.
-    wants_answer : bool, default True
-        Whether to wait for an answer; without one the vector stays.
-
-    Returns
-    -------
-    int
-        `Model.author`, by the answer.
-    """
+    """Send a vector to the server and replace it by the answer, in place, which is waited for."""
     message = ServerMessage(vector.shape[0], vector.dtype, QUESTION if wants_answer else NEWS)
     message.body[:] = vector
     message.head["version"], message.head["score"] = version[0], score
@@ -265,15 +187,7 @@ def push(group: Group, vector: FloatVector, version: AnyArray, *, score: float =
 
 
 def await_epoch_model(group: Group, params: FloatVector) -> int:
-    """Wait at the end of an epoch for the model of the server, the same on every worker; return its version.
-
-    Parameters
-    ----------
-    group : Group
-        The workers.
-    params : array, shape (n_params,)
-        Overwritten by the model.
-    """
+    """Wait at the end of an epoch for the model of the server, the same on every worker; return its version."""
     message = ServerMessage(params.shape[0], params.dtype, EPOCH_END)
     group.mailbox.post(group.size, message.frame, OP_POST)
     group.mailbox.take(group.size, message.frame, OP_POST)
@@ -287,21 +201,7 @@ def finish(group: Group, params: FloatVector) -> None:
 
 
 def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler) -> None:
-    """Answer messages until every worker is done; the loop of a server.
-
-    Parameters
-    ----------
-    mailbox : AbstractMailbox
-        Joins the server with its workers, whose numbers are 0 .. n_workers - 1.
-    handler : AbstractServerHandler
-        What is done with a message, and its model.
-
-    Raises
-    ------
-    AbortedError, GangTimeoutError, ProtocolError
-        See `AbstractMailbox`. The deadline of a wait is that of the gang, and a message of *any* worker meets it: one
-        worker may compute for longer while others still send.
-    """
+    """Answer messages until every worker is done; the loop of a server."""
     ledger, model = mailbox.ledger, handler.model
     message = ServerMessage(model.params.shape[0], model.params.dtype)
     working, n_there = list(range(model.n_workers)), 0

@@ -21,24 +21,7 @@ _SHARE_TOL: Final = 1e-6
 
 
 def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
-    """Raise unless all ranks have the same module, and shares that add up to one; called by all ranks.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    module : torch.nn.Module
-        Its module.
-    weight : float
-        Its share in all means.
-
-    Raises
-    ------
-    VersionMismatchError
-        Names the first rank whose module is another one than that of rank 0.
-    InvalidParameterError
-        The shares do not add up to one.
-    """
+    """Raise unless all ranks have the same module, and shares that add up to one; called by all ranks."""
     ours = fingerprint(module)
     digest = np.frombuffer(bytes.fromhex(ours["parameters"] + ours["code"]), dtype=np.int64)
     total = np.array([weight])
@@ -61,17 +44,7 @@ def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
 
 
 def share_buffers(group: Group, module: nn.Module, buffers: ModuleStatistics) -> None:
-    """Give all ranks the buffers of rank 0, of whatever dtype, such as masks of bools; called by all ranks.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    module : torch.nn.Module
-        The module.
-    buffers : ModuleStatistics
-        Its buffers but those of bfloat16, which numpy does not have.
-    """
+    """Give all ranks the buffers of rank 0, of whatever dtype, such as masks of bools; called by all ranks."""
     for vector in buffers.vectors().values():
         group.broadcast(vector.view(np.uint8))
     for tensor in module.buffers():
@@ -84,26 +57,7 @@ def share_buffers(group: Group, module: nn.Module, buffers: ModuleStatistics) ->
 def agree(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
     """Tell all ranks what this one is about to do; called by all of them before every exchange.
 
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    leaves_out : bool, default False
-        Whether this rank leaves out the step.
-    ends : bool, default False
-        Whether its loop has ended.
-    moved : bool, default False
-        Whether its model has changed since the last exchange.
-
-    Returns
-    -------
-    leaves_out, moved : bool
-        Whether any rank does, and whether that of any has; the same on all ranks.
-
-    Raises
-    ------
-    InvalidDataError
-        Some ranks have ended and some have not: on all ranks, so that none waits for another.
+    - returned: whether any rank does, and whether that of any has; the same on all ranks.
     """
     message = np.array([leaves_out, ends, moved], dtype=np.float64)
     group.allreduce(message)

@@ -17,13 +17,7 @@ _here = threading.local()
 
 
 def current_rank() -> Rank:
-    """Return the rank that this thread runs, or that this process is in the default process group of torch.
-
-    Raises
-    ------
-    InvalidParameterError
-        It runs none.
-    """
+    """Return the rank that this thread runs, or that this process is in the default process group of torch."""
     rank: Rank | None = getattr(_here, "rank", None)
     if rank is None and process_group.is_running():
         return process_group.rank_here()

@@ -24,18 +24,7 @@ __all__ = ["check_same", "fingerprint"]
 
 
 def fingerprint(module: nn.Module) -> dict[str, str]:
-    """Return what two copies of a module have in common if they are the same.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-
-    Returns
-    -------
-    dict
-        ``parameters``, ``code`` (digests) and ``python``.
-    """
+    """Return what two copies of a module have in common if they are the same."""
     shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
     shapes += [(name, tuple(b.shape), str(b.dtype), False) for name, b in module.named_buffers()]
     classes = {type(part) for part in module.modules()}
@@ -53,20 +42,7 @@ def fingerprint(module: nn.Module) -> dict[str, str]:
 
 
 def check_same(ours: dict[str, str], theirs: dict[str, str], name: str) -> None:
-    """Raise if two fingerprints are of different modules.
-
-    Parameters
-    ----------
-    ours, theirs : dict
-        What `fingerprint` returned here and there.
-    name : str
-        The module.
-
-    Raises
-    ------
-    VersionMismatchError
-        Names the difference and the host.
-    """
+    """Raise if two fingerprints are of different modules."""
     if ours["parameters"] != theirs["parameters"]:
         what = "the names, shapes or dtypes of its parameters are others"
     elif ours["python"] == theirs["python"] and ours["code"] != theirs["code"]:

@@ -34,13 +34,7 @@ def is_of_host(device: torch.device) -> bool:
 
 
 class FlatTensors:
-    """Tensors of one dtype that are views of one vector.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Of one dtype, on one device; each becomes a view, with the values that it has.
-    """
+    """Tensors of one dtype that are views of one vector."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
@@ -66,10 +60,8 @@ class FlatTensors:
     def share(self, vector: AnyArray) -> None:
         """Make the tensors views of a vector of the host that they can share, with the values that it has.
 
-        Parameters
-        ----------
-        vector : array, shape (n,)
-            Of the dtype of the tensors. On another device it is what `to_host` and `to_device` copy.
+        - `vector`, shape (n,): of the dtype of the tensors. On another device it is what `to_host` and
+          `to_device` copy.
         """
         if self.is_shared:
             self._on_device = self._on_host = torch.from_numpy(vector)
@@ -104,13 +96,7 @@ class FlatTensors:
 
 
 class NamedTensors:
-    """Tensors by name, those of each name in one vector; the host looks at them now and then.
-
-    Parameters
-    ----------
-    tensors : mapping
-        As for `FlatTensors`, by name.
-    """
+    """Tensors by name, those of each name in one vector; the host looks at them now and then."""
 
     def __init__(self, tensors: Mapping[str, Sequence[torch.Tensor]]) -> None:
         self._flat = {name: FlatTensors(found) for name, found in tensors.items()}

@@ -21,24 +21,7 @@ __all__ = ["LoopState", "LoopSteps", "Stopwatch", "check_owned", "has_overflowed
 
 
 class LoopState(AbstractState):
-    """What changes while a loop of your own trains, beside the model.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        What it trains.
-    optimizer : torch.optim.Optimizer
-        What it steps with.
-    buffers : ModuleStatistics
-        What the module has beside its parameters.
-    remembers : bool
-        Whether anybody asks what the optimiser remembers.
-
-    Attributes
-    ----------
-    last_rate : float
-        The rate of the last step; 0 if it was left out.
-    """
+    """What changes while a loop of your own trains, beside the model."""
 
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, buffers: ModuleStatistics, *, remembers: bool
@@ -85,10 +68,8 @@ class LoopState(AbstractState):
     def count(self, n_rows: int, loss: float) -> float:
         """Take in a step, or one that was left out, on so many rows with this mean loss.
 
-        Returns
-        -------
-        float
-            Its rate; the sum of them where the optimiser has stepped several times, and 0 where it has not.
+        - returned: its rate; the sum of them where the optimiser has stepped several times, and 0 where it has
+          not.
         """
         self.last_rate = self._rates[-1] if self._rates else 0.0
         total = float(sum(self._rates))
@@ -112,13 +93,7 @@ class LoopSteps:
 
 
 class Stopwatch:
-    """Seconds since it was made.
-
-    Parameters
-    ----------
-    ledger : RankLedger
-        Whose clock it reads.
-    """
+    """Seconds since it was made."""
 
     def __init__(self, ledger: RankLedger) -> None:
         self._clock = ledger.clock

@@ -20,22 +20,7 @@ __all__ = ["OptimizerMemory"]
 
 
 class OptimizerMemory(NamedTensors):
-    """The memory of an optimiser that has not taken a step yet.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        Its state will be views.
-    module : torch.nn.Module
-        What it steps on.
-    make : callable
-        Makes such an optimiser for a copy of the module.
-
-    Raises
-    ------
-    InvalidParameterError
-        The optimiser needs a closure.
-    """
+    """The memory of an optimiser that has not taken a step yet."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, module: nn.Module, make: Callable[[nn.Module], torch.optim.Optimizer]

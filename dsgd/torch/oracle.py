@@ -43,45 +43,7 @@ DEFAULT_BATCH: Final = 128
 
 @dataclass(frozen=True)
 class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
-    """Steps of a torch optimiser on a torch module.
-
-    Parameters
-    ----------
-    module : type, callable or torch.nn.Module
-        Makes the module from `module_options`, or is one, to be copied.
-    module_options : mapping
-        Keyword arguments.
-    buffers : mapping of str to array
-        Everything in the state of the module that is not trained; equal on all ranks at the start.
-    identity : mapping
-        `fingerprint` of the module of the client.
-    criterion : type, callable or torch.nn.Module
-        The loss of (output, target), the mean over rows.
-    criterion_options : mapping
-        Keyword arguments.
-    optimizer : type or callable
-        Makes a torch optimiser from parameters and `optimizer_options`.
-    optimizer_options : mapping
-        Keyword arguments, ``lr`` among them. ``param_groups`` is a list of (pattern, options): parameters whose name
-        matches get options of their own.
-    batch : int or None, default None
-        Rows of a local step; None is 128.
-    batch_norm : {"average", "local", "recompute"}, default "average"
-        What becomes of running statistics, see `dsgd.torch.statistics`.
-    device : str, default "cpu"
-        Where the module is; ``"cuda"`` gives each rank of a host a device of its own.
-    is_classification : bool, default True
-        Whether targets are classes, which is how a model is scored.
-    passes : Passes
-        Precision, accumulation and clipping.
-
-    Raises
-    ------
-    InvalidParameterError
-        The criterion does not return a mean.
-    VersionMismatchError
-        Raised by `init` where the module is not that of the client.
-    """
+    """Steps of a torch optimiser on a torch module."""
 
     module: Any
     module_options: Mapping[str, Any]

@@ -38,22 +38,7 @@ def in_shape_of(output: Any, target: Any) -> Any:
 
 
 def mean_loss(criterion: nn.Module, output: Any, target: Any, weights: Any) -> Any:
-    """Return the mean over rows of their losses, each times its weight.
-
-    Parameters
-    ----------
-    criterion : torch.nn.Module
-        Returns the mean over rows.
-    output, target : Tensor
-        Of a batch.
-    weights : Tensor or None, shape (n,)
-        Of its rows; None where all are one.
-
-    Raises
-    ------
-    InvalidParameterError
-        With ``reduction="none"`` the criterion does not return a loss for each row.
-    """
+    """Return the mean over rows of their losses, each times its weight."""
     target = in_shape_of(output, target)
     if weights is None:
         return criterion(output, target)

@@ -24,32 +24,7 @@ _SEED_STEP: Final = 7919
 
 @dataclass(frozen=True)
 class TensorPacker:
-    """Packs the blocks of a rank; sent to every rank.
-
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression.
-    dtype : str
-        That of the module, ``"float32"`` or ``"float64"``: inputs and values to predict are converted to it.
-    shuffle : bool
-        Whether every epoch walks the rows in an order of its own.
-    seed : int
-        Seed of the orders and of the validation split.
-    validation_fraction : float
-        Share of the rows held out; 0 for none.
-    as_floats : bool
-        Whether the criterion takes classes as numbers of `dtype`, and not as codes.
-    work : int
-        See `TensorRows`.
-    dataset : callable or None, default None
-        Called as ``dataset(part, n_parts)``: returns (X, y) or a map-style dataset of torch. Blocks then hold the
-        numbers of the parts.
-    n_parts : int, default 0
-        How many parts a dataset has.
-    mean_weight : float or None, default None
-        The mean weight of all rows of all ranks, by which weights are divided; None if rows have none.
-    """
+    """Packs the blocks of a rank; sent to every rank."""
 
     classes: AnyArray | None
     dtype: str

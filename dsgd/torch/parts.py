@@ -17,22 +17,7 @@ __all__ = ["build_criterion", "build_module", "build_optimizer", "check_weighabl
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
-    """Make a module, or copy one that is made already.
-
-    Parameters
-    ----------
-    module : type, callable or torch.nn.Module
-        Makes it from `options`, or is copied.
-    options : mapping
-        Keyword arguments.
-    seed : int, default 0
-        What its first parameters are drawn with; the stream of torch itself stays where it is.
-
-    Raises
-    ------
-    InvalidParameterError
-        Options are given for a module that is made already, or what is made is no module.
-    """
+    """Make a module, or copy one that is made already."""
     if isinstance(module, nn.Module):
         if options:
             raise InvalidParameterError(
@@ -47,20 +32,7 @@ def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.M
 
 
 def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
-    """Make a criterion, or copy one that is made already.
-
-    Parameters
-    ----------
-    given : type, callable or torch.nn.Module
-        Makes it from `options`, or is copied.
-    options : mapping
-        Keyword arguments.
-
-    Raises
-    ------
-    InvalidParameterError
-        It does not return a mean.
-    """
+    """Make a criterion, or copy one that is made already."""
     criterion: nn.Module = copy.deepcopy(given) if isinstance(given, nn.Module) else given(**options)
     if getattr(criterion, "reduction", "mean") != "mean":
         raise InvalidParameterError(
@@ -70,18 +42,7 @@ def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
 
 
 def check_weighable(criterion: nn.Module) -> None:
-    """Raise unless the mean of a criterion is the mean of a loss for each row, which can be weighted.
-
-    Parameters
-    ----------
-    criterion : torch.nn.Module
-        As `build_criterion` makes it.
-
-    Raises
-    ------
-    InvalidParameterError
-        It has no ``reduction``, or divides by something else than the number of rows.
-    """
+    """Raise unless the mean of a criterion is the mean of a loss for each row, which can be weighted."""
     if not hasattr(criterion, "reduction"):
         raise InvalidParameterError(
             f"sample_weight needs a criterion that returns a loss for each row with reduction='none', and "
@@ -96,18 +57,7 @@ def check_weighable(criterion: nn.Module) -> None:
 
 
 def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) -> torch.optim.Optimizer:
-    """Make an optimiser for the trainable parameters of a module.
-
-    Parameters
-    ----------
-    make : type or callable
-        Makes it from groups of parameters and `options`.
-    options : mapping
-        Keyword arguments. ``param_groups`` is a list of (pattern, options): parameters go to the group of the first
-        pattern that matches their name.
-    module : torch.nn.Module
-        The module.
-    """
+    """Make an optimiser for the trainable parameters of a module."""
     options = dict(options)
     patterns: Sequence[tuple[str, Mapping[str, Any]]] = options.pop("param_groups", ())
     groups: list[dict[str, Any]] = [{"params": [], **own} for _, own in patterns]
@@ -122,14 +72,6 @@ def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) ->
 
 
 def is_plain_sgd(make: object, groups: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a step changes the model by its rate times the gradient: in torch, only SGD without momentum.
-
-    Parameters
-    ----------
-    make : type, callable or torch.optim.Optimizer
-        An optimiser, or what makes it.
-    groups : iterable of mapping
-        The options of each of its groups of parameters.
-    """
+    """Return whether a step changes the model by its rate times the gradient: in torch, only SGD without momentum."""
     kind = make if isinstance(make, type) else type(make)
     return issubclass(kind, torch.optim.SGD) and not any(group.get("momentum", 0.0) for group in groups)

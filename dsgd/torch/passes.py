@@ -106,10 +106,7 @@ class Passes:
 class LossScale:
     """The scale of the loss.
 
-    Parameters
-    ----------
-    vector : array of float64, shape (3,)
-        S, steps in a row that were taken, steps that were skipped; written in place.
+    - `vector`, shape (3,): s, steps in a row that were taken, steps that were skipped; written in place.
     """
 
     vector: FloatVector

@@ -82,18 +82,7 @@ class _Gloo:
 
 
 class TorchProcessGroup(AbstractTransport):
-    """A rank of the default process group of ``torch.distributed``; all of its ranks make one at once.
-
-    Parameters
-    ----------
-    deadline_s : float, default 600
-        Longest wait for a peer, in seconds.
-
-    Raises
-    ------
-    ClusterError
-        There is no default process group, or torch has no gloo.
-    """
+    """A rank of the default process group of ``torch.distributed``; all of its ranks make one at once."""
 
     def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
         check_limit("TorchProcessGroup(deadline_s)", deadline_s)

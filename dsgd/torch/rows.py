@@ -26,24 +26,7 @@ _SAMPLE: Final = 65_536
 
 @dataclass(frozen=True)
 class TensorRows(AbstractRows):
-    """Rows of a rank.
-
-    Parameters
-    ----------
-    inputs, targets : Tensor
-        One entry per row, on the CPU; or, in the place of `inputs`, a map-style dataset that returns (input, target)
-        for the number of a row, with `targets` None.
-    shuffle : bool
-        Whether every epoch visits the rows in a new order.
-    seed : int
-        Seed of the orders, and of what a module draws.
-    place : int, default 0
-        Number of the rank, which chooses its device if there are several.
-    work : int, default 1
-        Multiplications with a weight on the way of one row through the module, for a virtual clock.
-    weights : Tensor or None, default None
-        Weights of the rows in the loss, one on average over all ranks; None where all are one.
-    """
+    """Rows of a rank."""
 
     inputs: Any
     targets: Any

@@ -22,31 +22,7 @@ __all__ = ["ModuleState"]
 
 @dataclass
 class ModuleState(AbstractState):
-    """What changes while a module trains, beside its parameters.
-
-    Parameters
-    ----------
-    counters : array of float64, shape (COUNTERS,)
-        See `AbstractState`; t counts minibatches.
-    flat : FlatModule
-        The module of this rank.
-    criterion : torch.nn.Module
-        The loss.
-    optimizer : torch.optim.Optimizer
-        Takes the steps.
-    remembered : OptimizerMemory
-        What it remembers.
-    buffers : ModuleStatistics
-        What the module has beside its parameters.
-    draws : bool
-        Whether the module draws random numbers (dropout).
-    loss_scale : LossScale or None
-        The scale of the loss, where gradients may overflow.
-    rates : list of float
-        The rates of the steps of the last call; 0 for one that was skipped.
-    order : tuple of (int, array or None)
-        An epoch, and the order in which it walks the rows.
-    """
+    """What changes while a module trains, beside its parameters."""
 
     counters: FloatVector
     flat: FlatModule

@@ -35,13 +35,7 @@ _RUNNING = "running"
 
 
 class ModuleStatistics(NamedTensors):
-    """The buffers of a module, as one vector for the running statistics and one of each dtype for all others.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Its buffers become views.
-    """
+    """The buffers of a module, as one vector for the running statistics and one of each dtype for all others."""
 
     def __init__(self, module: nn.Module) -> None:
         #: Layers that keep running statistics.

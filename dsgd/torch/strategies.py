@@ -26,22 +26,7 @@ __all__ = ["bound_to", "check_loop", "strategy_for"]
 def strategy_for(
     sync: AbstractStrategy[Any] | int | str | None, compressor: AbstractCompressor[Any] | str | None, batch_size: int
 ) -> AbstractStrategy[Any]:
-    """Return a strategy.
-
-    Parameters
-    ----------
-    sync : AbstractStrategy, int, str or None
-        As in `dsgd.sync.resolve`, but None is synchronous SGD.
-    compressor : AbstractCompressor, "auto" or None
-        That of the strategy, if it is not None.
-    batch_size : int
-        Rows of a batch of all ranks, where `sync` is None.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        The strategy takes no compressor, or has one already; or it is to keep the models of all ranks.
-    """
+    """Return a strategy."""
     strategy: Any = MinibatchSGD(batch_size) if sync is None else resolve(sync)
     if strategy.keep_models:
         raise IncompatiblePartsError(
@@ -59,13 +44,7 @@ def strategy_for(
 
 
 def bound_to(strategy: AbstractStrategy[Any], flat: FlatModule) -> AbstractStrategy[Any]:
-    """Return a strategy whose compressor knows the tensors of a module, where it goes tensor by tensor.
-
-    Raises
-    ------
-    InvalidParameterError
-        A pattern matches none of them.
-    """
+    """Return a strategy whose compressor knows the tensors of a module, where it goes tensor by tensor."""
     compressor = getattr(strategy, "compressor", None)
     if not isinstance(compressor, Layerwise) or compressor.tensors:
         return strategy
@@ -76,24 +55,7 @@ def bound_to(strategy: AbstractStrategy[Any], flat: FlatModule) -> AbstractStrat
 def check_loop(
     strategy: AbstractStrategy[Any], steps: Steps, batch_size: int | None, steps_per_epoch: int | None
 ) -> None:
-    """Raise if a strategy does not go with a loop of your own.
-
-    Parameters
-    ----------
-    strategy : AbstractStrategy
-        When ranks exchange, and what.
-    steps : Steps
-        How the optimiser of the loop steps.
-    batch_size : int or None
-        Rows of a step of all ranks together, where the user has said.
-    steps_per_epoch : int or None
-        Steps of a rank in an epoch, where the user has said.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        Names the strategy, what of it cannot be, and what to do.
-    """
+    """Raise if a strategy does not go with a loop of your own."""
     what = f"sync={strategy!r}"
     if strategy.n_servers or strategy.talks == "by mailbox":
         raise IncompatiblePartsError(

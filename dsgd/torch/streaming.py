@@ -20,19 +20,7 @@ __all__ = ["streamed_gradient"]
 
 @contextmanager
 def streamed_gradient(flat: FlatModule, out: FloatVector, scale: float, ready: Callable[[int], None]) -> Iterator[None]:
-    """Write gradients into a vector as the backward pass inside makes them.
-
-    Parameters
-    ----------
-    flat : FlatModule
-        A module on the CPU.
-    out : array, shape (n_params,)
-        The vector; what has no gradient in the end is zero.
-    scale : float
-        What gradients are divided by.
-    ready : callable
-        Told from which place on the vector is final, every time that this is another place.
-    """
+    """Write gradients into a vector as the backward pass inside makes them."""
     views, starts = flat.gradient_views(out), [flat.slices[name].start for name in flat.names]
     is_there = [False] * len(views)
     first = len(views)

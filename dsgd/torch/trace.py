@@ -65,15 +65,7 @@ def trace(module: nn.Module, input_shape: Sequence[int]) -> tuple[Layer, ...]:
 
 
 def calls_of(module: nn.Module, input_shape: Sequence[int]) -> list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]:
-    """Return name, module, input and output of every call of a module without children, for a batch of one sample.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-    input_shape : sequence of int
-        Shape of a sample, without the batch.
-    """
+    """Return name, module, input and output of every call of a module without children, for a batch of one sample."""
     shape = tuple(input_shape)
     if not shape or min(shape) < 1:
         raise InvalidParameterError(f"trace(input_shape=...) must be positive sizes. Got {shape}.")

@@ -24,15 +24,7 @@ __all__ = ["scored_rows"]
 
 @dataclass(frozen=True)
 class _ModelOf:
-    """Makes a fitted estimator of the parameters of a module and its buffers.
-
-    Parameters
-    ----------
-    estimator : AbstractTorchEstimator
-        One without a module.
-    template : torch.nn.Module
-        The module; its values are replaced.
-    """
+    """Makes a fitted estimator of the parameters of a module and its buffers."""
 
     estimator: Any
     template: nn.Module
@@ -48,24 +40,7 @@ class _ModelOf:
 
 
 def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module) -> ScoredRows:
-    """Return validation rows, checked against the training rows, and what scores a module on them.
-
-    Parameters
-    ----------
-    estimator : AbstractTorchEstimator
-        The estimator, whose features and classes are known.
-    given : tuple
-        (X_val, y_val, sample_weight_val).
-    template : torch.nn.Module
-        The module that training begins with, on which the measure is tried.
-
-    Raises
-    ------
-    InvalidDataError
-        The rows do not suit the estimator.
-    InvalidParameterError
-        The measure does not suit the module.
-    """
+    """Return validation rows, checked against the training rows, and what scores a module on them."""
     many = not estimator._is_classification
     options: dict[str, Any] = {"allow_nd": True, "multi_output": many, "dtype": "numeric", "y_numeric": many}
 

@@ -25,36 +25,12 @@ __all__ = ["checked_weights", "mean_weight"]
 
 
 def checked_weights(sample_weight: Any, X: Any) -> AnyArray | None:
-    """Return checked weights in float64, whatever numbers the rows are made of.
-
-    Parameters
-    ----------
-    sample_weight : array-like, shape (n,), number or None
-        The weights.
-    X : array, shape (n, ...)
-        The rows.
-
-    Raises
-    ------
-    InvalidDataError
-        The shape is wrong, or a weight is negative or not finite.
-    """
+    """Return checked weights in float64, whatever numbers the rows are made of."""
     return check_sample_weight(in_memory(sample_weight), np.empty((len(X), 0)))
 
 
 def mean_weight(summaries: Sequence[BlockSummary]) -> float | None:
-    """Return the mean weight of the rows of all blocks; None if no block has weights.
-
-    Parameters
-    ----------
-    summaries : sequence of BlockSummary
-        One for each block; rows of those without weights have the weight one.
-
-    Raises
-    ------
-    InvalidDataError
-        All weights are zero.
-    """
+    """Return the mean weight of the rows of all blocks; None if no block has weights."""
     if all(summary.weight is None for summary in summaries):
         return None
     total = sum(summary.rows if summary.weight is None else summary.weight for summary in summaries)

@@ -37,30 +37,14 @@ _FINALISTS: Final = 3
 
 
 class Point(NamedTuple):
-    """What a fit had reached at the end of an epoch.
-
-    Parameters
-    ----------
-    seconds : float
-        Of training.
-    score : float
-        On the rows held out.
-    """
+    """What a fit had reached at the end of an epoch."""
 
     seconds: float
     score: float
 
 
 class Standing(NamedTuple):
-    """What candidates are sorted by: seconds to the target, then score; less is better.
-
-    Parameters
-    ----------
-    seconds : float
-        To the target; infinite if it was not reached.
-    loss : float
-        The score reached for good, negated.
-    """
+    """What candidates are sorted by: seconds to the target, then score; less is better."""
 
     seconds: float
     loss: float
@@ -81,30 +65,12 @@ def rung_sizes(n: int) -> list[int]:
 
 
 def slice_s(left_s: float, sizes: Sequence[int]) -> float:
-    """Return the seconds that each candidate of the next rung may take.
-
-    Parameters
-    ----------
-    left_s : float
-        Seconds that are left for all rungs to come.
-    sizes : sequence of int
-        Candidates of these rungs, the next one first.
-    """
+    """Return the seconds that each candidate of the next rung may take."""
     return max(0.0, left_s) / len(sizes) / sizes[0]
 
 
 def epochs_within(seconds: float, overhead_s: float, epoch_s: float, most: int) -> int:
-    """Return how many epochs fit into some seconds, less the cost of a fit without epochs; 0 if none does.
-
-    Parameters
-    ----------
-    seconds : float
-        What there is.
-    overhead_s, epoch_s : float
-        What a fit takes besides its epochs, and what an epoch takes.
-    most : int
-        Epochs at most.
-    """
+    """Return how many epochs fit into some seconds, less the cost of a fit without epochs; 0 if none does."""
     if epoch_s <= 0.0:
         return most
     return max(0, min(most, math.floor((seconds - overhead_s) / epoch_s)))
@@ -115,11 +81,6 @@ def held_score(curve: Sequence[Point]) -> float:
 
     It is the largest over epochs of the score, or of the mean of all scores from there on where that is less: the
     highest target that the curve has reached for good.
-
-    Parameters
-    ----------
-    curve : sequence of Point
-        In the order of time.
     """
     rest, held = 0.0, -math.inf
     for n, point in enumerate(reversed(curve), 1):
@@ -133,13 +94,6 @@ def seconds_to(curve: Sequence[Point], target: float) -> float:
 
     For good means that the scores from there on are not below it in the mean: of a curve that jumps up and down, one
     lucky epoch does not count.
-
-    Parameters
-    ----------
-    curve : sequence of Point
-        In the order of time.
-    target : float
-        The score.
     """
     rest, reached = 0.0, math.inf
     for n, point in enumerate(reversed(curve), 1):

@@ -38,11 +38,6 @@ def estimator_line(estimator: Any) -> str:
 
     A client is called ``client``, see `client_lines`. A generator of random numbers is left out: it is an object of
     this process.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Fitted or not.
     """
     given = _given(estimator)
     # The tuned parameters come first.
@@ -67,13 +62,7 @@ def _given(estimator: Any) -> list[str]:
 
 
 def client_lines(client: Any) -> list[str]:
-    """Return the lines that make a client of a cluster like the one that it has; none for a simulated one or None.
-
-    Parameters
-    ----------
-    client : distributed.Client, SimulatedCluster or None
-        Connected, or closed.
-    """
+    """Return the lines that make a client of a cluster like the one that it has; none for a simulated one or None."""
     if not hasattr(client, "scheduler_info"):
         return []
     cluster = client.cluster
@@ -90,13 +79,7 @@ def client_lines(client: Any) -> list[str]:
 
 
 def import_lines(estimator: Any) -> list[str]:
-    """Return the imports without which the line of an estimator does not run, one per module.
-
-    Parameters
-    ----------
-    estimator : estimator
-        The one of the line.
-    """
+    """Return the imports without which the line of an estimator does not run, one per module."""
     names: dict[str, set[str]] = {"dsgd": {type(estimator).__name__}}
     parts = [value for value in estimator.get_params(deep=False).values() if _is_part(value)]
     while parts:

@@ -22,35 +22,12 @@ _MOST_CURVES: Final = 6
 
 
 def write_tuning_report(result: TuningResult, path: str | os.PathLike[str], command: str | None = None) -> Path:
-    """Write the report into a file; return its path.
-
-    Parameters
-    ----------
-    result : TuningResult
-        What `tune` has returned.
-    path : str or path-like
-        The file, such as ``tuning.html``.
-    command : str, optional
-        What it was made by; the command line of this process by default.
-
-    Raises
-    ------
-    DsgdError
-        jinja2 or matplotlib is not installed.
-    """
+    """Write the report into a file; return its path."""
     return tuning_page(result, command).write(path)
 
 
 def tuning_page(result: TuningResult, command: str | None = None) -> Page:
-    """Return the page of a tuning.
-
-    Parameters
-    ----------
-    result : TuningResult
-        What `tune` has returned.
-    command : str, optional
-        What it was made by; the command line of this process by default.
-    """
+    """Return the page of a tuning."""
     made = {**origin(command), "when": datetime.now(UTC).isoformat(timespec="seconds")}
     rows = [{**trial.as_row(), **made} for trial in result.table]
     known = result.calibration

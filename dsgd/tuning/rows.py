@@ -29,27 +29,7 @@ LEAST_ROWS: Final = 200
 
 @dataclass(frozen=True)
 class TuningRows:
-    """Rows, ready for one fit after the other.
-
-    Parameters
-    ----------
-    X, y : object
-        Arrays, or futures of blocks and None.
-    n_rows, n_all : int
-        Rows that are used, and rows there are.
-    n_features, n_outputs : int
-        Columns, and outputs of the model.
-    entries_per_row : float
-        Entries of a row.
-    row_norm : float
-        Mean squared length of a row, of the first of them.
-    sparse : bool
-        Whether rows are sparse.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    client : distributed.Client or None
-        Whose workers hold the blocks.
-    """
+    """Rows, ready for one fit after the other."""
 
     X: Any
     y: Any
@@ -80,15 +60,7 @@ class TuningRows:
         )
 
     def thinned(self, n_rows: int, seed: int) -> TuningRows:
-        """Return about so many of these rows: drawn without replacement, or every so many of each block.
-
-        Parameters
-        ----------
-        n_rows : int
-            How many.
-        seed : int
-            Of the draw.
-        """
+        """Return about so many of these rows: drawn without replacement, or every so many of each block."""
         if n_rows >= self.n_rows:
             return self
         if self.client is None:
@@ -111,26 +83,7 @@ class TuningRows:
 def place_rows(
     estimator: AbstractSGD, client: Any, X: Any, y: Any, *, n_ranks: int | None, seed: int = 0
 ) -> TuningRows:
-    """Return the rows, checked, and on the workers if there are any.
-
-    Parameters
-    ----------
-    estimator : AbstractSGD
-        What will train on them; it learns of columns.
-    client : distributed.Client or None
-        None leaves arrays in this process.
-    X, y : object
-        As passed to ``fit``.
-    n_ranks : int or None
-        How many ranks; None takes one per thread.
-    seed : int, default 0
-        Deals rows to ranks.
-
-    Raises
-    ------
-    InvalidDataError
-        There are no rows, or they cannot be trained on.
-    """
+    """Return the rows, checked, and on the workers if there are any."""
     classification = estimator._is_classification
     X, y, _ = encoded(estimator, (X, y, None), goes_on=False)
     if not is_distributed(X):

@@ -100,17 +100,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fragments:
-    """What the cost model says of fragments in a period.
-
-    Parameters
-    ----------
-    strategy : StreamingDiLoCo
-        The fragments that gain most.
-    steps_s, exchange_s : float
-        Seconds of local steps in a period, and of what ranks wait for if they exchange the whole model.
-    gain : float
-        How many times as fast fragments get as far.
-    """
+    """What the cost model says of fragments in a period."""
 
     strategy: StreamingDiLoCo
     steps_s: float
@@ -129,17 +119,7 @@ class Fragments:
 
 
 def fragments_of(strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload) -> list[Fragments]:
-    """Return what fragments gain in each useful period; nothing for short models, one rank, and if none is averaged.
-
-    Parameters
-    ----------
-    strategies : sequence of AbstractStrategy
-        Fragments are an alternative to `LocalSGD` without a compressor.
-    model : CostModel
-        Knows what epochs take.
-    load : Workload
-        The rows.
-    """
+    """Return what fragments gain in each useful period; nothing for short models, one rank, and if none is averaged."""
     ranks, plain = model.calibration.ranks, LocalSGD()
     averaged = any(isinstance(one, LocalSGD) and one.compressor is None for one in strategies)
     if ranks == 1 or load.n_params < LONG_MODEL or not averaged:
@@ -158,19 +138,7 @@ def fragments_of(strategies: Sequence[AbstractStrategy[Any]], model: CostModel, 
 
 
 def useful_periods(n_rows: int, strategy: AbstractStrategy[Any], model: CostModel, load: Workload) -> list[int]:
-    """Return the periods (or batches) that are worth a run, ascending.
-
-    Parameters
-    ----------
-    n_rows : int
-        The longest: rows of a rank, or of all of them for a batch.
-    strategy : AbstractStrategy
-        Whose `every` or `batch` it is.
-    model : CostModel
-        Knows what epochs take.
-    load : Workload
-        The rows.
-    """
+    """Return the periods (or batches) that are worth a run, ascending."""
     name = _period_name(strategy)
     values, value = [], 1
     while value < n_rows:
@@ -190,20 +158,7 @@ def useful_periods(n_rows: int, strategy: AbstractStrategy[Any], model: CostMode
 
 
 def strategies_of(names: Sequence[Any], compressors: Sequence[Any]) -> list[AbstractStrategy[Any]]:
-    """Return the strategies that are meant, each with each compressor that it can take.
-
-    Parameters
-    ----------
-    names : sequence
-        As estimators take them.
-    compressors : sequence
-        `AbstractCompressor`, ``"auto"`` or None.
-
-    Raises
-    ------
-    InvalidParameterError
-        One of them is no strategy.
-    """
+    """Return the strategies that are meant, each with each compressor that it can take."""
     from dsgd.compress import ErrorFeedback
 
     found: list[AbstractStrategy[Any]] = []
@@ -228,28 +183,7 @@ def candidates(
     row_norm: float,
     proposed: Sequence[AbstractStrategy[Any]] = (),
 ) -> list[Candidate]:
-    """Return the candidates that are worth a run, the most promising first.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Its schedule and penalty determine step sizes, its `optimizer` the possible combinations.
-    strategies : sequence of AbstractStrategy
-        Each is tried with all useful periods or batches.
-    model : CostModel
-        Knows what epochs take.
-    load : Workload
-        The rows.
-    row_norm : float
-        Mean squared length of a row.
-    proposed : sequence of AbstractStrategy, default ()
-        Tried with the period that they have, beside the others.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        No strategy goes with the `optimizer`.
-    """
+    """Return the candidates that are worth a run, the most promising first."""
     ranks = model.calibration.ranks
     ways: list[tuple[float, AbstractStrategy[Any], AbstractRule | None]] = []
     problem: IncompatiblePartsError | None = None

@@ -36,22 +36,7 @@ def count_proven(problem: LinearProblem, solution: LinearSolution, team: Team) -
 
 
 def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -> FloatVector:
-    """Return the dual variables that are proven at every optimum, NaN where nothing is, shape (n_rows,).
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    solution : LinearSolution
-        Any weights, and dual variables in their intervals.
-    team : Team
-        Shares the passes.
-
-    Returns
-    -------
-    array of float64, shape (n_rows,)
-        An end of the interval, or zero, or NaN.
-    """
+    """Return the dual variables that are proven at every optimum, NaN where nothing is, shape (n_rows,)."""
     rows, is_free = problem.rows, not problem.penalizes_intercept
     duals = balance(solution.duals, team) if is_free else solution.duals
     weights, combined = solution.weights.copy(), team.add_up(rows.combine(duals, team))

@@ -61,17 +61,7 @@ __all__ = ["Ball", "feature_norms", "gap_ball", "intercept_bracket", "path_ball"
 
 @dataclass(frozen=True)
 class Ball:
-    """A ball of feature space that holds w*, seen through the samples.
-
-    Parameters
-    ----------
-    scores : array, shape (n,)
-        ⟨centre, φ_i⟩.
-    radius : float
-        Its radius.
-    gap : float
-        The duality gap that it follows from, with a bound of its rounding.
-    """
+    """A ball of feature space that holds w*, seen through the samples."""
 
     scores: FloatVector
     radius: float
@@ -84,39 +74,12 @@ def radius_of(gap: float, distance: float = 0.0) -> float:
 
 
 def gap_ball(dual: Dual, u: FloatVector, *, has_intercept: bool = True) -> Ball:
-    """Return the ball around w_α that a feasible point of the dual proves.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem; ``dual.alpha`` is the point.
-    u : array, shape (n,)
-        K(yα), float64.
-    has_intercept : bool
-        Whether y'α is fixed, at the value it has.
-    """
+    """Return the ball around w_α that a feasible point of the dual proves."""
     return path_ball(dual, u, 1.0, has_intercept=has_intercept)
 
 
 def path_ball(dual: Dual, u: FloatVector, ratio: float, *, has_intercept: bool = True) -> Ball:
-    """Return the ball that holds the optimum at costs ``ratio * dual.upper``: equation (2).
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem at the costs of before, with the point that was found there.
-    u : array, shape (n,)
-        K(yα) of that point, float64.
-    ratio : float
-        New costs by old ones, above zero.
-    has_intercept : bool
-        Whether y'α is fixed; if so at zero, unless `ratio` is one.
-
-    Raises
-    ------
-    InvalidDataError
-        y'α is fixed at another value than zero: scaled variables are then not feasible.
-    """
+    """Return the ball that holds the optimum at costs ``ratio * dual.upper``: equation (2)."""
     beta = (dual.y * dual.alpha).sum(axis=0)
     total, size = float(beta.sum()), float(np.abs(beta).sum())
     if has_intercept and ratio != 1.0 and abs(total) > 1e-8 * size:
@@ -144,24 +107,7 @@ def path_ball(dual: Dual, u: FloatVector, ratio: float, *, has_intercept: bool =
 def intercept_bracket(
     lower: AnyArray, upper: AnyArray, weights: AnyArray, mass: float, *, slack: float = 1e-9
 ) -> tuple[float, float]:
-    """Return an interval that holds every optimal intercept: the weighted quantiles of two bounds of its break points.
-
-    Parameters
-    ----------
-    lower, upper : arrays of one shape
-        Bounds of the points at which the slope in b rises.
-    weights : array of that shape
-        By how much it rises there.
-    mass : float
-        The sum of rises at which the slope is zero.
-    slack : float
-        Share of all weights that rounding may have added to or taken from the sums.
-
-    Returns
-    -------
-    low, high : float
-        The ends; infinite where the objective is flat to that side.
-    """
+    """Return an interval of every optimal intercept: weighted quantiles of two bounds of its break points."""
     margin = slack * float(weights.sum())
     return _quantile(lower, weights, mass - margin, is_last=False), _quantile(
         upper, weights, mass + margin, is_last=True
@@ -186,23 +132,8 @@ def _mass(dual: Dual) -> float:
 def prove(dual: Dual, ball: Ball, norms: FloatVector, *, ratio: float = 1.0, has_intercept: bool = True) -> FloatMatrix:
     """Return the variables that the ball proves, shape (r, n): 0, the upper bound, or NaN where nothing is proven.
 
-    Parameters
-    ----------
-    dual : Dual
-        The problem; of ``alpha`` only y'α is used.
-    ball : Ball
-        What holds w*.
-    norms : array, shape (n,)
-        κ_i, the norms of the samples in feature space; with an intercept, distances from any common point.
-    ratio : float
-        Costs at which w* is meant by ``dual.upper``.
-    has_intercept : bool
-        Whether there is a free intercept.
-
-    Returns
-    -------
-    array, shape (r, n)
-        0 or ``ratio * dual.upper`` where that is the value at every optimum.
+    - `norms`, shape (n,): κ_i, the norms of the samples in feature space; with an intercept, distances from any
+      common point.
     """
     reach = ball.radius * norms
     points = -dual.y * dual.p - ball.scores
@@ -220,15 +151,7 @@ def prove(dual: Dual, ball: Ball, norms: FloatVector, *, ratio: float = 1.0, has
 
 
 def feature_norms(kernel: Kernel, X: Any) -> FloatVector | None:
-    """Return ‖φ_i‖ of all samples, shape (n,), or None where the kernel is not known to be an inner product.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel: rbf, linear, or polynomial with a whole degree and no negative constant.
-    X : array or CSR matrix, shape (n, d)
-        Samples.
-    """
+    """Return ‖φ_i‖ of all samples, shape (n,), or None where the kernel is not known to be an inner product."""
     if kernel.name == "rbf":
         return np.ones(X.shape[0])
     if kernel.name not in {"linear", "poly"}:

@@ -52,16 +52,8 @@ _SCALARS: Final = ("gap", "duality_gap", "objective", "converged")
 class TrainedPair:
     """What is kept of a pair of classes.
 
-    Parameters
-    ----------
-    samples : int64 array, shape (m,)
-        Its samples with coefficients.
-    beta : float64 array, shape (m,)
-        These coefficients, y α.
-    solution : Solution
-        The rest of its solution, with empty `alpha` and `u`.
-    curve : float64 array, shape (2, n), or None
-        What its probabilities are computed by: A and B of a sigmoid, or the corners of a monotone curve.
+    - `curve`, shape (2, n): what its probabilities are computed by: A and B of a sigmoid, or the corners of a
+      monotone curve.
     """
 
     samples: IntVector
@@ -71,15 +63,7 @@ class TrainedPair:
 
 
 def deal(costs: Sequence[float] | FloatVector, n_ranks: int) -> list[IntVector]:
-    """Return the problems of each rank: the longest first, each to the rank with the least so far.
-
-    Parameters
-    ----------
-    costs : array, shape (n,)
-        What each problem takes.
-    n_ranks : int
-        How many ranks there are.
-    """
+    """Return the problems of each rank: the longest first, each to the rank with the least so far."""
     dealt: list[list[int]] = [[] for _ in range(n_ranks)]
     loads = [(0.0, rank) for rank in range(n_ranks)]
     for number in np.argsort(-np.asarray(costs, dtype=np.float64), kind="stable").tolist():
@@ -95,17 +79,6 @@ def dealer_of(gang: Gang, X: Any, model: Any, codes: AnyArray) -> Dealer | None:
     Pairs are dealt out if all are small, or none is large and ranks can share them well; and if the rows of all ranks
     take at most the bytes that a rank may spend on kernel values. A fit that keeps its variables keeps those of one
     pair at a time.
-
-    Parameters
-    ----------
-    gang : Gang
-        This rank and the others.
-    X : array or CSR matrix, shape (n, d)
-        The rows of this rank.
-    model : AbstractKernelSVM
-        Not fitted, with ``classes_``.
-    codes : int array, shape (n_total,)
-        The classes of the rows of all ranks.
     """
     size, n_classes = gang.rank.size, len(model.classes_)
     if n_classes < 3 or model.solver != "block" or gang.progress.is_wanted:
@@ -126,13 +99,7 @@ def predict_costs(sizes: AnyArray) -> FloatVector:
 
 
 class Dealer:
-    """The ranks that pairs are dealt out to, as one of them sees them.
-
-    Parameters
-    ----------
-    gang : Gang
-        This rank and the others.
-    """
+    """The ranks that pairs are dealt out to, as one of them sees them."""
 
     def __init__(self, gang: Gang) -> None:
         self.rank, self.size = gang.rank, gang.rank.size
@@ -156,15 +123,7 @@ class Dealer:
             self.rank.publish(event)
 
     def run(self, sizes: IntVector, train_all: Callable[[IntVector], None]) -> None:
-        """Have all pairs trained, some of them here.
-
-        Parameters
-        ----------
-        sizes : int64 array, shape (n,)
-            Samples of each pair.
-        train_all : callable
-            Takes numbers of pairs and trains those of them that `begin` allows.
-        """
+        """Have all pairs trained, some of them here."""
         self._costs, self._state = predict_costs(sizes), np.full(len(sizes), _LEFT)
         ledger = self.rank.ledger
         ledger.begin_round("pairs")

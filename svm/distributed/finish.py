@@ -56,30 +56,8 @@ def solve_survivors(
 ) -> LinearSolution:
     """Go on from a solution by coordinate descent on rank 0 over the rows that survive elimination.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem, with the rows of this rank.
-    start : LinearSolution
-        The start: its weights are the best so far, its dual variables are improved further.
-    room : float
-        Bytes that survivors may have on rank 0.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most visits of rank 0, in passes over the rows of an average rank.
-    team : Team
-        Joins the ranks.
-    seed : int
-        Seed of the order of visits.
-    patience : float
-        Most further passes: return unconverged if more are predicted from the rate at which the gap closes.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights met, and the last dual variables of this rank. Unconverged if the survivors are too many to
-        be sent; at once if they are so from the first.
+    - returned: the best weights met, and the last dual variables of this rank. Unconverged if the survivors are too
+      many to be sent; at once if they are so from the first.
     """
     rows = problem.rows
     n_total, distance = team.totals(float(rows.n_rows), float(np.sum(np.abs(problem.targets))))
@@ -138,24 +116,7 @@ def _choose_threshold(
 
 
 class _Pool:
-    """The survivors of all ranks, on rank 0.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem, with the rows of this rank.
-
-    Attributes
-    ----------
-    n : int
-        How many rows are in the pool, of all ranks.
-    is_sent : array of bool, shape (n_rows,)
-        Which rows of this rank are.
-    members, places : arrays of int64
-        Those rows, as they were sent, and where in the pool they are.
-    lines : array of float64
-        On rank 0, what `make_lines` returns of the pool, with the dual variables.
-    """
+    """The survivors of all ranks, on rank 0."""
 
     def __init__(self, problem: LinearProblem) -> None:
         self._own = problem

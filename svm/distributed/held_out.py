@@ -26,17 +26,7 @@ __all__ = ["HeldRows", "HoldOut", "fit_held_out"]
 
 @dataclass(frozen=True)
 class HoldOut:
-    """What curves are to be fitted; the same on every rank.
-
-    Parameters
-    ----------
-    method : {"sigmoid", "isotonic"}
-        Their kind.
-    classes : array, shape (n_classes,)
-        The labels.
-    seed : int or None
-        Shuffles rows before they are divided into folds.
-    """
+    """What curves are to be fitted; the same on every rank."""
 
     method: str
     classes: AnyArray
@@ -45,21 +35,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class HeldRows:
-    """The rows of one rank, none of them merged.
-
-    Parameters
-    ----------
-    rows : LinearRows
-        Those of weight above zero.
-    codes : array of int64, shape (n_rows,)
-        Their classes.
-    weights : array of float64, shape (n_rows,)
-        Their weights.
-    places : array of int64, shape (n_rows,)
-        Which of all rows of this rank they are.
-    all_numbers, all_codes : arrays of int64, shape (n,)
-        Of all rows of this rank the number in the whole and the class.
-    """
+    """The rows of one rank, none of them merged."""
 
     rows: LinearRows
     codes: IntVector
@@ -91,25 +67,7 @@ class HeldRows:
 def fit_held_out(
     held: HeldRows, hold_out: HoldOut, train: Callable[[LinearRows, IntVector, FloatVector, IntVector], Any], team: Team
 ) -> list[FloatMatrix]:
-    """Return the curve of every output, on rank 0; none on the others.
-
-    Parameters
-    ----------
-    held : HeldRows
-        The rows of this rank.
-    hold_out : HoldOut
-        What to fit.
-    train : callable
-        ``train(rows, codes, weights, kept)`` returns the weights of a machine of the rows `kept`, which the first three
-        are those of: an array of shape (n_outputs, width). All ranks call it together.
-    team : Team
-        This rank's threads, and the other ranks.
-
-    Raises
-    ------
-    InvalidDataError
-        A class has too few rows.
-    """
+    """Return the curve of every output, on rank 0; none on the others."""
     # Loads scikit-learn, which a rank that fits no curves does without.
     from dsgd.svm.calibration import N_FOLDS, fit_curve
 

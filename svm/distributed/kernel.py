@@ -31,17 +31,7 @@ __all__ = ["Gang", "RankRows", "RowPacker", "fit_on_rank", "join_gang"]
 
 @dataclass(frozen=True)
 class RankRows:
-    """The rows of one rank.
-
-    Parameters
-    ----------
-    X : array or canonical CSR matrix, shape (n, d)
-        Rows.
-    target, weights : float64 array, shape (n,)
-        Class codes or targets; sample weights.
-    ids : int64 array, shape (n,)
-        Which rows of the whole these are.
-    """
+    """The rows of one rank."""
 
     X: Any
     target: FloatVector
@@ -56,19 +46,7 @@ class RankRows:
 
 @dataclass(frozen=True)
 class RowPacker:
-    """Packs numbered blocks ``(X, y, sample_weight, first)`` into the rows of a rank; sent to every rank.
-
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression or no targets.
-    n_features : int
-        Width of the rows.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    sparse : bool
-        Whether rows are CSR.
-    """
+    """Packs numbered blocks ``(X, y, sample_weight, first)`` into the rows of a rank; sent to every rank."""
 
     classes: AnyArray | None
     n_features: int
@@ -109,19 +87,7 @@ def _weights(block: Any) -> FloatVector:
 
 
 class Gang:
-    """What an estimator asks the other ranks while it is fitted on all of them.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    n_classes : int or None
-        How many classes the targets are codes of; None if they are numbers.
-    model : AbstractKernelSVM or None
-        It may want its variables written, or read.
-    """
+    """What an estimator asks the other ranks while it is fitted on all of them."""
 
     def __init__(self, rank: Rank, data: RankRows, n_classes: int | None = None, model: Any = None) -> None:
         self.rank = rank
@@ -339,22 +305,7 @@ class Gang:
 
 
 def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None:
-    """Fit a copy of `model` together with the other ranks; a rank program.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    model : AbstractKernelSVM
-        Not fitted, without a client.
-
-    Returns
-    -------
-    dict or None
-        The fitted attributes, on rank 0.
-    """
+    """Fit a copy of `model` together with the other ranks; a rank program."""
     model, gang = join_gang(rank, data, model, keeps=True)
     model._fit_rows(data.X, gang.target, gang.weights)
     gang.progress.close()
@@ -365,19 +316,7 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
 
 
 def join_gang(rank: Rank, data: RankRows, model: Any, *, keeps: bool = False) -> tuple[Any, Gang]:
-    """Return a copy of a model that asks the gang, and the gang.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    model : AbstractKernelSVM
-        Not fitted, without a client.
-    keeps : bool, default False
-        Whether its variables are written and read, if it asks for that.
-    """
+    """Return a copy of a model that asks the gang, and the gang."""
     model = copy.copy(model)  # ranks may be threads
     if model.n_jobs is None or model.n_jobs < 0:
         model.n_jobs = max(1, rank.n_threads + 1 + (model.n_jobs or -1))

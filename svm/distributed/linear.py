@@ -74,19 +74,7 @@ _PUBLISH_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True)
 class LinearShare:
-    """The rows of one rank.
-
-    Parameters
-    ----------
-    rows : LinearRows
-        Merged and in order.
-    targets : array of float64, shape (n_rows,)
-        Class codes, or values.
-    weights : array of float64, shape (n_rows,)
-        Sample weights, summed over merged rows.
-    held : HeldRows or None
-        The rows as calibration takes them.
-    """
+    """The rows of one rank."""
 
     rows: LinearRows
     targets: FloatVector
@@ -101,25 +89,7 @@ class LinearShare:
 
 @dataclass(frozen=True)
 class LinearPacker:
-    """Makes the share of a rank from its blocks; sent to every rank.
-
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression.
-    n_features : int
-        Columns.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    sparse : bool
-        Whether rows are CSR.
-    bias : float
-        The constant appended to every row.
-    seed : int
-        Seed of the order of rows.
-    holds_out : bool, default False
-        Whether calibration needs the rows, too; blocks then come with the number of their first row.
-    """
+    """Makes the share of a rank from its blocks; sent to every rank."""
 
     classes: AnyArray | None
     n_features: int
@@ -159,34 +129,7 @@ def _weights(block: Any) -> FloatVector:
 
 @dataclass(frozen=True)
 class LinearJob:
-    """What to solve and when to stop; the same on every rank.
-
-    Parameters
-    ----------
-    loss : str
-        One of `LOSSES`.
-    C : float
-        Weight of the losses.
-    epsilon : float
-        Half the width of the tube, in regression.
-    penalizes_intercept : bool
-        Whether the intercept counts in the penalty.
-    class_factors : array, shape (n_classes,), "balanced" or None
-        Factors of C by class; None for regression.
-    n_classes : int
-        How many classes; 0 for regression.
-    solver : {"auto", "newton", "dual_cd", "cocoa"}
-        ``"auto"`` is what the module describes; ``"dual_cd"`` the same without Newton's method, ``"cocoa"`` CoCoA+
-        alone.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most rounds, passes and Newton steps, of each method.
-    seed : int
-        Seed of the order of visits.
-    hold_out : HoldOut or None, default None
-        The calibration curves to fit.
-    """
+    """What to solve and when to stop; the same on every rank."""
 
     loss: str
     C: float
@@ -226,23 +169,7 @@ class LinearJob:
 
 @dataclass(frozen=True)
 class GapRecord:
-    """One certificate: a line of the history.
-
-    Parameters
-    ----------
-    output : int
-        Which output, from 0.
-    stage : str
-        The method that was at work.
-    seconds : float
-        Since training began on rank 0.
-    exchanges : int
-        Collectives so far.
-    bytes_sent : int
-        Bytes that rank 0 has sent so far.
-    primal, dual : float
-        The two values, over all rows.
-    """
+    """One certificate: a line of the history."""
 
     output: int
     stage: str
@@ -257,14 +184,7 @@ class GapRecord:
 class LinearResult:
     """What training brings home.
 
-    Parameters
-    ----------
-    solutions : list of LinearSolution
-        One per output; dual variables stay with the rows, so there are none here.
-    history : list of GapRecord
-        Every certificate, in order.
-    curves : list of arrays, shape (2, m)
-        The calibration curve of each output, on rank 0 where they were asked for.
+    - `curves`, shape (2, m): the calibration curve of each output, on rank 0 where they were asked for.
     """
 
     solutions: list[LinearSolution]
@@ -273,15 +193,7 @@ class LinearResult:
 
 
 class Starts:
-    """Where machines begin that differ from one of all rows by the rows of a fold.
-
-    Parameters
-    ----------
-    solutions : sequence of LinearSolution
-        Those of all rows, one per output.
-    n_rows : int
-        Rows of this rank, before any is held out.
-    """
+    """Where machines begin that differ from one of all rows by the rows of a fold."""
 
     def __init__(self, solutions: Sequence[LinearSolution], n_rows: int) -> None:
         self._weights = [solution.weights for solution in solutions]
@@ -298,27 +210,7 @@ class Starts:
 
 
 def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
-    """Solve every output on this rank's rows together with the other ranks; a rank program.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : LinearShare
-        Its rows.
-    job : LinearJob
-        What to do.
-
-    Returns
-    -------
-    LinearResult
-        Equal on every rank, but for the seconds and bytes of the history.
-
-    Raises
-    ------
-    InvalidDataError
-        All sample weights are zero, or a class is too small for the folds of a calibration.
-    """
+    """Solve every output on this rank's rows together with the other ranks; a rank program."""
     history = _History(rank)
     solutions = []
     with contextlib.closing(Team(rank.n_threads, rank.group, rank.check, history.note)) as team:
@@ -410,20 +302,7 @@ def _has_more_rows(problem: LinearProblem, team: Team) -> bool:
 
 
 class _History:
-    """Records the certificates of rank 0, and publishes them to all that watch the job.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-
-    Attributes
-    ----------
-    output, stage : int, str
-        What is being solved, and by which method; none while certificates are those of parts of the problem.
-    records : list of GapRecord
-        The certificates.
-    """
+    """Records the certificates of rank 0, and publishes them to all that watch the job."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank

@@ -68,19 +68,7 @@ _FREE: Final = frozenset(
 
 @dataclass(frozen=True)
 class Saving:
-    """Where the variables of a fit are written, and read from.
-
-    Parameters
-    ----------
-    target : Checkpoint or None
-        Where they are written.
-    resume_from : str or None
-        Where those of an earlier fit are; "auto" is `target`, if there are any.
-    configuration : mapping
-        What must not change from one fit to the other.
-    content : int
-        A hash of all rows, targets and weights and their numbers, the same however they are divided.
-    """
+    """Where the variables of a fit are written, and read from."""
 
     target: Checkpoint | None
     resume_from: str | None
@@ -89,15 +77,7 @@ class Saving:
 
 
 def saving_of(model: Any, content: Callable[[], int]) -> Saving | None:
-    """Return where a model, not fitted, wants its variables written; None if nowhere.
-
-    Parameters
-    ----------
-    model : AbstractKernelSVM
-        Its parameters.
-    content : callable
-        Returns a hash of the rows, see `Saving`.
-    """
+    """Return where a model, not fitted, wants its variables written; None if nowhere."""
     if model.checkpoint is None and model.resume_from is None:
         return None
     params = {name: value for name, value in model.get_params(deep=False).items() if name not in _FREE}
@@ -109,20 +89,7 @@ def saving_of(model: Any, content: Callable[[], int]) -> Saving | None:
 
 
 class Progress:
-    """The variables of the problems of a fit, on one of its ranks; all ranks make it together.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang; without a keeper nothing is kept in memory.
-    saving : Saving or None
-        What is kept on disk.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint although one is required, it belongs to another fit, or it cannot be read.
-    """
+    """The variables of the problems of a fit, on one of its ranks; all ranks make it together."""
 
     def __init__(self, rank: Rank, saving: Saving | None = None) -> None:
         self._rank, self._saving = rank, saving
@@ -196,15 +163,7 @@ class Progress:
     # -- problems ------------------------------------------------------------------------------------------------
 
     def begin(self, rows: IntVector, dual: Dual) -> Dual:
-        """Return the next problem, from the variables that were kept if there are some for the same samples.
-
-        Parameters
-        ----------
-        rows : int64 array, shape (n,)
-            The rows of the whole that are its samples.
-        dual : Dual
-            The problem; variables it begins with are replaced.
-        """
+        """Return the next problem, from the variables that were kept if there are some for the same samples."""
         self._number += 1
         # Samples come in an order that depends on who holds them: variables are kept by the numbers of the rows.
         self._rows, self._offset, self._news, self._n_variables = rows, 0, [], len(dual.y)

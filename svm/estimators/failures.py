@@ -13,20 +13,7 @@ __all__ = ["check_restart", "check_saving"]
 
 
 def check_restart(name: str, value: FailurePolicy) -> None:
-    """Refuse what is no policy, and to go on without rows.
-
-    Parameters
-    ----------
-    name : str
-        Name of the estimator.
-    value : str, Restart or Shrink
-        Its ``on_failure``.
-
-    Raises
-    ------
-    InvalidParameterError
-        The value is none of these, or a `Shrink`.
-    """
+    """Refuse what is no policy, and to go on without rows."""
     if isinstance(as_policy(f"{name}(on_failure=...)", value), Shrink):
         raise InvalidParameterError(
             f"{name}(on_failure={value!r}) would go on without the rows of the lost machine, but its gap is proven "
@@ -35,20 +22,7 @@ def check_restart(name: str, value: FailurePolicy) -> None:
 
 
 def check_saving(name: str, checkpoint: Any, resume_from: Any) -> None:
-    """Refuse places of checkpoints that are none.
-
-    Parameters
-    ----------
-    name : str
-        Name of the estimator.
-    checkpoint, resume_from : object
-        Its parameters.
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is no place, or `resume_from` is "auto" without a `checkpoint`.
-    """
+    """Refuse places of checkpoints that are none."""
     for what, value, kinds in (
         ("checkpoint", checkpoint, (str, os.PathLike, Checkpoint, type(None))),
         ("resume_from", resume_from, (str, os.PathLike, type(None))),

@@ -25,11 +25,6 @@ def as_objects(X: Any) -> Any:
     Objects are the elements of a list, or of an array or series of one dimension, that are neither rows of numbers nor
     blocks. Texts are objects here: a callable kernel takes no list of files. So are matrices, and arrays of more
     dimensions, that one array holds: it stays as it is.
-
-    Parameters
-    ----------
-    X : object
-        As passed to ``fit`` or ``predict``.
     """
     if hasattr(X, "ndim"):
         return np.asarray(X, dtype=object) if X.ndim == 1 and not is_distributed(X) else X
@@ -55,20 +50,7 @@ def are_objects(X: Any) -> bool:
 
 
 def compare(function: Callable[[Any, Any], Any], rows: AnyArray, others: AnyArray) -> FloatMatrix:
-    """Return the kernel values of all pairs, shape (n, m).
-
-    Parameters
-    ----------
-    function : callable
-        Takes two lists of objects, or two arrays of matrices.
-    rows, others : arrays, shapes (n,) and (m,), or (n, ...) and (m, ...)
-        The objects.
-
-    Raises
-    ------
-    InvalidDataError
-        The kernel returned another shape.
-    """
+    """Return the kernel values of all pairs, shape (n, m)."""
     values = function(*(list(some) if some.ndim == 1 else some for some in (rows, others)))
     values = np.asarray(values.toarray() if sp.issparse(values) else values, dtype=np.float64)
     if values.shape != (len(rows), len(others)):

@@ -456,20 +456,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     ) -> FloatVector:
         """Return the scores of the rows of a pair, each by a machine of the folds that it is not in.
 
-        Parameters
-        ----------
-        place : int64 array, shape (m,)
-            Which of the n samples of the problem a row is.
-        is_first : bool array, shape (m,)
-            Whether a row is of the first class.
-        parts : sequence of int64 arrays
-            The rows of each fold.
-        bounds : sequence of arrays, shape (m,)
-            Upper bounds of the variables of the rows, for the machine of each fold.
-        solve : callable
-            Takes the upper bounds of all samples.
-        n : int
-            Samples of the problem.
+        - `bounds`, shape (m,): upper bounds of the variables of the rows, for the machine of each fold.
         """
         scores = np.zeros(len(place))
         for fold, upper in zip(parts, bounds, strict=True):

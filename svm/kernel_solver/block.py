@@ -90,31 +90,7 @@ def solve(
 ) -> Solution:
     """Solve the dual to `tol`.
 
-    Parameters
-    ----------
-    dual : Dual
-        The problem.
-    matrix : KernelMatrix
-        Kernel values among its samples. Those not active in it begin as left out: they come back if they violate. If
-        samples are divided among ranks, all ranks call this together and get the same solution.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Two-variable steps at most; below zero, max(10⁷, 100 n) as in LIBSVM.
-    elimination : Elimination
-        When samples are left out.
-    block_size : int or None
-        Variables per block; None chooses it by the number of samples.
-
-    Returns
-    -------
-    Solution
-        Not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
-
-    Raises
-    ------
-    InvalidDataError
-        Kernel values, or their sums, are not finite.
+    - returned: not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
     """
     return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
 

@@ -48,23 +48,7 @@ _NO_WORK = Work()
 
 
 class ClassPairs:
-    """The pairs of classes that are small enough.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    X : array or CSR matrix, shape (n_rows, d)
-        Rows; the given matrix with ``precomputed``.
-    first : int64 array, shape (n,)
-        Which of them are samples.
-    codes : int64 array, shape (n,)
-        The class of each sample.
-    pool : Pool
-        Threads.
-    cache_bytes : int
-        Bytes that may be held; with none no pair is a small one.
-    """
+    """The pairs of classes that are small enough."""
 
     def __init__(
         self, kernel: Kernel, X: Any, first: IntVector, codes: IntVector, pool: Pool, cache_bytes: int
@@ -134,33 +118,7 @@ class ClassPairs:
         max_iter: int,
         pool: Pool,
     ) -> Solution:
-        """Solve the dual of a pair to `tol`.
-
-        Parameters
-        ----------
-        pair : pair of int
-            The classes.
-        dual : Dual
-            The problem, in the order of `samples`.
-        go_on : callable
-            ``go_on(dual, max_iter)`` finishes an open pair, or refuses it.
-        tol : float
-            The gap to reach.
-        max_iter : int
-            Steps at most; below zero, as many as `go_on` takes for that.
-        pool : Pool
-            Lends memory, and says when the pair is no longer needed.
-
-        Returns
-        -------
-        Solution
-            With a gap below `tol`, or that of `go_on`.
-
-        Raises
-        ------
-        InvalidDataError
-            Kernel values, or their sums, are not finite.
-        """
+        """Solve the dual of a pair to `tol`."""
         pool.check()
         begin, n, is_linear = time.perf_counter(), dual.y.shape[1], self._kernel.name == "linear"
         if is_linear and weights_begin(n, self._width) and has_linear_start(dual):
@@ -186,21 +144,8 @@ class ClassPairs:
     ) -> list[tuple[IntVector, FloatVector, Solution] | None]:
         """Solve the duals of `SVC` of pairs in one call: of tiny pairs most time would go into calls.
 
-        Parameters
-        ----------
-        pairs : int64 array, shape (n_pairs, 2)
-            Pairs that `batches` has put together.
-        upper : array, shape (n,)
-            Bounds of all samples.
-        sign : float
-            That of the variables of the first class.
-        tol, max_iter, pool
-            As for `solve`.
-
-        Returns
-        -------
-        list
-            Of each pair its samples with coefficients, these, and the rest of its solution; None where it is left open.
+        - returned: of each pair its samples with coefficients, these, and the rest of its solution; None where
+          it is left open.
         """
         pool.check()
         begin, counts = time.perf_counter(), np.diff(self._ends)[pairs]

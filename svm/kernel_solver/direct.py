@@ -58,26 +58,7 @@ def fits_directly(dual: Dual, matrix: KernelMatrix, elimination: Elimination) ->
 def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) -> Solution:
     """Solve the dual to `tol`.
 
-    Parameters
-    ----------
-    dual : Dual
-        The problem, of r variables for each of n samples.
-    matrix : KernelMatrix
-        Kernel values among its samples, float64, all of them active.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Two-variable steps at most; below zero, max(10⁷, 100 n) as in LIBSVM.
-
-    Returns
-    -------
-    Solution
-        Not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
-
-    Raises
-    ------
-    InvalidDataError
-        Kernel values are not finite.
+    - returned: not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
     """
     begin = time.perf_counter()
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * matrix.n)
@@ -122,15 +103,7 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
 
 
 class _Members:
-    """The variables of a problem, its indicators, and the members with their rows.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem.
-    matrix : KernelMatrix
-        Its kernel values.
-    """
+    """The variables of a problem, its indicators, and the members with their rows."""
 
     def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
         n = matrix.n

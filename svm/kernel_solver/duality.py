@@ -38,21 +38,7 @@ def duality_gap(
 ) -> float:
     """Return the least duality gap over all thresholds.
 
-    Parameters
-    ----------
-    y, upper, alpha, f : arrays, shape (r, n)
-        Signs, bounds, variables, indicators.
-    group : int64 array, shape (r, n)
-        The group of each variable.
-    n_groups : int
-        How many groups there are.
-    peers : Peers or None
-        The ranks, each of which has some of the samples; all call this together.
-
-    Returns
-    -------
-    float
-        Not negative; infinite where a variable without a bound violates its margin.
+    - returned: not negative; infinite where a variable without a bound violates its margin.
     """
     total = 0.0
     for g in range(n_groups):

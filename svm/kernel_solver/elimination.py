@@ -121,11 +121,6 @@ def resolve_elimination(where: str, value: str | Elimination) -> Elimination:
     ``auto`` begins with few samples where there are many whose rows do not fit into the cache. Otherwise it eliminates
     once that pays: when the kernel rows asked for have filled half of the cache, or were read from it as many times as
     there are samples, and the values still to come are worth a mistake.
-
-    Raises
-    ------
-    InvalidParameterError
-        Names the choices.
     """
     if isinstance(value, Elimination):
         return value
@@ -144,15 +139,7 @@ def eliminable(
     least: FloatVector,
     most: FloatVector,
 ) -> AnyArray:
-    """Return which samples may be left out, shape (n,): all their variables sit settled at a bound.
-
-    Parameters
-    ----------
-    f, y, alpha, upper, group : arrays, shape (r, n)
-        Indicators, signs, variables, bounds, groups; r variables per sample.
-    least, most : arrays, shape (n_groups,)
-        min f over I_up and max f over I_low.
-    """
+    """Return which samples may be left out, shape (n,): all their variables sit settled at a bound."""
     at_zero, at_upper = alpha <= 0, alpha >= upper
     low_only = np.where(y > 0, at_upper, at_zero) & (f < least[group])
     up_only = np.where(y > 0, at_zero, at_upper) & (f > most[group])
@@ -182,13 +169,6 @@ class Trail:
 
     Samples may be divided among ranks. Each then has the samples of every event that lie with it, by their places among
     its own, and coefficients, shape (n,), are those of its own; all ranks call the methods together.
-
-    Parameters
-    ----------
-    n : int
-        Samples of this rank.
-    count : callable
-        Returns the sums over ranks of some whole numbers.
     """
 
     def __init__(self, n: int, count: Callable[..., IntVector] = lambda *numbers: np.array(numbers)) -> None:

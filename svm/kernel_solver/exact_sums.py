@@ -30,11 +30,6 @@ class ExactSums:
 
     Samples may be divided among ranks. Vectors over samples are then over those of this rank, in the order of
     ``matrix.mine``, and all ranks call the methods together.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-        Kernel values.
     """
 
     def __init__(self, matrix: KernelMatrix) -> None:
@@ -146,21 +141,8 @@ class ExactSums:
         samples before it is wanted. So a value between two samples with coefficients is computed once, with the later.
         Ranks look at each part together: its features travel, and each has the values with its own samples.
 
-        Parameters
-        ----------
-        ids : int64 array, shape (m,)
-            Samples, of any ranks, without coefficients.
-        beta : array, shape (n,)
-            Coefficients.
-        choose : callable or None
-            ``choose(part, u)`` returns new coefficients of some of the samples, their sums for `beta` being u, the same
-            on all ranks; None gives none.
-
-        Returns
-        -------
-        u, change : arrays, shape (m_here,) and (n,)
-            The sums for `beta` of those of `ids` that lie here, and what the new coefficients add to all sums but those
-            of samples set aside.
+        - returned: the sums for `beta` of those of `ids` that lie here, and what the new coefficients add to
+          all sums but those of samples set aside.
         """
         peers, mine = self._matrix.peers, self._matrix.mine
         added, ours = np.zeros(len(mine)), peers.mine(ids)
@@ -216,17 +198,7 @@ class ExactSums:
 
 
 class _Columns:
-    """Samples with coefficients, their rows ready; those that come in small numbers are held together.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-        Kernel values.
-    samples : int64 array, shape (m,)
-        The first ones.
-    n_most : int
-        Samples there may come to be.
-    """
+    """Samples with coefficients, their rows ready; those that come in small numbers are held together."""
 
     def __init__(self, matrix: KernelMatrix, samples: IntVector, n_most: int) -> None:
         self._matrix, self._n_most = matrix, n_most
@@ -244,13 +216,6 @@ class _Given:
 
     A sample has met those of the parts before its own already, and those with coefficients have met each other, but for
     those of one part.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-        Kernel values.
-    added : array, shape (n,)
-        The sums; changed.
     """
 
     def __init__(self, matrix: KernelMatrix, added: FloatVector) -> None:

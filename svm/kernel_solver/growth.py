@@ -64,15 +64,6 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
 
     It pays where the rows of all samples do not fit into the cache and there are enough of them, and is meant for
     problems that start at zero. All ranks leave the same samples active.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem.
-    matrix : KernelMatrix
-        Kernel values among its samples; changed.
-    n_first : int
-        Samples to begin with, at least.
     """
     n = matrix.n
     is_at_zero = dual.u is None and not dual.alpha.any() and matrix.n_active == n
@@ -89,19 +80,7 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
 
 
 class Growth:
-    """The batches that are still to come.
-
-    Parameters
-    ----------
-    state : State
-        The run, at zero.
-    left_out : InactiveSamples
-        What is left out; it must know nothing of the batches.
-    batches : list of int64 arrays
-        Samples that have not been looked at, by batch.
-    block_size : int
-        Variables of a block.
-    """
+    """The batches that are still to come."""
 
     def __init__(self, state: State, left_out: InactiveSamples, batches: list[IntVector], block_size: int) -> None:
         self.state, self.left_out, self.batches = state, left_out, batches

@@ -34,19 +34,7 @@ _FIRST_LOOK, _NEXT_LOOK = 0.1, 0.1
 
 
 class InactiveSamples:
-    """What is left out, and the decisions about it.
-
-    Parameters
-    ----------
-    state : State
-        The run; samples that are not active in its matrix begin as left out.
-    policy : Elimination
-        When samples are left out.
-    tol : float
-        The gap to reach.
-    block_size : int
-        Variables of a block.
-    """
+    """What is left out, and the decisions about it."""
 
     def __init__(self, state: State, policy: Elimination, tol: float, block_size: int) -> None:
         self.state, self.policy, self.tol = state, policy, tol

@@ -70,25 +70,7 @@ def solve_from_weights(
 ) -> Solution:
     """Solve the dual of a linear kernel.
 
-    Parameters
-    ----------
-    dual : Dual
-        The problem, of r variables for each of n samples.
-    X : array or canonical CSR matrix, shape (n, d)
-        The rows of its samples, float32 or float64.
-    run : callable
-        ``run(dual, max_iter)`` is the kernel solver.
-    tol : float
-        The gap to reach.
-    pool : Pool
-        Gives the number of threads, and says when their work is no longer needed.
-    may_begin : bool, default True
-        Whether the linear solver may begin; if not, it comes in where the kernel solver does not end soon.
-
-    Returns
-    -------
-    Solution
-        That of the last run; its steps are those of all runs, passes and Newton steps included.
+    - returned: that of the last run; its steps are those of all runs, passes and Newton steps included.
     """
     n, found = dual.y.shape[1], None
     if not (may_begin and weights_begin(n, X.shape[1])):

@@ -24,23 +24,7 @@ __all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
     """Return which rows represent all, and who represents each.
 
-    Parameters
-    ----------
-    X : array or canonical CSR matrix, shape (n, d)
-        Rows.
-    target : array, shape (n,)
-        Targets or class codes, float64.
-    weights : array, shape (n,)
-        Weights; rows of weight zero are represented by none.
-
-    Returns
-    -------
-    first : int64 array, shape (m,)
-        One row of each kind, in the order of the fingerprints of content and target.
-    owner : int64 array, shape (n,)
-        Number in `first` of each row; −1 where the weight is zero.
-    total : array, shape (m,)
-        Sums of weights.
+    - returned: one row of each kind, in the order of the fingerprints of content and target.
     """
     return merge_prints(fingerprints(X, target), weights, lambda rows, others: rows_are_equal(X, target, rows, others))
 
@@ -89,19 +73,7 @@ def fingerprints(X: Any, target: FloatVector) -> AnyArray:
 
 
 def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
-    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound.
-
-    Parameters
-    ----------
-    merged : array, shape (m,)
-        Coefficients of representatives, of either sign.
-    owner : int64 array, shape (n,)
-        Representative of each row, −1 for none.
-    costs : array, shape (n,)
-        Bounds of rows.
-    total : array, shape (m,)
-        Their sums by representative.
-    """
+    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound."""
     out = np.zeros(len(owner))
     rows = np.flatnonzero(owner >= 0)
     is_alone = np.bincount(owner[rows], minlength=len(merged))[owner[rows]] == 1

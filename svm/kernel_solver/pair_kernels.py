@@ -215,33 +215,17 @@ def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ign
 def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, fewests, memory, sums, results, events):  # type: ignore[no-untyped-def]
     """Solve the duals of pairs of classes; the variables change, ``results`` and ``events`` are set.
 
-    Parameters
-    ----------
-    kernel_of : tuple of int and three floats
-        The kernel's kind, gamma, coef0 and degree.
-    rows : array, shape (n_rows, width)
-        Prepared rows, those of a class one after another; or the given matrix.
-    order : int64 array
-        With a given matrix, its row and column for each row in the order of classes.
-    own, owns : float64 array, and int64 array, shape (n_pairs, 2)
-        Values within classes, and where those of either class begin; below zero where they are not held.
-    places : int64 array, shape (n_pairs, 4)
-        Where the rows of either class begin and end; the samples of a pair are those of the first, then the second.
-    duals : array, shape (4, n)
-        Signs, linear terms, upper bounds and variables, those of one pair after those of another.
-    tol : float
-        The gap to reach.
-    limits, fewests : int64 arrays, shape (n_pairs,)
-        Steps at most; members that a round adds at least. With as many as there are samples all are members at once.
-    memory : array, shape (2 m² + m width,)
-        Scratch, for m samples in the largest pair.
-    sums : array, shape (n,)
-        Takes K(yα).
-    results : array, shape (n_pairs, len(TOLD) + n_groups)
-        Takes what is to be told.
-    events : array, shape (n_pairs * n_records, 4)
-        Takes of each event whether it is a proof, the steps, the gap and the values computed; the events of a pair come
-        after those of the one before, and are `n_records` at most.
+    - `rows`, shape (n_rows, width): prepared rows, those of a class one after another; or the given matrix.
+    - `own`, `owns`, shape (n_pairs, 2): values within classes, and where those of either class begin; below zero
+      where they are not held.
+    - `places`, shape (n_pairs, 4): where the rows of either class begin and end; the samples of a pair are those of
+      the first, then the second.
+    - `duals`, shape (4, n): signs, linear terms, upper bounds and variables, those of one pair after those of
+      another.
+    - `limits`, `fewests`, shape (n_pairs,): steps at most; members that a round adds at least. With as many as
+      there are samples all are members at once.
+    - `events`, shape (n_pairs * n_records, 4): takes of each event whether it is a proof, the steps, the gap and
+      the values computed; the events of a pair come after those of the one before, and are `n_records` at most.
     """
     begin, first, n_events = 0, 0, len(events) // len(places)
     # No call for each: Numba would optimise what it calls, and then both together once more.

@@ -48,21 +48,7 @@ _PAIR = BestLists((1, 1))
 def solve_pairwise(
     dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int, elimination: Elimination
 ) -> Solution:
-    """Solve a dual with one variable per sample and one sum, by the published algorithm.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem.
-    matrix : KernelMatrix
-        Its samples, maybe divided among ranks; all ranks then call this together. Its cache is not used.
-    tol : float
-        The gap to reach.
-    max_iter : int
-        Steps at most; below zero, max(10⁷, 100 n).
-    elimination : Elimination
-        When samples are left out: ``every`` in steps or as a share of the samples.
-    """
+    """Solve a dual with one variable per sample and one sum, by the published algorithm."""
     return _Pairwise(dual, matrix, tol, max_iter, elimination).solve()
 
 

@@ -31,20 +31,7 @@ SUM_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 class Dual:
     """The dual problem; r variables share each of n samples (r = 2 for regression).
 
-    Parameters
-    ----------
-    y : array, shape (r, n)
-        Signs of variables, ±1.
-    p : array, shape (r, n)
-        Linear term.
-    upper : array, shape (r, n)
-        Upper bounds, above zero.
-    alpha : array, shape (r, n)
-        A feasible start.
-    by_sign : bool
-        Whether the sum is fixed for each sign (ν-SVMs).
-    u : array, shape (n,), or None
-        K(yα) of the start in float64, where it is known: no kernel value is then needed to begin.
+    - `u`, shape (n,): k(yα) of the start in float64, where it is known: no kernel value is then needed to begin.
     """
 
     y: FloatMatrix
@@ -73,23 +60,7 @@ class Dual:
 
 @dataclass(frozen=True)
 class Posed:
-    """A dual as a fit poses it: its rows, and the resources of its solver.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    X : array or CSR matrix
-        The rows of the fit; the kernel matrix with ``"precomputed"``.
-    rows : int64 array, shape (n,)
-        Those of the problem.
-    dual : Dual
-        The problem.
-    pool : Pool
-        Threads.
-    cache_bytes : int
-        Bytes of kernel values at most.
-    """
+    """A dual as a fit poses it: its rows, and the resources of its solver."""
 
     kernel: Kernel
     X: Any
@@ -101,21 +72,7 @@ class Posed:
 
 @dataclass
 class Counts:
-    """Counts of a run so far.
-
-    Parameters
-    ----------
-    n_iter, n_rounds : int
-        Two-variable steps; blocks.
-    n_eliminated, n_reconstructions, n_returned : int
-        Samples left out, times that indicators were renewed, samples that came back.
-    n_evaluations, n_hits : int
-        Kernel values computed; rows found in the cache.
-    history : list of EliminationRecord
-        The run.
-    work : Work
-        Seconds and amounts by phases, where blocks were solved.
-    """
+    """Counts of a run so far."""
 
     n_iter: int = 0
     n_rounds: int = 0
@@ -134,24 +91,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Solution:
-    """What the solver found.
-
-    Parameters
-    ----------
-    alpha : array, shape (r, n)
-        The variables.
-    u : array, shape (n,)
-        K(yα), float64.
-    thresholds : array, shape (n_groups,)
-        The f at which variables are free, per group.
-    gap, duality_gap, objective : float
-        The largest violation of optimality, the duality gap (`dsgd.svm.kernel_solver.duality`) and the dual objective,
-        over all samples in float64.
-    converged : bool
-        Whether gap < tol.
-    counts : Counts
-        What it took.
-    """
+    """What the solver found."""
 
     alpha: FloatMatrix
     u: FloatVector
@@ -173,30 +113,7 @@ def conclude(
     counts: Counts,
     peers: Peers | None = None,
 ) -> Solution:
-    """Return the solution that variables make, with what is true of it: gap, objective, thresholds.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem.
-    kernel : Kernel
-        Its kernel, which an error names.
-    alpha : array, shape (r, n)
-        The variables.
-    u : array, shape (n,)
-        K(yα) of all samples, computed in float64 from these variables.
-    tol : float
-        The gap below which it has converged.
-    counts : Counts
-        What it took.
-    peers : Peers or None
-        The ranks among which samples are divided: each calls this with what it has, and gets the whole solution.
-
-    Raises
-    ------
-    InvalidDataError
-        A variable or a sum is not finite, so no gap can be computed.
-    """
+    """Return the solution that variables make, with what is true of it: gap, objective, thresholds."""
     if len(alpha) == 2 and not dual.by_sign:  # the common part of the variables of a sample moves nothing, and costs
         alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
     peers = peers or Peers(len(u))

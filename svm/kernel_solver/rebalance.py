@@ -22,13 +22,7 @@ _UNEVEN = 1.5
 
 
 def plan_moves(loads: IntVector) -> list[tuple[int, int, int]]:
-    """Return (from, to, how many) so that all ranks come to hold the mean; empty while that is not worth it.
-
-    Parameters
-    ----------
-    loads : int64 array, shape (n_ranks,)
-        Active samples of each rank.
-    """
+    """Return (from, to, how many) so that all ranks come to hold the mean; empty while that is not worth it."""
     total, size = int(loads.sum()), len(loads)
     if total < 2 * size or loads.max() * size <= _UNEVEN * total:
         return []
@@ -49,20 +43,7 @@ def plan_moves(loads: IntVector) -> list[tuple[int, int, int]]:
 
 
 def rebalance(matrix: KernelMatrix, columns: Callable[[], list[AnyArray]]) -> list[AnyArray] | None:
-    """Move active samples if they lie too unevenly; all ranks call this together.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-        Its samples move.
-    columns : callable
-        Returns what there is for each sample of this rank: arrays whose last axis is that of ``matrix.mine``.
-
-    Returns
-    -------
-    list of arrays or None
-        The same for the samples that this rank has now; None if none moved.
-    """
+    """Move active samples if they lie too unevenly; all ranks call this together."""
     loads = matrix.peers.all_of(np.array([len(matrix.active)], dtype=np.int64)).ravel()
     moves = plan_moves(loads)
     if not moves:

@@ -29,22 +29,7 @@ __all__ = ["BestLists", "best", "best_of"]
 
 
 def best(keys: FloatVector, numbers: IntVector, most: int) -> tuple[FloatVector, IntVector]:
-    """Return the smallest keys, `most` of them at most, and their numbers; of equal keys the smaller number is better.
-
-    Parameters
-    ----------
-    keys : float64 array, shape (n,)
-        None of them is NaN.
-    numbers : int64 array, shape (n,)
-        All different.
-    most : int
-        How many, above zero.
-
-    Returns
-    -------
-    keys, numbers : arrays, shape (min(n, most),)
-        The best first.
-    """
+    """Return at most `most` smallest keys and their numbers; of equal keys the smaller number is better."""
     some = best_of(keys, numbers, most)
     return keys[some], numbers[some]
 
@@ -88,13 +73,6 @@ class BestLists:
 
     It is an operation of `dsgd.collectives.Group.allreduce`: commutative and associative to the last bit, as far as the
     added words are.
-
-    Parameters
-    ----------
-    rooms : tuple of int
-        The length of each list.
-    n_told : int, default 0
-        Numbers that are told of each candidate besides, and travel with it.
 
     Examples
     --------

@@ -262,21 +262,7 @@ def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_s
 
 @kernel
 def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type: ignore[no-untyped-def]
-    """Solve the block to `tol`; `alpha` and `f` change in place; return the steps made.
-
-    Parameters
-    ----------
-    K : float32 or float64 array, shape (q, q)
-        Kernel values; sums are float64.
-    y, upper, alpha, f : float64 arrays, shape (q,)
-        Signs, upper bounds, variables, indicators.
-    group : int64 array, shape (q,)
-        Group of each variable.
-    tol : float
-        Stop once the largest violation is below.
-    max_steps, n_groups : int
-        Steps at most; number of groups.
-    """
+    """Solve the block to `tol`; `alpha` and `f` change in place; return the steps made."""
     q = len(y)
     bar_up, bar_low = np.empty((n_groups, q)), np.empty((n_groups, q))  # zero in I_up, in I_low; else ∞
     diagonal = np.empty(q)

@@ -26,13 +26,7 @@ _MOST = 2
 
 
 class Standstill:
-    """The watch over one run.
-
-    Parameters
-    ----------
-    n : int
-        Samples.
-    """
+    """The watch over one run."""
 
     def __init__(self, n: int) -> None:
         self._window = max(_STEPS, _STEPS_PER_SAMPLE * n)
@@ -42,15 +36,7 @@ class Standstill:
         self._n_idle = 0
 
     def is_suspected(self, n_iter: int, gap: float) -> bool:
-        """Return whether a window has ended in which the gap has hardly fallen; then call `is_certain`.
-
-        Parameters
-        ----------
-        n_iter : int
-            Steps so far.
-        gap : float
-            The gap as it is known.
-        """
+        """Return whether a window has ended in which the gap has hardly fallen; then call `is_certain`."""
         self._lowest = min(self._lowest, gap)
         if n_iter < self._end:
             return False
@@ -60,13 +46,7 @@ class Standstill:
         return not is_falling
 
     def is_certain(self, objective: float, duality_gap: float) -> bool:
-        """Return whether the run stands still, after a window in which the gap has hardly fallen.
-
-        Parameters
-        ----------
-        objective, duality_gap : float
-            The dual objective, which is minimised, and the duality gap, from indicators computed anew.
-        """
+        """Return whether the run stands still, after a window in which the gap has hardly fallen."""
         if np.isinf(self._first):
             self._first = self._objective = objective
         least = _SHARE * min(duality_gap, self._first - self._objective)

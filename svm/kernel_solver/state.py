@@ -27,15 +27,7 @@ _BROKEN = -2.0
 
 
 class State:
-    """The state of a run.
-
-    Parameters
-    ----------
-    dual : Dual
-        The problem, of all samples; what this rank has of it is kept.
-    matrix : KernelMatrix
-        Kernel values among its samples.
-    """
+    """The state of a run."""
 
     def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
         self.matrix, self.peers = matrix, matrix.peers

@@ -32,14 +32,8 @@ def _zeros(n: int) -> FloatVector:
 class Work:
     """Seconds and amounts of a run, or of several.
 
-    Parameters
-    ----------
-    seconds : array, shape (6,)
-        Of this rank, by `PHASES`; waiting for others is in them.
-    values : array, shape (6,)
-        Kernel values computed, by phase, on this rank; in a solution on all.
-    amounts : array, shape (6,)
-        By `AMOUNTS`, on this rank; in a solution on all. What every rank does alike is counted on rank 0.
+    - `amounts`, shape (6,): by `AMOUNTS`, on this rank; in a solution on all. What every rank does alike is counted
+      on rank 0.
     """
 
     seconds: FloatVector = field(default_factory=lambda: _zeros(len(PHASES)))
@@ -65,15 +59,7 @@ class Work:
 
 
 class Watch:
-    """Says to which phase time and kernel values belong.
-
-    Parameters
-    ----------
-    work : Work
-        Added to.
-    n_evaluations : int
-        Kernel values that have been computed before.
-    """
+    """Says to which phase time and kernel values belong."""
 
     def __init__(self, work: Work, n_evaluations: int = 0) -> None:
         self._work = work

@@ -62,17 +62,7 @@ class Buffers:
     def borrow(self, owner: Any, nbytes: int) -> AnyArray:
         """Lend memory until `owner` is gone.
 
-        Parameters
-        ----------
-        owner : object
-            Who uses it; the memory comes back when the owner is deleted.
-        nbytes : int
-            Bytes.
-
-        Returns
-        -------
-        array, shape (nbytes,), uint8
-            Memory with anything in it.
+        - `owner`: who uses it; the memory comes back when the owner is deleted.
         """
         with self._lock:
             fitting = [buffer for buffer in self._idle if len(buffer.bytes) >= nbytes]

@@ -27,16 +27,8 @@ _MOVED = 2**17  # values that a thread moves at a time
 class RowCache:
     """Rows of the kernel matrix by sample, over the active samples of this rank.
 
-    Parameters
-    ----------
-    max_bytes : int
-        Bytes of rows at most.
-    n_columns : int
-        Active samples of this rank, the length of a row.
-    dtype : dtype
-        Of the values.
-    n_samples : int or None
-        Samples whose rows may be requested, numbered from 0; None for as many as columns.
+    - `n_columns`: active samples of this rank, the length of a row.
+    - `n_samples`: samples whose rows may be requested, numbered from 0; None for as many as columns.
     """
 
     def __init__(self, max_bytes: int, n_columns: int, dtype: Any, n_samples: int | None = None) -> None:

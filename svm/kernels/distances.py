@@ -45,16 +45,8 @@ def share_pays(X: Any) -> bool:
 class Distances:
     """Minus the squared distances of some rows with all rows, computed at their first use.
 
-    Parameters
-    ----------
-    X : array or CSR matrix
-        Rows.
-    samples : int64 array, shape (n,)
-        Which of them are meant.
-    max_bytes : int
-        Bytes kept at most.
-    n_threads : int
-        Threads that compute them.
+    - `samples`, shape (n,): which of them are meant.
+    - `n_threads`: threads that compute them.
     """
 
     def __init__(self, X: Any, samples: IntVector, max_bytes: int, n_threads: int) -> None:

@@ -99,18 +99,7 @@ def exp_single(values: AnyArray) -> None:
 
 
 def exponentials(values: AnyArray) -> None:
-    """Replace exponents that are not positive, but for rounding, by their exp.
-
-    Parameters
-    ----------
-    values : array, float32 or float64
-        Exponents; changed.
-
-    Raises
-    ------
-    ValueError
-        The array is not contiguous.
-    """
+    """Replace exponents that are not positive, but for rounding, by their exp."""
     if not values.flags.c_contiguous:
         raise ValueError("exponentials(values) needs a contiguous array: one in any other order would be copied.")
     if values.dtype == np.float32:

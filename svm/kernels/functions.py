@@ -41,19 +41,12 @@ _CHUNK_BYTES = 2**19
 class Kernel:
     """A kernel function with its constants.
 
-    Parameters
-    ----------
-    name : {"linear", "rbf", "poly", "sigmoid", "precomputed", "callable"}
-        x'z, exp(−γ‖x−z‖²), (γ x'z + c)^degree, tanh(γ x'z + c), a given matrix, or `function`.
-    gamma, coef0, degree : float
-        γ, c and the degree.
-    function : callable or None
-        ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
-    shift : array, shape (d,), or None
-        Subtracted from dense rows. Rbf distances do not change; None takes the mean of the given rows. Inner products
-        with a linear kernel do change, for duals in which they are as good (`survey`).
-    largest_square : float
-        Largest squared norm of a training row, less the shift, if known: bounds the rounding errors.
+    - `name`: x'z, exp(−γ‖x−z‖²), (γ x'z + c)^degree, tanh(γ x'z + c), a given matrix, or `function`.
+    - `function`: ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
+    - `shift`, shape (d,): subtracted from dense rows. Rbf distances do not change; None takes the mean of the given
+      rows. Inner products with a linear kernel do change, for duals in which they are as good (`survey`).
+    - `largest_square`: largest squared norm of a training row, less the shift, if known: bounds the rounding
+      errors.
     """
 
     name: str
@@ -73,16 +66,10 @@ def scale_gamma(
     Rows count by their weights in Var X, so a row of weight two is the same as two rows; scikit-learn ignores weights
     here.
 
-    Parameters
-    ----------
-    gamma : {"scale", "auto"} or float
-        The parameter of the estimator.
-    X : array or CSR matrix, shape (n, d)
-        Rows.
-    weights : array, shape (m,), or None
-        Weights of these rows.
-    index : int64 array, shape (m,), or None
-        The rows to use, in this order; None takes all.
+    - `gamma`: the parameter of the estimator.
+    - `X`, shape (n, d): rows.
+    - `weights`, shape (m,): weights of these rows.
+    - `index`, shape (m,): the rows to use, in this order; None takes all.
     """
     if not isinstance(gamma, str):
         return float(gamma)
@@ -160,18 +147,10 @@ def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = No
     Where coefficients sum to zero, Σ β_j (x_j − m)'(x_i − m) is Σ β_j x_j'x_i less one number for all i: the dual is
     the same. Of rows far from the origin the latter leaves few digits, so a linear kernel takes the former.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    X : array or CSR matrix, shape (n, d)
-        Rows.
-    index : int64 array, shape (m,)
-        Which of them are meant.
-    sparse : bool or None, default None
-        Whether rows are multiplied as CSR; None asks `prefers_sparse`.
-    balanced : bool, default False
-        Whether the coefficients of all problems sum to zero.
+    - `X`, shape (n, d): rows.
+    - `index`, shape (m,): which of them are meant.
+    - `sparse`: whether rows are multiplied as CSR; None asks `prefers_sparse`.
+    - `balanced`: whether the coefficients of all problems sum to zero.
     """
     sparse = prefers_sparse(X) if sparse is None else sparse
     if balanced and kernel.name == "linear" and kernel.shift is None and not sparse:
@@ -218,20 +197,12 @@ def prepare(
 ) -> Rows:
     """Return rows ready for `block_values`.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel, not ``precomputed``.
-    X : array or CSR matrix, shape (n, d)
-        Rows.
-    dtype : dtype
-        float32 or float64, the type of products.
-    shift : array, shape (d,), or None
-        Taken off dense rows; the same for both sides.
-    sparse : bool
-        Whether rows are kept as CSR.
-    index : int64 array, shape (m,), or None
-        Which rows are taken, in which order; None takes all.
+    - `kernel`: the kernel, not ``precomputed``.
+    - `X`, shape (n, d): rows.
+    - `dtype`: float32 or float64, the type of products.
+    - `shift`, shape (d,): taken off dense rows; the same for both sides.
+    - `sparse`: whether rows are kept as CSR.
+    - `index`, shape (m,): which rows are taken, in which order; None takes all.
     """
     if kernel.function is not None:
         plain = X if index is None else X[index]

@@ -40,14 +40,8 @@ _FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product: at least so many, e
 class Picked:
     """Some samples and the rows of their features, wherever they come from.
 
-    Parameters
-    ----------
-    ids : int64 array, shape (q,)
-        The samples.
-    rows : Rows
-        Prepared rows.
-    index : int64 array, shape (q,)
-        Which row belongs to each sample.
+    - `ids`, shape (q,): the samples.
+    - `index`, shape (q,): which row belongs to each sample.
     """
 
     ids: IntVector
@@ -64,27 +58,13 @@ class KernelMatrix:
 
     Methods that need rows of any sample are called by all ranks together, with the same samples.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    X : array or CSR matrix, shape (n, d)
-        Rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
-    samples : int64 array, shape (n,), or None
-        The rows of the samples of this rank, in the order of their numbers (with ``precomputed``, rows and columns);
-        None takes all.
-    dtype : dtype
-        Of cached rows.
-    cache_bytes : int
-        Bytes of cached rows at most.
-    pool : Pool
-        Threads.
-    peers : Peers or None
-        The ranks among which samples are divided; None if all are here.
-    shift : array, shape (d,), or None
-        With `peers`, subtracted from dense rows for rbf, the same on all ranks.
-    sparse : bool or None
-        With `peers`, whether rows are multiplied as CSR.
+    - `X`, shape (n, d): rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+    - `samples`, shape (n,): the rows of the samples of this rank, in the order of their numbers (with
+      ``precomputed``, rows and columns); None takes all.
+    - `cache_bytes`: bytes of cached rows at most.
+    - `peers`: the ranks among which samples are divided; None if all are here.
+    - `shift`, shape (d,): with `peers`, subtracted from dense rows for rbf, the same on all ranks.
+    - `sparse`: with `peers`, whether rows are multiplied as CSR.
     """
 
     def __init__(

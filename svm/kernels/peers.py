@@ -44,19 +44,11 @@ def _keep_nothing(numbers: IntVector, alpha: FloatVector, n_rounds: int) -> None
 class Peers:
     """The ranks of a problem with n samples, as one of them sees them.
 
-    Parameters
-    ----------
-    n : int
-        Samples of all ranks.
-    group : Group or None
-        Joins the ranks; None for a rank that is alone.
-    holder : int64 array, shape (n,), or None
-        The rank that holds each sample; needed with `group`.
-    check : callable
-        Raises if the job has stopped.
-    keep : callable
-        Takes the numbers of variables that were set, the same on all ranks, their values, and how many rounds there
-        were; variable v of sample i has the number v n + i.
+    - `group`: joins the ranks; None for a rank that is alone.
+    - `holder`, shape (n,): the rank that holds each sample; needed with `group`.
+    - `check`: raises if the job has stopped.
+    - `keep`: takes the numbers of variables that were set, the same on all ranks, their values, and how many rounds
+      there were; variable v of sample i has the number v n + i.
     """
 
     def __init__(

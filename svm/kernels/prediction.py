@@ -34,12 +34,8 @@ _DENSE_BYTES = 2**26
 def linear_sums(X: Any, coef: Any) -> FloatMatrix:
     """Return X coef' in float64, shape (n, m), a slab of rows at a time.
 
-    Parameters
-    ----------
-    X : array or CSR matrix, shape (n, d)
-        Rows, float32 or float64.
-    coef : array or CSR matrix, shape (m, d)
-        Weights, float64.
+    - `X`, shape (n, d): rows, float32 or float64.
+    - `coef`, shape (m, d): weights, float64.
     """
     if sp.issparse(coef) and 8 * coef.shape[0] * coef.shape[1] <= _DENSE_BYTES:
         coef = coef.toarray()
@@ -62,22 +58,11 @@ def kernel_sums(
 ) -> FloatMatrix:
     """Return Σ_j k(x_i, z_j) coefs[j], shape (n, n_out), without ever holding that kernel matrix.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel, not ``precomputed``.
-    vectors : array or CSR matrix, shape (n_SV, d)
-        Support vectors.
-    coefs : array, shape (n_SV, m)
-        Their coefficients.
-    groups : sequence of (int, index)
-        Where each group of support vectors ends, and the m of the `n_out` columns its sums go to.
-    X : array or canonical CSR matrix, shape (n, d)
-        Rows.
-    n_out : int
-        Sums per row.
-    pool : Pool
-        Threads.
+    - `kernel`: the kernel, not ``precomputed``.
+    - `vectors`, shape (n_SV, d): support vectors.
+    - `coefs`, shape (n_SV, m): their coefficients.
+    - `groups`: where each group of support vectors ends, and the m of the `n_out` columns its sums go to.
+    - `X`, shape (n, d): rows.
     """
     out = np.zeros((X.shape[0], n_out))
     is_sparse = kernel.function is None and prefers_sparse(vectors)

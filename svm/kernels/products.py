@@ -30,15 +30,9 @@ _FEW = 2048
 class Products:
     """Products with the kernel matrix of one problem.
 
-    Parameters
-    ----------
-    features : SampleRows
-        The features of the samples of this rank.
-    pool : Pool
-        Threads.
-    prepared, rows_of : callable
-        ``prepared(ids, dtype)`` returns rows of samples of this rank, ``rows_of(ids, dtype)`` those of any: all ranks
-        call that together.
+    - `features`: the features of the samples of this rank.
+    - `prepared`, `rows_of`: ``prepared(ids, dtype)`` returns rows of samples of this rank, ``rows_of(ids, dtype)``
+      those of any: all ranks call that together.
     """
 
     def __init__(

@@ -29,22 +29,11 @@ __all__ = [
 class Rows:
     """Rows made ready for products; exactly one of the representations is set.
 
-    Parameters
-    ----------
-    n : int
-        Rows.
-    dense : array, shape (n, d) or (n, d + 2), or None
-        Dense rows; with rbf, scaled and augmented.
-    sparse : CSR arrays (values, indices, indptr) or None
-        Sparse rows; with rbf, scaled.
-    n_columns : int
-        Columns of sparse rows.
-    offsets : array, shape (n,), or None
-        −γ‖x‖² of sparse rows with rbf, else zeros.
-    plain : array or sparse matrix or None
-        Rows for a callable, or the given kernel matrix.
-    ids : array, shape (n,), or None
-        Which rows of the given kernel matrix these are.
+    - `dense`, shape (n, d) or (n, d + 2): dense rows; with rbf, scaled and augmented.
+    - `sparse`: sparse rows; with rbf, scaled.
+    - `offsets`, shape (n,): −γ‖x‖² of sparse rows with rbf, else zeros.
+    - `plain`: rows for a callable, or the given kernel matrix.
+    - `ids`, shape (n,): which rows of the given kernel matrix these are.
     """
 
     n: int

@@ -24,21 +24,12 @@ _HELD_BYTES = 16 * 2**20
 class SampleRows:
     """Features of the samples of this rank.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    X : array or CSR matrix, shape (n, d)
-        Rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
-    samples : int64 array, shape (n,), or None
-        The rows of the samples of this rank, in the order of their numbers (with ``precomputed``, rows and columns);
-        None takes all.
-    peers : Peers or None
-        The ranks among which samples are divided; None if all are here.
-    shift : array, shape (d,), or None
-        With `peers`, subtracted from dense rows for rbf, the same on all ranks.
-    sparse : bool or None
-        With `peers`, whether rows are multiplied as CSR.
+    - `X`, shape (n, d): rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+    - `samples`, shape (n,): the rows of the samples of this rank, in the order of their numbers (with
+      ``precomputed``, rows and columns); None takes all.
+    - `peers`: the ranks among which samples are divided; None if all are here.
+    - `shift`, shape (d,): with `peers`, subtracted from dense rows for rbf, the same on all ranks.
+    - `sparse`: with `peers`, whether rows are multiplied as CSR.
     """
 
     def __init__(

@@ -61,22 +61,9 @@ def values_by_slabs(
 ) -> tuple[Slabs, FloatMatrix]:
     """Return K[rows, columns], shape (m, n), and coefs K', shape (k, m).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    pool : Pool
-        Threads.
-    rows : Rows
-        The m rows, in float64.
-    columns : sequence of Held
-        Whose n samples the columns are.
-    coefs : array, shape (k, n)
-        Coefficients of the columns.
-    memory : array of float64, shape (m * n,)
-        Where the values are written.
-    n_features : int
-        Features of a row.
+    - `columns`: whose n samples the columns are.
+    - `coefs`, shape (k, n): coefficients of the columns.
+    - `memory`, shape (m * n,): where the values are written.
     """
     edges = np.cumsum([0, *(len(held.ids) for held in columns)])
     bounds = np.array([*(at for a, b in pairwise(edges) for at in range(a, b, _SLAB)), int(edges[-1])])

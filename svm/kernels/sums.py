@@ -39,14 +39,7 @@ _MOST_APART = 128
 class Sums:
     """Computes sums of kernel values.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    dtype : dtype
-        Of kernel values.
-    pool : Pool
-        Threads, over right rows.
+    - `pool`: threads, over right rows.
     """
 
     kernel: Kernel
@@ -61,16 +54,11 @@ class Sums:
         Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per
         thread.
 
-        Parameters
-        ----------
-        left, right : callable
-            ``left(start, stop)`` returns prepared rows.
-        coefs : array, shape (n_left, m)
-            Coefficients.
-        out : array, shape (n_right, n_out)
-            Sums, float64.
-        groups : sequence of (int, index), default ()
-            Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
+        - `left`, `right`: ``left(start, stop)`` returns prepared rows.
+        - `coefs`, shape (n_left, m): coefficients.
+        - `out`, shape (n_right, n_out): sums, float64.
+        - `groups`: where each group of left rows ends, and the m columns of `out` its sums go to; without, to
+          all m.
         """
         if not (len(coefs) and len(out)):  # a rank may hold no rows
             return
@@ -184,21 +172,9 @@ class Sums:
     ) -> tuple[FloatVector, FloatVector, int]:
         """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples.
 
-        Parameters
-        ----------
-        rows : callable
-            ``rows(ids)`` returns prepared rows.
-        sources, others : int64 arrays, shape (m,) and (n,)
-            Samples, none in both.
-        coefs : array, shape (m,)
-            Coefficients of the sources.
-
-        Returns
-        -------
-        of_sources, of_others : arrays, shape (m,) and (n,)
-            The sums, float64.
-        n_values : int
-            Kernel values computed.
+        - `rows`: ``rows(ids)`` returns prepared rows.
+        - `sources`, `others`, shape (m,) and (n,): samples, none in both.
+        - `coefs`, shape (m,): coefficients of the sources.
         """
         m, out = len(sources), np.zeros(len(sources) + len(others))
         right, n_values = np.concatenate([sources, others]), 0
@@ -234,19 +210,9 @@ class Sums:
     ) -> tuple[FloatVector, FloatVector]:
         """Return what the samples of either side add to the sums of the other; a value between them is computed once.
 
-        Parameters
-        ----------
-        rows : callable
-            ``rows(ids)`` returns prepared rows.
-        sides : pair of int64 arrays, shape (m,) and (n,)
-            Samples, none on both sides.
-        coefs : pair of arrays, shape (m,) and (n,)
-            Their coefficients.
-
-        Returns
-        -------
-        of_first, of_second : arrays, shape (m,) and (n,)
-            The sums, float64.
+        - `rows`: ``rows(ids)`` returns prepared rows.
+        - `sides`, shape (m,) and (n,): samples, none on both sides.
+        - `coefs`, shape (m,) and (n,): their coefficients.
         """
         (left, right), (of_left, of_right) = sides, (np.zeros(len(sides[0])), np.zeros(len(sides[1])))
         if not len(left) or not len(right):

@@ -57,16 +57,9 @@ class StoppedError(Exception):
 class Pool:
     """Runs a function over slabs of a range.
 
-    Parameters
-    ----------
-    n_threads : int
-        Threads; one means the calling thread.
-    executor : ThreadPoolExecutor or None
-        Where they run.
-    outer : Pool or None
-        The pool in a slab of which this one is used: when that is over, this one is.
-    check : callable or None
-        Raises where what is done here is wanted no more.
+    - `n_threads`: threads; one means the calling thread.
+    - `outer`: the pool in a slab of which this one is used: when that is over, this one is.
+    - `check`: raises where what is done here is wanted no more.
     """
 
     def __init__(
@@ -106,16 +99,10 @@ class Pool:
 
         An exception, such as that of ctrl-C in the main thread, ends it once all have finished their slab.
 
-        Parameters
-        ----------
-        work : callable
-            What is called.
-        n, size : int
-            The range and the length of a slab, the last of which may be shorter.
-        longest : int, default 1
-            So many slabs may be given at once, where `work` does them one by one without the interpreter: many at
-            first and one at a time at the end, so that all threads end together (guided self-scheduling,
-            Polychronopoulos and Kuck 1987).
+        - `n`, `size`: the range and the length of a slab, the last of which may be shorter.
+        - `longest`: so many slabs may be given at once, where `work` does them one by one without the
+          interpreter: many at first and one at a time at the end, so that all threads end together (guided
+          self-scheduling, Polychronopoulos and Kuck 1987).
         """
         self._has_failed = False
         taken = self._cut(n, size, longest)

@@ -36,14 +36,9 @@ _WIDEST_BYTES = 2**16
 class Left:
     """Left rows in the form that products want.
 
-    Parameters
-    ----------
-    rows : Rows
-        Dense rows, shape (q, d), or what sparse ones have besides their entries.
-    columns : array, shape (m, q), or None
-        Sparse rows, densified by columns.
-    table : array, shape (size, 2), or None
-        Which columns those are, by hashing (`make_table`), if they are not all.
+    - `rows`: dense rows, shape (q, d), or what sparse ones have besides their entries.
+    - `columns`, shape (m, q): sparse rows, densified by columns.
+    - `table`, shape (size, 2): which columns those are, by hashing (`make_table`), if they are not all.
     """
 
     rows: Rows
@@ -102,10 +97,7 @@ def _densified_part(
 def tile_rows(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> tuple[AnyArray, AnyArray] | None:
     """Return left and right rows for the kernels of `dsgd.svm.kernels.tiles`, None where they are not of that kind.
 
-    Parameters
-    ----------
-    kernel, left, right, out
-        As in `row_values`.
+    - `kernel`, `left`, `right`, `out`: as in `row_values`.
     """
     if left.rows.dense is None or right.dense is None or kernel.name not in {"rbf", "linear"}:
         return None
@@ -115,21 +107,7 @@ def tile_rows(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> tuple[A
 def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
     """Set `out` to the values of left rows with right rows.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    left : Left
-        One part of `left_form`.
-    right : Rows
-        Right rows.
-    out : array, shape (q, right.n)
-        Where values go, float32 or float64.
-
-    Raises
-    ------
-    InvalidDataError
-        A callable kernel returned another shape.
+    - `out`, shape (q, right.n): where values go, float32 or float64.
     """
     tiled = tile_rows(kernel, left, right, out)
     if tiled is not None:

@@ -64,29 +64,8 @@ def solve_cocoa(
 ) -> LinearSolution:
     """Solve by CoCoA+ rounds, each of one local pass over the active rows.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem, with the rows of this rank.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most rounds.
-    team : Team
-        Shares sweeps among threads, and rounds with the other ranks.
-    seed : int
-        Seed of the order of visits.
-    start : LinearSolution, optional
-        Its dual variables are where to begin; at zero if not given.
-    eliminate : bool
-        Whether passes leave rows out.
-    loose_bytes : float
-        Return unconverged when the rows of all ranks that nothing pushes outwards have no more bytes than these.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights met, and the last dual variables of this rank; equal weights and values on all ranks.
+    - returned: the best weights met, and the last dual variables of this rank; equal weights and values on all
+      ranks.
     """
     rows = problem.rows
     n_rows, width = rows.n_rows, rows.width
@@ -138,19 +117,7 @@ def solve_cocoa(
 
 
 class _LocalProblem:
-    """The problem of one rank in a round: intervals times, and ridge divided by, the safety factor (sigma' above).
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem of all, with the rows of this rank.
-    beta : array of float64, shape (n_rows,)
-        Dual variables to begin with.
-    safety : float
-        How many ranks change variables at once.
-    team : Team
-        Shares what is done row by row.
-    """
+    """The problem of one rank in a round: intervals times, and ridge divided by, the safety factor (sigma' above)."""
 
     def __init__(self, problem: LinearProblem, beta: FloatVector, safety: float, team: Team) -> None:
         self._problem, self._safety = problem, safety
@@ -177,19 +144,8 @@ class _LocalProblem:
 def outward_push(problem: LinearProblem, scores: FloatVector, beta: FloatVector) -> FloatVector:
     """Return how far the derivative pushes each variable out of its interval, or back to zero.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    scores : array of float64, shape (n_rows,)
-        The inner products of rows and weights.
-    beta : array of float64, shape (n_rows,)
-        Dual variables in their intervals.
-
-    Returns
-    -------
-    array of float64, shape (n_rows,)
-        Above zero where a variable at an end of its interval, or at zero, is right to stay; not above zero elsewhere.
+    - returned: above zero where a variable at an end of its interval, or at zero, is right to stay; not above zero
+      elsewhere.
     """
     slope = scores - problem.targets + problem.ridge * beta
     up, down = slope + problem.epsilon, slope - problem.epsilon

@@ -71,34 +71,7 @@ def solve_dual_cd(
     patience: float = np.inf,
     earliest: float = EARLIEST_JUDGEMENT,
 ) -> LinearSolution:
-    """Solve by dual coordinate descent.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most passes.
-    team : Team
-        Shares the sweeps; passes are sequential.
-    seed : int
-        Seed of the order of visits.
-    start : array of float64, shape (n_rows,), optional
-        Dual variables to begin with; zero if not given.
-    eliminate : bool
-        Whether passes leave rows out.
-    patience : float
-        Most further passes: return unconverged if more are predicted from the rate at which the gap closes.
-    earliest : float
-        Passes before that rate is judged.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights met, and the last dual variables.
-    """
+    """Solve by dual coordinate descent."""
     rows = problem.rows
     n_rows = rows.n_rows
     lines = make_lines(problem, start, team)
@@ -148,32 +121,7 @@ def visit_rows(
     seed: int,
     number: int,
 ) -> tuple[int, float]:
-    """Visit the active rows once, in the order that a seed has for the pass of a number.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    lines : array of float64
-        What `make_lines` returns; the dual variables in it change.
-    weights : array of float64, shape (n_features + 1,)
-        The weights, updated in place.
-    active : array of uint32
-        Starts with the numbers of the active rows, in any order; afterwards with those that stay active.
-    n_active : int
-        Their number.
-    threshold : float
-        Rows that are pushed outwards by more than this are eliminated.
-    seed, number : int
-        Seed of the order.
-
-    Returns
-    -------
-    n_active : int
-        How many rows stay active.
-    worst : float
-        The largest violation met.
-    """
+    """Visit the active rows once, in the order that a seed has for the pass of a number."""
     rows = problem.rows
     n_left, worst = cd_pass(
         rows.values,

@@ -45,25 +45,7 @@ def solve_free_intercept(
 ) -> LinearSolution:
     """Solve a problem whose intercept is not penalised.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    solver : {"auto", "dual_cd", "newton"}
-        The method for `solve`.
-    solve : callable
-        ``solve(problem, solver, tol, max_iter, start)`` solves a penalised problem.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most passes or Newton steps of all rounds.
-    team : Team
-        Shares passes over rows.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights met, that of the constant column last, and dual variables that sum to zero.
+    - returned: the best weights met, that of the constant column last, and dual variables that sum to zero.
     """
     trivial = _without_loss(problem, team)
     if trivial is not None:

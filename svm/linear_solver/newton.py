@@ -93,26 +93,7 @@ def solve_newton(
     team: Team,
     start: LinearSolution | None = None,
 ) -> LinearSolution:
-    """Solve by Newton's method.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most Newton steps.
-    team : Team
-        Shares the passes over rows.
-    start : LinearSolution, optional
-        Where to begin; at zero if not given.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights and dual variables met.
-    """
+    """Solve by Newton's method."""
     rows, n_rows = problem.rows, problem.rows.n_rows
     weights = np.zeros(rows.width) if start is None else start.weights.copy()
     scores = rows.scores(weights, team) if weights.any() else np.zeros(n_rows)

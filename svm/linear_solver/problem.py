@@ -66,23 +66,7 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """One output of a linear SVM; the module has the formulas.
-
-    Parameters
-    ----------
-    rows : LinearRows
-        The rows.
-    targets : array of float64, shape (n_rows,)
-        +1 or -1, or values.
-    low, high : array of float64, shape (n_rows,)
-        Interval of each dual variable; it contains zero.
-    ridge : array of float64, shape (n_rows,)
-        Curvature of each dual term.
-    epsilon : float
-        Half the width of the tube.
-    penalizes_intercept : bool
-        Whether the weight of the constant column counts in the norm of the weights.
-    """
+    """One output of a linear SVM; the module has the formulas."""
 
     rows: LinearRows
     targets: FloatVector
@@ -110,27 +94,7 @@ class LinearProblem:
 
 @dataclass(frozen=True)
 class LinearSolution:
-    """What a solver returns.
-
-    Parameters
-    ----------
-    weights : array of float64, shape (n_features + 1,)
-        The weights, that of the constant column last.
-    duals : array of float64, shape (n_rows,)
-        Dual variables.
-    primal : float
-        P(weights), over all rows in float64.
-    dual : float
-        D(duals), over all rows in float64.
-    n_iter : int
-        Passes of coordinate descent, or Newton steps.
-    converged : bool
-        Whether the relative gap is at most the tolerance.
-    solver : str
-        The method that found it.
-    n_proven : int
-        Dual variables that are proven to have their final value; 0 if this was not checked.
-    """
+    """What a solver returns."""
 
     weights: FloatVector
     duals: FloatVector
@@ -160,28 +124,7 @@ def make_problem(
     epsilon: float = 0.0,
     penalizes_intercept: bool = True,
 ) -> LinearProblem:
-    """Return the problem of a loss.
-
-    Parameters
-    ----------
-    loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
-        The loss.
-    rows : LinearRows
-        The rows.
-    targets : array of float64, shape (n_rows,)
-        +1 or -1, or values.
-    costs : array of float64, shape (n_rows,)
-        C_i: C times the weights of class and sample.
-    epsilon : float
-        Half the width of the tube; of no effect in classification.
-    penalizes_intercept : bool
-        Whether the weight of the constant column counts in the norm; of no effect without such a column.
-
-    Returns
-    -------
-    LinearProblem
-        The problem.
-    """
+    """Return the problem of a loss."""
     is_squared = loss.startswith("squared")
     has_cost = costs > 0.0  # a class of weight zero costs nothing: its variables stay at zero
     limit = np.where(has_cost, np.inf, 0.0) if is_squared else costs
@@ -205,27 +148,8 @@ def one_vs_rest(
 ) -> LinearProblem:
     """Return the problem of one output of a classifier.
 
-    Parameters
-    ----------
-    loss : {"hinge", "squared_hinge"}
-        The loss.
-    rows : LinearRows
-        The rows.
-    codes : array of float64, shape (n_rows,)
-        Class of each row.
-    costs : array of float64, shape (n_rows,)
-        C times sample weight.
-    factors : array of float64, shape (n_classes,)
-        Factors of C by class; with more than two classes they apply to the rows of an output's own class.
-    output : int
-        Which output; the only one of two classes tells the second from the first.
-    penalizes_intercept : bool
-        As for `make_problem`.
-
-    Returns
-    -------
-    LinearProblem
-        The problem.
+    - `factors`, shape (n_classes,): factors of C by class; with more than two classes they apply to the rows of an
+      output's own class.
     """
     is_binary = factors.shape[0] == 2
     own = codes == (1 if is_binary else output)
@@ -241,20 +165,7 @@ def balanced_factors(sums: FloatVector) -> FloatVector:
 
 
 def balance(duals: FloatVector, team: Team) -> FloatVector:
-    """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk.
-
-    Parameters
-    ----------
-    duals : array of float64, shape (n_rows,)
-        Dual variables in their intervals.
-    team : Team
-        Adds up over ranks.
-
-    Returns
-    -------
-    array of float64, shape (n_rows,)
-        Dual variables in their intervals, of sum zero up to rounding.
-    """
+    """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk."""
     up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
     gains, losses = team.totals(float(up.sum()), float(down.sum()))
     if gains > losses:
@@ -277,31 +188,8 @@ def certify(
 
     Where the rows are divided among ranks, weights are those of all ranks, dual variables and `active` of this one.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    weights : array of float64, shape (n_features + 1,)
-        Any weights.
-    duals : array of float64, shape (n_rows,)
-        Any dual variables in their intervals; balanced first if the intercept is not penalised.
-    team : Team
-        Shares the pass.
-    combined : array of float64, shape (n_features + 1,), optional
-        The sum of ``duals[i]`` times row i; computed if not given.
-    scores : array of float64, shape (n_rows,), optional
-        The inner products of rows and weights; computed if not given.
-    threshold : float
-        Rows whose variable is at a bound and points outwards by more than this are left out of `active`.
-    active : array of uint32, shape (n_rows,), optional
-        Receives the numbers of the rows to keep active.
-
-    Returns
-    -------
-    primal, dual : float
-        The two values.
-    n_active : int
-        Entries written to `active`.
+    - `duals`, shape (n_rows,): any dual variables in their intervals; balanced first if the intercept is not
+      penalised.
     """
     if scores is None:
         scores = problem.rows.scores(weights, team)
@@ -326,20 +214,8 @@ def conclude(
 ) -> LinearSolution:
     """Return the solution of weights and dual variables, with its certificate.
 
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    weights : array of float64, shape (n_features + 1,)
-        The best weights met.
-    duals : array of float64, shape (n_rows,)
-        The last dual variables, of this rank. Their sum of rows is computed again, without accumulated rounding.
-    team : Team
-        Shares the pass.
-    tol : float
-        The gap up to which it has converged.
-    n_iter, solver
-        As for `LinearSolution`.
+    - `duals`, shape (n_rows,): the last dual variables, of this rank. Their sum of rows is computed again, without
+      accumulated rounding.
     """
     exact = team.add_up(problem.rows.combine(duals, team))
     primal, dual, _ = certify(problem, weights, duals, team, combined=exact)

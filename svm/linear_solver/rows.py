@@ -54,21 +54,7 @@ _WIDE, _SPARSE_SHARE = 64, 0.25
 
 @dataclass(frozen=True)
 class LinearRows:
-    """Rows with one more column that holds a constant.
-
-    Parameters
-    ----------
-    values : array, shape (nnz,)
-        Entries of all rows, float32 or float64.
-    indices : array of uint32, shape (nnz,), or None
-        Columns; None for dense rows.
-    first, last : array of uint64, shape (n_rows,)
-        Where each row starts and ends in `values`.
-    n_features : int
-        Columns without the constant.
-    bias : float
-        The constant: `intercept_scaling`, or 0 without an intercept.
-    """
+    """Rows with one more column that holds a constant."""
 
     values: FloatVector
     indices: IndexVector | None
@@ -194,29 +180,8 @@ def gather_rows(
 ) -> tuple[LinearRows, FloatVector, FloatVector]:
     """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes.
 
-    Parameters
-    ----------
-    X : array or CSR matrix, shape (n, n_features)
-        Rows, float32 or float64, with indices of 32 or 64 bits; never changed, and shared where no copy is needed.
-    targets : array, shape (n,)
-        Values or class codes.
-    weights : array, shape (n,)
-        Weights, 0 or more.
-    bias : float
-        The constant appended to every row.
-    seed : int
-        Seed of the order.
-    team : Team, optional
-        Shares what is done row by row.
-
-    Returns
-    -------
-    rows : LinearRows
-        The rows that are left.
-    targets : array of float64, shape (n_rows,)
-        Their targets.
-    weights : array of float64, shape (n_rows,)
-        Their summed weights.
+    - `X`, shape (n, n_features): rows, float32 or float64, with indices of 32 or 64 bits; never changed, and shared
+      where no copy is needed.
     """
     team = Team() if team is None else team
     X = _without_zeros(X, team)
@@ -305,20 +270,7 @@ def _pack(shard: Shard, kept: IntVector, bias: float) -> LinearRows:
 
 
 def spread(n: int, n_chosen: int) -> IntVector:
-    """Return positions in ``range(n)``, ascending: one at random in each of `n_chosen` equal parts, always the same.
-
-    Parameters
-    ----------
-    n : int
-        Where from.
-    n_chosen : int
-        How many, at most `n`.
-
-    Returns
-    -------
-    array of int64, shape (n_chosen,)
-        The positions.
-    """
+    """Return positions in ``range(n)``, ascending: one at random in each of `n_chosen` equal parts, always the same."""
     words = mix64_each(np.arange(n_chosen, dtype=np.uint64))
     within = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)

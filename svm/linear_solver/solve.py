@@ -60,30 +60,7 @@ def solve_linear(
     seed: int = 0,
     start: LinearSolution | None = None,
 ) -> LinearSolution:
-    """Solve one output of a linear SVM.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem.
-    solver : {"auto", "dual_cd", "newton", "cocoa"}
-        The method; the module says what "auto" does.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most passes of coordinate descent, and most Newton steps.
-    team : Team
-        Shares passes over rows.
-    seed : int
-        Seed of the order of visits.
-    start : LinearSolution, optional
-        Where to begin, with dual variables in their intervals; at zero if not given.
-
-    Returns
-    -------
-    LinearSolution
-        Weights, dual variables and the two values that certify them.
-    """
+    """Solve one output of a linear SVM."""
     solve = partial(_solve_penalised, team=team, seed=seed)
     if problem.penalizes_intercept:
         return solve(problem, solver, tol, max_iter, start)

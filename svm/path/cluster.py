@@ -30,25 +30,7 @@ Chain = Callable[[Any, Posed], list[Link]]
 
 @dataclass(frozen=True)
 class PathRecord:
-    """What a gang knows after a grid, and what its estimators ask in place of the gang.
-
-    Parameters
-    ----------
-    chains : list of dict
-        For each gamma the solutions at all costs of every problem, by the rows of the problem.
-    kernels : list of Kernel
-        The kernel of each gamma, with what was found of the rows.
-    first, owner : int64 arrays
-        Representatives of equal rows, and who represents each (`dsgd.svm.kernel_solver.merging`).
-    target, weights : arrays, shape (n,)
-        Class codes or targets; sample weights.
-    classes : array or None
-        What the codes stand for.
-    ids : int64 array, shape (m,)
-        The rows that have a coefficient at some point, ascending.
-    rows : array or CSR matrix, shape (m, d)
-        Those rows.
-    """
+    """What a gang knows after a grid, and what its estimators ask in place of the gang."""
 
     chains: list[dict[bytes, list[Link]]]
     kernels: list[Kernel]
@@ -105,23 +87,7 @@ def solve_path_on_rank(
 ) -> dict[str, Any] | None:
     """Solve a grid together with the other ranks; a rank program.
 
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : RankRows
-        Its rows.
-    model : SVC or SVR
-        Not fitted, without a client, of the first cost.
-    gammas : sequence of float or {"scale", "auto"}
-        Kernel widths.
-    chain : callable
-        Solves one problem at all costs.
-
-    Returns
-    -------
-    dict or None
-        The fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
+    - returned: the fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
     """
     model, gang = join_gang(rank, data, model)
     kernels: list[Kernel] = []

@@ -40,21 +40,7 @@ _N_MEAN = 64
 
 @dataclass(frozen=True)
 class Link:
-    """One solution of a chain.
-
-    Parameters
-    ----------
-    solution : Solution
-        What the solver found; counts are those of this run.
-    upper : array, shape (r, n)
-        The bounds.
-    n_proven : int
-        Samples proven to sit at a bound before the run.
-    n_products : int
-        Pairs of rows multiplied.
-    seconds : float
-        Wall time.
-    """
+    """One solution of a chain."""
 
     solution: Solution
     upper: FloatMatrix
@@ -76,29 +62,7 @@ def solve_chain(
 ) -> list[Link]:
     """Solve a problem at ascending multiples of its bounds.
 
-    Parameters
-    ----------
-    dual : Dual
-        The problem at the first bounds, y'α being zero.
-    matrix : KernelMatrix
-        Kernel values among its samples.
-    factors : sequence of float
-        By what the bounds are multiplied; the first is 1.
-    dtypes : sequence of dtype
-        float32 or float64, what rows must have at each factor.
-    norms : array, shape (n,), or None
-        Norms of the samples in feature space; None proves nothing before a run.
-    run : callable
-        ``run(dual, matrix)`` solves the problem at one factor; as `dsgd.svm.kernel_solver.block.solve` does.
-    cache_bytes : int
-        Bytes of rows that `matrix` may hold.
-    count_products : callable or None
-        Returns the pairs of rows multiplied so far; None counts kernel values.
-
-    Returns
-    -------
-    list of Link
-        One per factor.
+    - `norms`, shape (n,): norms of the samples in feature space; None proves nothing before a run.
     """
     links: list[Link] = []
     count = count_products or (lambda: matrix.n_evaluations)

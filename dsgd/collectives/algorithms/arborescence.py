@@ -34,22 +34,7 @@ class _Edge(NamedTuple):
 
 
 def shortest_arborescence(size: int, root: int, lengths: Mapping[Edge, float]) -> tuple[int, ...]:
-    """Return the parent of every rank in a shortest tree away from the root, whose own is -1.
-
-    Parameters
-    ----------
-    size : int
-        How many ranks.
-    root : int
-        Where the tree begins.
-    lengths : mapping of (int, int) to float
-        The edges, (from, to), and their lengths, which may be negative.
-
-    Raises
-    ------
-    InvalidParameterError
-        Some rank cannot be reached from the root.
-    """
+    """Return the parent of every rank in a shortest tree away from the root, whose own is -1."""
     if lost := set(range(size)) - _reached(root, lengths):
         raise InvalidParameterError(f"no tree: nothing leads from rank {root} to rank {min(lost)}.")
     pairs = list(lengths)

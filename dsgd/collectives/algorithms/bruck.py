@@ -28,19 +28,7 @@ __all__ = ["bruck_allgather"]
 
 
 def bruck_allgather(transport: AbstractTransport, whole: AnyArray, ends: Sequence[int], scratch: AnyArray) -> None:
-    """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    whole : array, shape (n,)
-        This rank's vector is in its place.
-    ends : sequence of int
-        Size + 1 numbers from 0 to n, the same on all ranks.
-    scratch : array, shape (n,)
-        Working memory of the same dtype.
-    """
+    """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``."""
     rank, size, n = transport.rank, transport.size, whole.shape[0]
     own = slice(ends[rank], ends[rank + 1])
     turned = list(accumulate((ends[(rank + k) % size + 1] - ends[(rank + k) % size] for k in range(size)), initial=0))

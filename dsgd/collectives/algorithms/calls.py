@@ -44,21 +44,7 @@ __all__ = ["allreduce_call", "barrier_call", "fill_call", "tally_call"]
 
 
 def allreduce_call(flat: AnyArray, size: int, algorithm: Algorithm, op: Operation, combine: Combine) -> Call:
-    """Return an all-reduce of vectors of one dimension.
-
-    Parameters
-    ----------
-    flat : array, shape (n,)
-        That of this rank, replaced in place.
-    size : int
-        How many ranks there are.
-    algorithm : str
-        A key of `dsgd.collectives.algorithms.by_name.PLANS`.
-    op : {"sum", "min", "max"} or callable
-        What makes one vector of two, by its name; ranks compare it.
-    combine : callable
-        The function itself.
-    """
+    """Return an all-reduce of vectors of one dimension."""
     n, itemsize = flat.shape[0], flat.itemsize
     plan_of = partial(_plan_of, algorithm, size, n, itemsize)
     schedule: Callable[[], Schedule] = partial(plan_schedule, plan_of, size, itemsize)

@@ -48,19 +48,7 @@ class _Message(NamedTuple):
 def concurrent_plan(
     rank: int, up: Sequence[Parents], down: Sequence[Parents], parts: Sequence[Part], pieces: Sequence[int]
 ) -> Plan:
-    """Return what `rank` does to sum vectors up and down trees, on a wire where all links carry at once.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    up, down : sequence of Parents
-        The trees that each part is summed up and comes down, with the same root; each over all ranks.
-    parts : sequence of Part
-        The part of the vector that each tree carries.
-    pieces : sequence of int
-        Into how many pieces each part is cut.
-    """
+    """Return what `rank` does to sum vectors up and down trees, on a wire where all links carry at once."""
     cuts = [part.cut(n) for part, n in zip(parts, pieces, strict=True)]
     moves = []
     for sends, (tree, piece, source, to, goes_up) in _orders(
@@ -84,18 +72,7 @@ def _orders(
 
 
 class _Play:
-    """Plays the messages on links, each as fast as is needed to carry all of its bytes in a second.
-
-    Parameters
-    ----------
-    up, down, lengths, pieces
-        See `_orders`.
-
-    Attributes
-    ----------
-    orders : list of list
-        What every rank has sent and received so far.
-    """
+    """Plays the messages on links, each as fast as is needed to carry all of its bytes in a second."""
 
     def __init__(
         self, up: Sequence[Parents], down: Sequence[Parents], lengths: Sequence[int], pieces: Sequence[int]

@@ -64,22 +64,7 @@ class _Pair(NamedTuple):
 def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
     """Return the fewest trees found that carry 95 % of what any trees could, up and down at the same time.
 
-    Parameters
-    ----------
-    capacities : array, shape (size, size)
-        Of the links, per second and one way each; they may differ by direction.
-    root : int, default 0
-        Where sums are made, if capacities differ by direction; otherwise each tree has the root that makes it lowest.
-
-    Returns
-    -------
-    Packing
-        No link carries more than its capacity, both ways together.
-
-    Raises
-    ------
-    InvalidParameterError
-        Some rank cannot be reached from the root, or cannot reach it, or a capacity is negative.
+    - `capacities`, shape (size, size): of the links, per second and one way each; they may differ by direction.
     """
     capacities = check_capacities(capacities, root)
     if len(capacities) == 1:
@@ -100,18 +85,6 @@ def pack_rings(capacities: FloatMatrix, unit: float = 1.0) -> list[tuple[int, ..
     """Return as many rings through all ranks as fit: directed ones, that carry a unit each.
 
     An integer programme over all such rings, so no other choice of rings has more; for at most eight ranks or so.
-
-    Parameters
-    ----------
-    capacities : array, shape (size, size)
-        Of the links.
-    unit : float, default 1.0
-        What a ring carries.
-
-    Raises
-    ------
-    InvalidParameterError
-        There are more than 10,000 rings to choose from.
     """
     room = np.floor(np.asarray(capacities, dtype=np.float64) / unit + _SMALL)
     rings = []
@@ -134,16 +107,7 @@ def pack_rings(capacities: FloatMatrix, unit: float = 1.0) -> list[tuple[int, ..
 
 
 def ring_trees(rings: Sequence[Sequence[int]], unit: float = 1.0) -> Packing:
-    """Return rings as a packing: each part is summed along a path round its ring and comes down the path from there.
-
-    Parameters
-    ----------
-    rings : sequence of sequence of int
-        The ranks of each, in the order in which they send.
-    unit : float, default 1.0
-        What the links of a ring carry. A ring of P ranks sends ``2 (P - 1) / P`` of the vector over each, so it sums
-        ``unit P / (2 (P - 1))``.
-    """
+    """Return rings as a packing: each part is summed along a path round its ring and comes down the path from there."""
     up, down = [], []
     for ring in rings:
         size = len(ring)
@@ -157,16 +121,7 @@ def ring_trees(rings: Sequence[Sequence[int]], unit: float = 1.0) -> Packing:
 
 
 def star_trees(size: int, unit: float = 1.0) -> Packing:
-    """Return one-hop trees for ranks around a switch: each rank sums a part of the vector and sends it to all others.
-
-    Parameters
-    ----------
-    size : int
-        How many ranks.
-    unit : float, default 1.0
-        What a rank can send to the switch, and receive from it: it sends ``2 (P - 1) / P`` of the vector, the least
-        there is, in two hops where a ring takes ``2 (P - 1)``.
-    """
+    """Return one-hop trees around a switch: each rank sums a part of the vector and sends it to all others."""
     trees = tuple(tuple(-1 if rank == root else root for rank in range(size)) for root in range(size))
     return Packing(trees, (unit / (2.0 * max(1, size - 1)),) * size)
 
@@ -176,13 +131,6 @@ def over_servers(packing: Packing, n_servers: int) -> Packing:
 
     The part of a tree is cut into one share per server, whose sum is made there; so every server sends and receives
     ``2 (m - 1) / m`` of the vector with m servers, the least there is.
-
-    Parameters
-    ----------
-    packing : Packing
-        Trees over the ranks of one server.
-    n_servers : int
-        How many; those of the first have the first ranks, and so on.
     """
     size = len(packing.trees[0])
 
@@ -202,15 +150,7 @@ def over_servers(packing: Packing, n_servers: int) -> Packing:
 
 
 def joined(faster: Packing, slower: Packing, share: float) -> Packing:
-    """Return the trees of two kinds of links as one packing, in which the slower ones carry a share of the vector.
-
-    Parameters
-    ----------
-    faster, slower : Packing
-        Trees over the same ranks whose links do not disturb each other, such as NVLink and PCIe.
-    share : float
-        Between 0 and 1; see `share_of_slower`.
-    """
+    """Return the trees of two kinds of links as one packing, in which the slower ones carry a share of the vector."""
     if not 0.0 < share < 1.0:
         return slower if share >= 1.0 else faster
     rate = faster.rate + slower.rate
@@ -228,15 +168,6 @@ def share_of_slower(n_bytes: float, faster: float, slower: float, switch_s: floa
 
     With rates F and S and D bytes, of which x go the slower way, ``x / S + T = (D - x) / F``, so
     ``x = D S / (F + S) - T F S / (F + S)``; none if that is negative.
-
-    Parameters
-    ----------
-    n_bytes : float
-        D, the length of the vector.
-    faster, slower : float
-        F and S, in bytes per second.
-    switch_s : float, default 0
-        T, seconds before the slower links can be used, such as those to disable peer access.
     """
     own = (n_bytes * slower - switch_s * faster * slower) / (faster + slower)
     return min(1.0, max(0.0, own / n_bytes)) if n_bytes else 0.0

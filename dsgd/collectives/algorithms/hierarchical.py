@@ -67,17 +67,7 @@ class Above(Protocol):
 
 
 class Hierarchy:
-    """The place of one rank in a level and in those above.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks of a unit with each other, and the leaders.
-    units : sequence of int, length world size
-        The process or host of each rank; equal on all ranks.
-    lead : callable
-        Takes the transport of the leaders and their ranks; returns their group. Called on leaders only.
-    """
+    """The place of one rank in a level and in those above."""
 
     def __init__(
         self,

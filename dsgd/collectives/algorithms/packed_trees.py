@@ -37,27 +37,7 @@ __all__ = ["packed_cost", "packed_plan", "tree_allreduce"]
 
 @np.errstate(over="ignore", invalid="ignore")
 def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Packing, pieces: int = 4) -> None:
-    """Replace `vector` by its sum over ranks.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks; neighbours in a tree must be able to reach each other.
-    vector : array, shape (n,)
-        Summed in place.
-    packing : Packing
-        Trees over all ranks, the same on each of them.
-    pieces : int, default 4
-        Into how many pieces the part of each tree is cut, on concurrent wires that of the heaviest one and the others
-        into pieces of about that length; the bits do not depend on it.
-
-    Raises
-    ------
-    InvalidParameterError
-        The trees are over another number of ranks, or `pieces` is not positive.
-    AbortedError, GangTimeoutError, ProtocolError
-        See `AbstractTransport.exchange`.
-    """
+    """Replace `vector` by its sum over ranks."""
     check_array(vector)
     plan = packed_plan(transport.rank, transport.size, vector.size, packing, pieces, transport.concurrent)
     run_plan(transport, vector.reshape(-1), np.empty(plan.n_scratch, dtype=vector.dtype), plan)

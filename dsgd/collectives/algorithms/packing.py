@@ -64,17 +64,7 @@ _FLOW_UNITS: Final = 2**20
 
 @dataclass(frozen=True)
 class Packing:
-    """Trees and the share of the message that each of them carries.
-
-    Parameters
-    ----------
-    trees : tuple of Parents
-        The parent of every rank, -1 for the root.
-    weights : tuple of float
-        What each tree carries, in units of the capacities.
-    down : tuple of Parents, default empty
-        The trees that sums come down, with the roots of `trees`, if they are others than those that they go up.
-    """
+    """Trees and the share of the message that each of them carries."""
 
     trees: tuple[Parents, ...]
     weights: tuple[float, ...]
@@ -107,25 +97,7 @@ class Packing:
 
 
 def pack_trees(capacities: FloatMatrix, root: int = 0) -> Packing:
-    """Return few trees that together carry nearly as much as any number of them could, up and down.
-
-    Parameters
-    ----------
-    capacities : array, shape (size, size)
-        Of the links; see the module.
-    root : int, default 0
-        Where all trees begin.
-
-    Returns
-    -------
-    Packing
-        No link is overloaded, neither on the way down nor on the way up.
-
-    Raises
-    ------
-    InvalidParameterError
-        Some rank cannot be reached from the root by links that go both ways, or a capacity is negative.
-    """
+    """Return few trees that together carry nearly as much as any number of them could, up and down."""
     capacities = _check(capacities, root)
     trees = candidate_trees(capacities, root)
     if capacities.shape[0] == 1:
@@ -141,23 +113,7 @@ def pack_trees(capacities: FloatMatrix, root: int = 0) -> Packing:
 
 
 def candidate_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> Packing:
-    """Return many trees by multiplicative weights, whose rate is at least (1 - 2 eps) times the best.
-
-    Parameters
-    ----------
-    capacities : array, shape (size, size)
-        Of the links.
-    root : int, default 0
-        Where all trees begin.
-    eps : float, default 0.1
-        Between 0 and 1/2, and not so small that the first lengths vanish; the number of searches grows as its square
-        falls.
-
-    Raises
-    ------
-    InvalidParameterError
-        As `pack_trees` does, or `eps` is out of range.
-    """
+    """Return many trees by multiplicative weights, whose rate is at least (1 - 2 eps) times the best."""
     if not 0.0 < eps < 0.5:
         raise InvalidParameterError(f"candidate_trees(eps=...) must be between 0 and 1/2. Got {eps!r}.")
     capacities = _check(capacities, root)
@@ -201,15 +157,7 @@ def best_rate(capacities: FloatMatrix, root: int = 0) -> float:
 
 
 def ring_rate(capacities: FloatMatrix, unit: float = 1.0) -> float:
-    """Return what directed rings carry that are laid one after the other into what the ones before have left.
-
-    Parameters
-    ----------
-    capacities : array, shape (size, size)
-        Of the links.
-    unit : float, default 1.0
-        What a ring carries.
-    """
+    """Return what directed rings carry that are laid one after the other into what the ones before have left."""
     left = np.array(capacities, dtype=np.float64)
     rings = 0
     while (ring := _find_ring(left, unit)) is not None:
@@ -275,13 +223,7 @@ def _find_ring(left: FloatMatrix, unit: float) -> list[int] | None:
 
 
 def check_capacities(capacities: FloatMatrix, root: int) -> FloatMatrix:
-    """Return capacities as a new array, without links from a rank to itself.
-
-    Raises
-    ------
-    InvalidParameterError
-        They are no square matrix of finite numbers of 0 or more, or the root is none of its ranks.
-    """
+    """Return capacities as a new array, without links from a rank to itself."""
     capacities = np.array(capacities, dtype=np.float64)
     if capacities.ndim != 2 or capacities.shape[0] != capacities.shape[1] or not 0 <= root < capacities.shape[0]:
         raise InvalidParameterError(

@@ -53,21 +53,7 @@ def children_of(parents: Parents) -> list[list[int]]:
 def tree_plan(
     rank: int, trees: Sequence[Parents], parts: Sequence[Part], pieces: int, down: Sequence[Parents] = ()
 ) -> Plan:
-    """Return what `rank` does to sum vectors up and down trees.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    trees : sequence of Parents
-        The trees, each over all ranks.
-    parts : sequence of Part
-        The part of the vector that each tree carries.
-    pieces : int
-        Into how many pieces each part is cut.
-    down : sequence of Parents, default empty
-        The trees that the sums come down, with the same roots, if they are others.
-    """
+    """Return what `rank` does to sum vectors up and down trees."""
     cuts = [[part.start + bound for bound in ring_bounds(part.length, pieces)] for part in parts]
     nothing = Part(0, 0)
     moves = []

@@ -47,21 +47,7 @@ class Part(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a rank does at a time.
-
-    Parameters
-    ----------
-    to : int or None
-        The rank it sends to.
-    outgoing : Part
-        The part it sends; ignored if `to` is None.
-    source : int or None
-        The rank it receives from.
-    incoming : Part
-        The part it receives; ignored if `source` is None. It does not overlap with `outgoing`.
-    adds : bool
-        Whether the received part is added instead of overwriting.
-    """
+    """What a rank does at a time."""
 
     to: int | None
     outgoing: Part
@@ -71,15 +57,7 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one rank does, from the first to the last move.
-
-    Parameters
-    ----------
-    moves : tuple of Move
-        In this order.
-    n_scratch : int
-        Elements of the longest part that is added.
-    """
+    """What one rank does, from the first to the last move."""
 
     moves: tuple[Move, ...]
     n_scratch: int
@@ -99,16 +77,6 @@ def folded(
 
     Of the ranks beyond the largest power of two each is odd and hands its vector to the even one before it, which
     hands it the result in the end.
-
-    Parameters
-    ----------
-    rank, size : int
-        The rank, and how many there are.
-    whole : Part
-        The whole vector.
-    among : callable
-        Takes the number of a rank among the remaining ones, how many these are, and a function from such numbers to
-        ranks; returns the moves in between.
     """
     core, n_folded = fold_of(size)
     folds = rank < 2 * n_folded
@@ -127,21 +95,7 @@ def folded(
 def run_plan(
     transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, plan: Plan, combine: Combine = np.add
 ) -> None:
-    """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    vector : array, shape (n,)
-        Summed in place.
-    scratch : array, shape (plan.n_scratch,) or longer, dtype of `vector`
-        Overwritten.
-    plan : Plan
-        What this rank does; those of the others are of the same algorithm for the same n.
-    combine : callable, default numpy.add
-        Commutative and associative; another one goes with plans of whole vectors.
-    """
+    """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them."""
     exchange, rank = transport.exchange, transport.rank
     for to, outgoing, source, incoming, adds in plan.moves:
         sent = None if to is None else vector[outgoing[0] : outgoing[1]]

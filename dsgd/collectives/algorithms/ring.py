@@ -52,13 +52,8 @@ def allgather(number: int, ranks: Sequence[int], chunks: Sequence[Part]) -> Iter
 def ring_allgather(transport: AbstractTransport, gathered: Sequence[AnyArray]) -> None:
     """Fill the parts of `gathered` with the vectors of all ranks.
 
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    gathered : sequence of arrays, one per rank, or array of shape (size, n)
-        Part `rank` holds this rank's vector; the others are overwritten. Their lengths may differ, but every rank
-        knows all of them.
+    - `gathered`, shape (size, n): part `rank` holds this rank's vector; the others are overwritten. Their lengths
+      may differ, but every rank knows all of them.
     """
     rank, size = transport.rank, transport.size
     after, before = (rank + 1) % size, (rank - 1) % size

@@ -36,15 +36,7 @@ Line = tuple[int, int, int, int]
 
 
 def plan_schedule(plan_of: Callable[[int], Plan], size: int, itemsize: int) -> Schedule:
-    """Return the messages of plans for vectors whose elements have `itemsize` bytes.
-
-    Parameters
-    ----------
-    plan_of : callable
-        Returns the plan of a rank.
-    size, itemsize : int
-        How many ranks, and bytes of an element.
-    """
+    """Return the messages of plans for vectors whose elements have `itemsize` bytes."""
 
     def lines(rank: int) -> Iterator[Line]:
         for to, outgoing, source, incoming, adds in plan_of(rank).moves:
@@ -56,17 +48,7 @@ def plan_schedule(plan_of: Callable[[int], Plan], size: int, itemsize: int) -> S
 
 
 def steps_schedule(steps: Sequence[Sequence[Step]], n_bytes: int, *, adds: bool) -> Schedule:
-    """Return the messages of a round of gossip (`dsgd.collectives.gossip`) about vectors of so many bytes.
-
-    Parameters
-    ----------
-    steps : sequence of sequence of Step
-        Of each rank, in order.
-    n_bytes : int
-        Bytes of a vector.
-    adds : bool
-        Whether what has arrived is added up.
-    """
+    """Return the messages of a round of gossip (`dsgd.collectives.gossip`) about vectors of so many bytes."""
 
     def lines(rank: int) -> Iterator[Line]:
         for to, source in steps[rank]:
@@ -106,16 +88,7 @@ def bruck_schedule(n_bytes: Sequence[int]) -> Schedule:
 
 
 def tally_schedule(blocks: Sequence[Sequence[int]], n_up: int, n_own: int, n_down: int, n_added: int) -> Schedule:
-    """Return the messages of `dsgd.collectives.algorithms.tally.gather_sums`, and of a broadcast from rank 0.
-
-    Parameters
-    ----------
-    blocks : sequence of sequence of int
-        `dsgd.collectives.algorithms.tally.blocks_of` the ranks.
-    n_up, n_own, n_down, n_added : int
-        Bytes of the sums, of what each rank has of its own, of what is sent down, and of what is added up where a
-        message has come up.
-    """
+    """Return the messages of `dsgd.collectives.algorithms.tally.gather_sums`, and of a broadcast from rank 0."""
     size = sum(map(len, blocks))
 
     def lines(block: Sequence[int], rank: int) -> Iterator[Line]:

@@ -35,15 +35,7 @@ Blocks = Sequence[Sequence[int]]
 
 
 def blocks_of(size: int, processes: Sequence[int] = ()) -> list[list[int]]:
-    """Return the ranks of each block, ascending: those of a process, or about the root of all of them.
-
-    Parameters
-    ----------
-    size : int
-        How many ranks.
-    processes : sequence of int, length size, or empty
-        The process of each; see `AbstractTransport.processes`.
-    """
+    """Return the ranks of each block, ascending: those of a process, or about the root of all of them."""
     return groups_of(processes) if processes else _even_blocks(size)
 
 
@@ -54,24 +46,7 @@ def _even_blocks(size: int) -> list[list[int]]:
 
 
 def gather_sums(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, own: AnyArray) -> AnyArray | None:
-    """Add up `sums` at rank 0, and return the numbers of all there; called by all ranks.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    blocks : sequence of sequence of int
-        `blocks_of` them.
-    sums : array, shape (s,)
-        Replaced by the sums on rank 0, and by parts of them on others.
-    own : array, shape (k,), dtype of `sums`
-        The numbers of this rank.
-
-    Returns
-    -------
-    array, shape (size, k), or None
-        None on all ranks but 0.
-    """
+    """Add up `sums` at rank 0, and return the numbers of all there; called by all ranks."""
     rank, k = transport.rank, own.shape[0]
     block = next(block for block in blocks if rank in block)
     if rank != block[0]:
@@ -88,17 +63,7 @@ def gather_sums(transport: AbstractTransport, blocks: Blocks, sums: AnyArray, ow
 
 
 def tally_cost(rank: int, size: int, n_sums: int, n_own: int, itemsize: int, processes: Sequence[int] = ()) -> Cost:
-    """Return what `rank` sends where ranks add up sums and rank 0 gets numbers of each (`Group.tally`).
-
-    Parameters
-    ----------
-    rank, size : int
-        The rank, and how many there are.
-    n_sums, n_own, itemsize : int
-        Numbers that are summed, numbers of a rank of its own, and bytes of each.
-    processes : sequence of int, length size, or empty
-        The process of each rank, where processes have several.
-    """
+    """Return what `rank` sends where ranks add up sums and rank 0 gets numbers of each (`Group.tally`)."""
     if size == 1:
         return Cost(0, 0)
     blocks = blocks_of(size, processes)

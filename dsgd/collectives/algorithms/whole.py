@@ -78,20 +78,7 @@ def reduce_by_plans(vectors: Sequence[AnyArray], plan_of: Callable[[int], Plan],
 
 
 class Tallied:
-    """What a rank brings to a tally, and what it finds.
-
-    Parameters
-    ----------
-    sums : array, shape (s,)
-        Replaced by the sums over ranks.
-    own : array, shape (k,)
-        Of this rank.
-
-    Attributes
-    ----------
-    table : array, shape (size, k), or None
-        What all have of their own; None until it is known.
-    """
+    """What a rank brings to a tally, and what it finds."""
 
     def __init__(self, sums: AnyArray, own: AnyArray) -> None:
         self.sums, self.own = sums, own

@@ -30,22 +30,7 @@ _SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, No
 
 
 def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
-    """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host.
-
-    Parameters
-    ----------
-    rank, size : int
-        The rank, and how many there are.
-    n, itemsize : int
-        Elements of the vector, and bytes of each.
-    compressor : AbstractCompressor
-        The compressor.
-
-    Returns
-    -------
-    Cost or None
-        Bytes and messages; None where they depend on the vectors.
-    """
+    """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host."""
     if isinstance(compressor, ErrorFeedback):
         return compressed_cost(rank, size, n, itemsize, compressor.compressor)
     if size == 1:

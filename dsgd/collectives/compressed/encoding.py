@@ -20,17 +20,7 @@ ResultT = TypeVar("ResultT")
 
 
 def encoding(group: Group, n_elements: int, work: Callable[[], ResultT]) -> ResultT:
-    """Return what `work` returns, and charge it as encoding.
-
-    Parameters
-    ----------
-    group : Group
-        Whose rank works.
-    n_elements : int
-        Elements that are passed over, each time counted.
-    work : callable
-        What is done.
-    """
+    """Return what `work` returns, and charge it as encoding."""
     ledger = group.ledger
     start = ledger.clock() if ledger.timing else 0.0
     result = work()

@@ -29,16 +29,7 @@ __all__ = ["sum_of_factors", "sum_together"]
 def sum_of_factors(
     group: Group, matrices: Sequence[tuple[FloatVector, PowerSGD, PowerMemory, FloatVector | None]]
 ) -> None:
-    """Replace vectors by the sums of their low-rank matrices, whose factors are sent together.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    matrices : sequence of (array, PowerSGD, PowerMemory, array or None)
-        A vector of this rank, its compressor, its memory, and the remainder to send, from which the low-rank matrix is
-        taken; all updated in place.
-    """
+    """Replace vectors by the sums of their low-rank matrices, whose factors are sent together."""
     wholes = [compressor.matrix(vector, memory) for vector, compressor, memory, _ in matrices]
     # Each of these passes over the matrices once for each of their factors.
     n_passed = sum(whole.size * int(each[1].rank) for whole, each in zip(wholes, matrices, strict=True))
@@ -75,15 +66,7 @@ def sum_of_factors(
 
 
 def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
-    """Replace arrays by their sums over ranks, with one all-reduce.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    arrays : sequence of array
-        At least one, of one dtype.
-    """
+    """Replace arrays by their sums over ranks, with one all-reduce."""
     if len(arrays) == 1:
         group.allreduce(arrays[0])
         return

@@ -35,32 +35,14 @@ __all__ = ["Entries", "gtopk_cost", "gtopk_sum", "merge_all", "merge_pair"]
 
 
 class Entries(NamedTuple):
-    """A sparse vector.
-
-    Parameters
-    ----------
-    places : array of uint32, shape (k,)
-        Ascending.
-    values : array, shape (k,)
-        The entries there.
-    """
+    """A sparse vector."""
 
     places: IndexVector
     values: FloatVector
 
 
 def merge_pair(lower: Entries, upper: Entries, k: int, scratch: Scratch) -> tuple[Entries, Entries]:
-    """Return the k largest entries of a sum, and the others.
-
-    Parameters
-    ----------
-    lower, upper : Entries
-        The sets to add; `lower` is that of the lower rank.
-    k : int
-        How many entries to keep, at most as many as there are.
-    scratch : Scratch
-        Working memory.
-    """
+    """Return the k largest entries of a sum, and the others."""
     n = lower.places.shape[0] + upper.places.shape[0]
     places = scratch.take("merged places", n, np.uint32)
     values = scratch.take("merged values", n, lower.values.dtype)
@@ -72,17 +54,7 @@ def merge_pair(lower: Entries, upper: Entries, k: int, scratch: Scratch) -> tupl
 
 
 def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[tuple[int, Entries]]]:
-    """Return what all ranks hold in the end, and what was dropped on the way, by the rank that dropped it.
-
-    Parameters
-    ----------
-    parts : list of Entries, one per rank
-        The k entries of each.
-    k : int
-        How many are kept at each step.
-    route : {"butterfly", "tree"}
-        How ranks are paired in merges.
-    """
+    """Return what all ranks hold in the end, and what was dropped on the way, by the rank that dropped it."""
     size, scratch = len(parts), Scratch()
     dropped: list[tuple[int, Entries]] = []
     held = dict(enumerate(parts))
@@ -108,16 +80,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
 def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: GTopKMemory) -> None:
     """Replace `vector` by the k entries of the sum over ranks that the merges leave; see `GTopK`.
 
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    vector : array, shape (n,)
-        This rank's vector, weighted; overwritten, bitwise equal on all ranks.
-    compressor : GTopK
-        The same on all ranks.
-    memory : ResidualMemory
-        What this rank has not sent; updated in place.
+    - `vector`, shape (n,): this rank's vector, weighted; overwritten, bitwise equal on all ranks.
     """
     n = vector.shape[0]
 

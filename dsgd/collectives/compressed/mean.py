@@ -65,26 +65,7 @@ __all__ = ["compressed_mean", "load_kernels"]
 def compressed_mean(
     group: Group, vector: FloatVector, weight: float, compressor: AbstractCompressor[Any], memory: Any
 ) -> None:
-    """Replace `vector` by its weighted mean over ranks, as a compressor leaves it; bitwise equal on all of them.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks of the gang.
-    vector : array, shape (n,)
-        This rank's vector.
-    weight : float
-        Its share; the shares of a gang add up to one.
-    compressor : AbstractCompressor
-        The same on all ranks.
-    memory : AbstractMemory
-        What ``compressor.init`` has returned for this rank; updated in place.
-
-    Raises
-    ------
-    ProtocolError
-        What a peer sent is no payload of such a vector.
-    """
+    """Replace `vector` by its weighted mean over ranks, as a compressor leaves it; bitwise equal on all of them."""
     if isinstance(compressor, Layerwise):
         _mean_by_layer(group, vector, weight, compressor, memory)
         return

@@ -143,21 +143,7 @@ def _by_parts(
     back: Callable[[int], int],
     combine: Callable[[list[WordVector], slice], WordVector],
 ) -> WordVector:
-    """Return the encoded sum of the payloads of all ranks, part r of it made by rank r.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    n : int
-        Entries.
-    payload : array of uint64, shape (forward(n),)
-        This rank's.
-    forward, back : callable
-        Words of a payload, and of a sum, for so many entries.
-    combine : callable
-        Takes the same part of all payloads and its place in the vector; returns the words of the sum.
-    """
+    """Return the encoded sum of the payloads of all ranks, part r of it made by rank r."""
     rank, size, transport = group.rank, group.size, group.transport
     ends = _part_ends(n, size)
     spans = [slice(forward(a), forward(b)) for a, b in pairwise(ends)]

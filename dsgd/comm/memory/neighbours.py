@@ -101,18 +101,7 @@ class _Note:
 
 @dataclass
 class Neighbourhood:
-    """What the ranks have found out about their hosts.
-
-    Parameters
-    ----------
-    hosts : tuple of int, length world size
-        The host of each rank, numbered as they first occur; equal on all ranks. Of `join_neighbours`, those of this
-        rank and the peers that it has asked.
-    rings : dict of int to Ring
-        What this rank shares with peers of its host.
-    problems : list of str
-        Why it shares nothing with others of its host.
-    """
+    """What the ranks have found out about their hosts."""
 
     hosts: tuple[int, ...]
     rings: dict[int, Ring] = field(default_factory=dict)
@@ -191,37 +180,7 @@ def join_neighbours(
     identity: bytes,
     pulls: bool = True,
 ) -> Neighbourhood:
-    """Share memory with the peers on this host; both ranks of each link call it at once, right after it was made.
-
-    Parameters
-    ----------
-    links : dict of int to Link
-        One per peer. Those of neighbours are replaced by links over local sockets.
-    credentials : Credentials
-        Who this rank is, and what its frames carry.
-    capacity : int
-        Bytes of each ring.
-    carries_headers : bool
-        See `Ring`.
-    has_boxes : bool
-        Whether segments have the boxes of a window.
-    identity : bytes, length 32
-        What stands for this host.
-    pulls : bool, default True
-        Whether this rank reads long frames from the memory of its neighbours, where the system lets it.
-
-    Returns
-    -------
-    Neighbourhood
-        Hosts of all ranks, and rings to the neighbours.
-
-    Raises
-    ------
-    ProtocolError
-        A peer does not follow the protocol.
-    GangTimeoutError, AbortedError
-        A peer does not answer, or went away.
-    """
+    """Share memory with the peers on this host; both ranks of each link call it at once, right after it was made."""
     rank, rings = credentials.rank, dict[int, Ring]()
     meeting = _Meeting(links, rank, segment_bytes(capacity, has_boxes=has_boxes))
     try:
@@ -368,22 +327,7 @@ def _move(shared: _Shared, old: Link, credentials: Credentials, pulls: bool) -> 
 
 
 def tell_hosts(links: dict[int, Link], rank: int, size: int, identity: bytes) -> tuple[int, ...]:
-    """Return the host of each rank, numbered as they first occur; all ranks call it at once.
-
-    Parameters
-    ----------
-    links : dict of int to Link
-        Those to `dsgd.comm.sockets.mesh.first_peers`, a hypercube and the ranks beyond.
-    rank, size : int
-        This rank, and how many there are.
-    identity : bytes
-        What stands for the host of this rank.
-
-    Raises
-    ------
-    GangTimeoutError, AbortedError
-        A peer does not answer, or went away.
-    """
+    """Return the host of each rank, numbered as they first occur; all ranks call it at once."""
     known = {rank: hashlib.blake2b(identity, digest_size=_HOST_BYTES).digest()}
     folded, steps = hypercube(rank, size)
     peer = rank

@@ -29,15 +29,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Pulling(NamedTuple):
-    """Who may read whose memory.
-
-    Parameters
-    ----------
-    peer : int
-        The process whose memory this one may read; zero if it may not.
-    is_read : bool
-        Whether the peer may read that of this process.
-    """
+    """Who may read whose memory."""
 
     peer: int = 0
     is_read: bool = False
@@ -47,20 +39,7 @@ NEITHER: Final = Pulling()
 
 
 def agree_on_pulling(sock: socket.socket, *, wanted: bool = True) -> Pulling:
-    """Find out together with the process at the other end of a local socket; both call it at once.
-
-    Parameters
-    ----------
-    sock : socket
-        A local socket that blocks.
-    wanted : bool, default True
-        Whether to read the memory of the peer where that is possible.
-
-    Raises
-    ------
-    OSError
-        The peer went away.
-    """
+    """Find out together with the process at the other end of a local socket; both call it at once."""
     proof = np.frombuffer(secrets.token_bytes(_PROOF_BYTES), dtype=np.uint8)
     sock.sendall(_LAYOUT.pack(proof.ctypes.data, proof.tobytes()))
     address, due = _LAYOUT.unpack(_receive(sock, _LAYOUT.size))

@@ -67,34 +67,7 @@ def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
 
 
 class Ring:
-    """One end of the two streams that two ranks share.
-
-    Parameters
-    ----------
-    segment : Segment
-        The memory, of `segment_bytes(capacity)` bytes.
-    capacity : int
-        Bytes of each ring.
-    link : Link
-        The local socket of the same two ranks; its headers are used.
-    bell : socket
-        A second local socket, for the bytes that wake.
-    first : bool
-        Whether this side made the segment.
-    carries_headers : bool
-        Whether whole frames go through memory; else headers go over the link.
-    pulling : Pulling
-        Who of the two may read the memory of the other.
-
-    Attributes
-    ----------
-    box_out, box_in : int
-        Addresses of the two boxes of a window (`dsgd.comm.memory.window`), where the segment has them.
-    state : array, shape (`streams.N_STATE`,), int64
-        What `pump` works on.
-    address_out, address_in : int
-        Addresses of the current frames.
-    """
+    """One end of the two streams that two ranks share."""
 
     def __init__(
         self,
@@ -172,19 +145,7 @@ _NOTHING: Final = np.zeros(streams.N_STATE, dtype=np.int64)
 def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arrived: bool = False) -> int:
     """Move the frame that is due to one neighbour and that from another, until both are through or nothing moves.
 
-    Parameters
-    ----------
-    out, source : Ring or None
-        The rings of the outgoing and the incoming frame; may be the same. None if there is no such frame.
-    n_polls : int, default 0
-        Unsuccessful looks before this side announces that it sleeps.
-    until_arrived : bool, default False
-        Whether to return when the first bytes of the incoming frame are there.
-
-    Returns
-    -------
-    int
-        A code of `dsgd.comm.memory.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
+    - returned: A code of `dsgd.comm.memory.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
     """
     out_state, outgoing = (_NOTHING, 0) if out is None else (out.state, out.address_out)
     in_state, incoming = (_NOTHING, 0) if source is None else (source.state, source.address_in)

@@ -75,15 +75,7 @@ def socket_path(name: str) -> Path:
 
 
 class Segment:
-    """Shared memory of a fixed size; made by `create` in one process and by `open` in the other.
-
-    Attributes
-    ----------
-    name : str
-        32 hexadecimal digits.
-    array : array, shape (size,), dtype uint8
-        The memory; it stays mapped as long as this object lives.
-    """
+    """Shared memory of a fixed size; made by `create` in one process and by `open` in the other."""
 
     def __init__(self, name: str, fd: int, size: int) -> None:
         self.name = name
@@ -93,13 +85,7 @@ class Segment:
 
     @classmethod
     def create(cls, size: int) -> Self:
-        """Make a segment of `size` bytes, all zero, with every page reserved.
-
-        Raises
-        ------
-        OSError
-            The folder is missing, or has not that much room.
-        """
+        """Make a segment of `size` bytes, all zero, with every page reserved."""
         _remove_orphans()
         name = secrets.token_hex(NAME_BYTES // 2)
         path = _path(name)
@@ -116,13 +102,7 @@ class Segment:
 
     @classmethod
     def open(cls, name: str, size: int) -> Self:
-        """Open the segment of a peer.
-
-        Raises
-        ------
-        OSError
-            There is none of that name, size and owner here.
-        """
+        """Open the segment of a peer."""
         if not _NAME.fullmatch(name):
             raise OSError(f"{name!r} is not the name of a segment")
         fd = os.open(_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

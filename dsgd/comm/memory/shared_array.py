@@ -16,13 +16,7 @@ __all__ = ["SharedArray"]
 
 @final
 class SharedArray:
-    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`.
-
-    Attributes
-    ----------
-    array : array or None
-        What was left last.
-    """
+    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`."""
 
     def __init__(self) -> None:
         self.array: AnyArray | None = None

@@ -44,41 +44,7 @@ _SLOT_BYTES_OF_TWO: Final = 4 * 1024 * 1024
 
 
 class Window:
-    """The boxes of a gang as one of its ranks sees them.
-
-    Parameters
-    ----------
-    rank : int
-        This rank.
-    outgoing : sequence of int
-        Addresses of this rank's boxes, of which each peer reads one.
-    incoming : sequence of int, length world size
-        Address of the box that this rank reads of each rank; its own is the first of `outgoing`.
-    bells : sequence of int, length world size
-        Descriptor of a socket on which each rank sleeps; -1 for this one.
-    peers : sequence of str, length world size
-        The name of each rank in messages.
-    abort : AbortFlag
-        Ends any wait when set.
-    nap : callable
-        Takes seconds, sleeps at most that long or until a peer rings, and returns a rank that is found to have gone, or
-        None.
-    memory : object
-        The memory that the addresses point into, kept alive by the window.
-    slot_bytes : int, default `SLOT_BYTES`
-        The largest vector that fits.
-    bed : int, default 0
-        Address of what this rank can sleep on in compiled code, see `dsgd.kernels.beds`; 0 if it cannot.
-
-    Attributes
-    ----------
-    outgoing, incoming, bells : array of int64
-        The addresses and descriptors.
-    abort_word : array of int64, shape (1,)
-        Not zero once the job has stopped.
-    published : int
-        Rounds published so far, by all who used the window one after the other.
-    """
+    """The boxes of a gang as one of its ranks sees them."""
 
     def __init__(
         self,
@@ -115,24 +81,7 @@ class Window:
         return len(self.incoming)
 
     def wait(self, peer: int, since: float, deadline_s: float) -> None:
-        """Sleep until a peer rings, or leave the core to it, between two looks for one that does not come.
-
-        Parameters
-        ----------
-        peer : int
-            The rank that is waited for.
-        since : float
-            What `time.monotonic` showed when the wait began.
-        deadline_s : float
-            Longest wait, in seconds.
-
-        Raises
-        ------
-        AbortedError
-            The job stopped, or the peer went away.
-        GangTimeoutError
-            The deadline has passed.
-        """
+        """Sleep until a peer rings, or leave the core to it, between two looks for one that does not come."""
         self._abort.check()
         if self._leaves_core_to(peer):
             return

@@ -31,25 +31,7 @@ _IDLE_S: Final = 2.0
 
 
 class Acceptor:
-    """The thread that lets peers in; runs from `start` to `stop`.
-
-    Parameters
-    ----------
-    listener : Listener
-        Where they come; used by this thread alone as long as it runs.
-    credentials : Credentials
-        What this rank shows.
-    wrap : callable or None
-        Encrypts sockets.
-    table : LinkTable
-        Says who may come, and gets the connections.
-    settle : callable
-        Takes the link to a peer that has come, and returns the one to use; its errors are those of `connect`.
-    limit_s : float
-        How long a peer that has shown who it is may take for the rest.
-    opened : set of socket
-        The sockets on which this thread waits for an answer.
-    """
+    """The thread that lets peers in; runs from `start` to `stop`."""
 
     def __init__(
         self,

@@ -47,15 +47,7 @@ class CrossedError(Exception):
 
 @dataclass(frozen=True)
 class Detour:
-    """Another way to peers that cannot be connected to.
-
-    Parameters
-    ----------
-    open : callable
-        Takes the number of a peer and returns a connected socket; raises OSError where there is no way either.
-    always : bool, default False
-        Whether to take it without trying to connect.
-    """
+    """Another way to peers that cannot be connected to."""
 
     open: Callable[[int], socket.socket]
     always: bool = False
@@ -79,21 +71,7 @@ class Deadline:
 
 
 class Connector:
-    """Connects a rank to its peers, one after the other.
-
-    Parameters
-    ----------
-    credentials : Credentials
-        What this rank shows.
-    abort : AbortFlag
-        Ends waits when set.
-    wrap : callable or None
-        Encrypts sockets.
-    detour : Detour or None
-        The way to peers that cannot be connected to.
-    opened : set of socket
-        The sockets on which this rank waits for an answer, which a flag that is set shuts down.
-    """
+    """Connects a rank to its peers, one after the other."""
 
     def __init__(
         self,
@@ -122,17 +100,7 @@ class Connector:
             self._opened.discard(sock)
 
     def connect(self, peer: int, address: str, deadline: Deadline) -> Link:
-        """Return a link to a peer that has shown that it belongs here.
-
-        Raises
-        ------
-        CrossedError
-            The peer connects to this rank at the same time.
-        GangTimeoutError, AbortedError, ProtocolError
-            It does not answer, went away, or does not fit.
-        ClusterError
-            This process may open no more files.
-        """
+        """Return a link to a peer that has shown that it belongs here."""
         rank, who = self._credentials.rank, f"rank {peer} at {address}"
         try:
             if self._detour is None or not self._detour.always:

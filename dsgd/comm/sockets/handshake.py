@@ -82,26 +82,7 @@ def refusal_text(status: int) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a handshake.
-
-    Parameters
-    ----------
-    job, epoch : int
-        Code of the job's name, and incarnation of the gang.
-    rank, peer, size : int
-        Who speaks, to whom, and out of how many ranks.
-    config : bytes, length 32
-        Digest of what all ranks must agree on.
-    nonce : bytes, length 32
-        Random, new in every handshake.
-    proof : bytes, length 32
-        What shows that the speaker holds the token; zeros in a hello.
-    status : int
-        Zero, or why the handshake is refused.
-    relayed : int
-        One if the connection goes through the ports of the workers (`dsgd.comm.wires.rpc`), zero if it is one of its
-        own.
-    """
+    """One record of a handshake."""
 
     job: int
     epoch: int
@@ -126,13 +107,7 @@ class Record:
 
     @classmethod
     def unpack(cls, data: bytes) -> Record:
-        """Read a record.
-
-        Raises
-        ------
-        ProtocolError
-            These bytes are no record of this version.
-        """
+        """Read a record."""
         if len(data) != RECORD_BYTES:
             raise ProtocolError(f"Expected a handshake record of {RECORD_BYTES} bytes, got {len(data)} bytes.")
         magic, version, status, relayed, job, epoch, rank, peer, size, config, nonce, proof = _LAYOUT.unpack(data)
@@ -147,26 +122,7 @@ class Record:
 
 
 class Credentials:
-    """What a rank shows to its peers, and demands of them.
-
-    Parameters
-    ----------
-    rank, size : int
-        This rank, and how many there are.
-    job_id : bytes or str
-        Name of the job.
-    epoch : int
-        Incarnation of the gang.
-    token : bytes, length 16 or more
-        Secret of the job.
-    config : bytes
-        Anything that all ranks must agree on; only its digest travels.
-
-    Raises
-    ------
-    InvalidParameterError
-        The token is too short, or the epoch is negative or beyond 32 bits.
-    """
+    """What a rank shows to its peers, and demands of them."""
 
     def __init__(self, rank: int, size: int, job_id: bytes | str, epoch: int, token: bytes, config: bytes) -> None:
         if len(token) < _MIN_TOKEN_BYTES:

@@ -58,15 +58,7 @@ _KEEPALIVE_INTERVAL_S: Final = 5
 
 
 class PeerGoneError(OSError):
-    """The peer has closed the connection, or the connection broke.
-
-    Parameters
-    ----------
-    problem : str
-        What happened.
-    link : Link
-        The connection.
-    """
+    """The peer has closed the connection, or the connection broke."""
 
     def __init__(self, problem: str, link: Link) -> None:
         super().__init__(problem)
@@ -78,29 +70,7 @@ class PeerLateError(PeerGoneError):
 
 
 class Link:
-    """A connection to one peer.
-
-    Parameters
-    ----------
-    sock : socket
-        Connected.
-    rank : int
-        The peer.
-    address : str
-        Where it listens or connected from, for messages.
-    job, epoch : int
-        What every frame carries.
-    latency_s : float
-        Half of the shortest round trip seen, in seconds.
-    way : {"tcp", "rpc", "shm"}, default "tcp"
-        What the bytes go over: a connection of their own, the ports of the workers (`dsgd.comm.wires.rpc`), or a local
-        socket beside memory that is shared (`dsgd.comm.wires.shm`).
-
-    Attributes
-    ----------
-    is_plain : bool
-        Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
-    """
+    """A connection to one peer."""
 
     def __init__(
         self,
@@ -270,17 +240,6 @@ def charge_exchange(ledger: RankLedger, start: float, arrived_at: float, source:
 
     What passed until the first bytes came, beyond the time that they travel, was spent on a peer that was not there
     yet; the rest on the wire.
-
-    Parameters
-    ----------
-    ledger : RankLedger
-        Whose round is timed.
-    start : float
-        What its clock showed when the exchange began.
-    arrived_at : float
-        What it showed when the first bytes of the incoming frame were there.
-    source : Link or None
-        Where that frame came from; None where none was due.
     """
     elapsed_s = ledger.clock() - start
     wait_s = 0.0 if source is None else max(arrived_at - start - source.latency_s, 0.0)

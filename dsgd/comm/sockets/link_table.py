@@ -20,22 +20,7 @@ __all__ = ["LinkTable"]
 
 
 class LinkTable:
-    """What the threads of a rank know of its connections.
-
-    Parameters
-    ----------
-    rank, size : int
-        This rank, and how many there are.
-    expected : collection of int
-        The peers that may come already; others wait until `open_to_all`.
-    arrived : callable, optional
-        Called when a connection has been added.
-
-    Attributes
-    ----------
-    links : dict of int to Link
-        One per peer that this rank is connected with.
-    """
+    """What the threads of a rank know of its connections."""
 
     def __init__(
         self, rank: int, size: int, expected: Collection[int], arrived: Callable[[], None] = lambda: None
@@ -107,13 +92,7 @@ class LinkTable:
             self._changed.notify_all()
 
     def wait_for(self, peers: Collection[int], limit_s: float) -> list[int]:
-        """Wait until there is a connection to each of `peers`; returns those that are missing then.
-
-        Raises
-        ------
-        DsgdError
-            What `fail` was given.
-        """
+        """Wait until there is a connection to each of `peers`; returns those that are missing then."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or not self.missing(peers), limit_s)
             if self._error is not None:

@@ -55,13 +55,7 @@ _PORTS: Final = re.compile(r"(\d{1,5})(?:\s*-\s*(\d{1,5}))?", re.ASCII)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``"host:port"`` or ``"[v6]:port"``, with or without ``tcp://`` before it.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is no such address.
-    """
+    """Return host and port of ``"host:port"`` or ``"[v6]:port"``, with or without ``tcp://`` before it."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidParameterError(f"The address of a rank must read 'host:port'. Got {address!r}.")
@@ -69,20 +63,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def parse_ports(ports: str | int | None, name: str = "ports") -> tuple[int, int] | None:
-    """Return first and last port of ``"40000-40100"`` or ``40000``; None for None.
-
-    Parameters
-    ----------
-    ports : str, int or None
-        What a user gave.
-    name : str
-        What it is called in the error.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is no range of ports.
-    """
+    """Return first and last port of ``"40000-40100"`` or ``40000``; None for None."""
     if ports is None:
         return None
     found = _PORTS.fullmatch(str(ports))
@@ -98,23 +79,7 @@ def parse_ports(ports: str | int | None, name: str = "ports") -> tuple[int, int]
 
 @dataclass
 class Guest:
-    """A connection that has not proved yet that it belongs here.
-
-    Parameters
-    ----------
-    sock : socket
-        Does not block.
-    peer : str
-        Where it comes from.
-    until : float
-        When it must have sent its next record, by `time.monotonic`.
-    record : Record or None
-        The record it has sent last, until that is answered.
-    hello, welcome : Record or None
-        What has been said already.
-    fits : bool
-        Whether it has shown that it knows the job, if not yet that it belongs there.
-    """
+    """A connection that has not proved yet that it belongs here."""
 
     sock: socket.socket
     peer: str
@@ -127,15 +92,7 @@ class Guest:
     _is_secure: bool = field(default=False, init=False)
 
     def read(self) -> None:
-        """Read what is there of the next record.
-
-        Raises
-        ------
-        ProtocolError
-            What came is no record.
-        OSError
-            The guest has left, or TLS failed.
-        """
+        """Read what is there of the next record."""
         try:
             if not self._is_secure:
                 if isinstance(self.sock, ssl.SSLSocket):
@@ -161,36 +118,7 @@ class Guest:
 
 
 class Listener:
-    """A listening socket, bound to one host only; a context manager.
-
-    Parameters
-    ----------
-    host : str, default "127.0.0.1"
-        Address to bind and to announce. Peers must be able to reach it.
-    port_range : tuple of int, optional
-        First and last port to try, both included; a free one is chosen by the system by default.
-
-    Attributes
-    ----------
-    address : str
-        ``"host:port"`` for `dsgd.comm.wires.tcp.connect`.
-    guests : list of Guest
-        Connections that may still turn out to be peers.
-    refused : Counter
-        Connections that were turned away, by what was wrong: ``"silent"``, ``"left"``, ``"stranger"``, ``"job"``,
-        ``"epoch"``, ``"token"``, ``"settings"`` or ``"crowd"``.
-    refusals : deque of str
-        The last few of them in words.
-    is_kept : bool
-        Whether `close` does nothing, because peers may still come; a mesh sets it and closes the listener itself.
-
-    Raises
-    ------
-    InvalidParameterError
-        `port_range` is not a range of ports.
-    ClusterError
-        No port can be bound on that host.
-    """
+    """A listening socket, bound to one host only; a context manager."""
 
     def __init__(self, host: str = "127.0.0.1", port_range: tuple[int, int] | None = None) -> None:
         first, last = (0, 0) if port_range is None else port_range
@@ -224,20 +152,7 @@ class Listener:
         self._is_full = False
 
     def look(self, wrap: Wrap | None, job: int, epoch: int) -> list[Guest]:
-        """Accept new connections and drop those that make no progress; never waits.
-
-        Parameters
-        ----------
-        wrap : callable or None
-            Encrypts the sockets of guests.
-        job, epoch : int
-            What the first record of a guest must show for it to be kept until it is answered.
-
-        Returns
-        -------
-        list of Guest
-            Those with a record that is due an answer.
-        """
+        """Accept new connections and drop those that make no progress; never waits."""
         self._take_in(wrap)
         now = time.monotonic()
         for guest in list(self.guests):

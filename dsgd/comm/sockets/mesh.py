@@ -59,12 +59,9 @@ def first_peers(rank: int, size: int) -> tuple[int, ...]:
 def hypercube(rank: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the neighbours of `rank` in a hypercube of 2**q ranks, the largest that there are enough of.
 
-    Returns
-    -------
-    folded : tuple of int
-        Of each of the first pairs of ranks, as many as there are ranks beyond, the other one; empty for other ranks.
-    steps : tuple of int
-        The neighbours in dimension 0, 1, ...; of a pair the even rank has them for both.
+    - returned: of each of the first pairs of ranks, as many as there are ranks beyond, the other one; empty for
+      other ranks.
+    - returned: the neighbours in dimension 0, 1, ...; of a pair the even rank has them for both.
     """
     core = 1 << (size.bit_length() - 1)
     n_folded = size - core
@@ -77,32 +74,7 @@ def hypercube(rank: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 class Mesh:
-    """The connections of one rank; `join` makes the first.
-
-    Parameters
-    ----------
-    listener : Listener
-        This rank's own.
-    addresses : sequence of str, length world size
-        Where each rank listens.
-    credentials : Credentials
-        What this rank shows.
-    abort : AbortFlag
-        Ends all waits when set.
-    limit_s : float
-        Longest time for all first peers to join and for any later one, in seconds.
-    wrap : callable or None
-        Encrypts sockets.
-    detour : Detour or None
-        The way to peers that cannot be connected to.
-    first : collection of int
-        The peers to join at once. If these are all, the port is closed then.
-
-    Attributes
-    ----------
-    links : dict of int to Link
-        One per peer that this rank is connected with; it grows.
-    """
+    """The connections of one rank; `join` makes the first."""
 
     def __init__(
         self,
@@ -156,13 +128,7 @@ class Mesh:
             self._listener.close()
 
     def open_to_all(self, settle: Callable[[Link], Link]) -> None:
-        """Let peers come that are not among the first, from now on and as long as the transport lives.
-
-        Parameters
-        ----------
-        settle : callable
-            Called with a new link, by both of its ranks at once; returns the one to use in its place.
-        """
+        """Let peers come that are not among the first, from now on and as long as the transport lives."""
         if not self.is_complete:
             self._settle_late = settle
             self._listener.is_kept = True
@@ -170,17 +136,7 @@ class Mesh:
             self._acceptor.wake()
 
     def reach(self, peers: Collection[int], limit_s: float, *, at_once: bool = False) -> None:
-        """Connect with peers where there is no connection yet.
-
-        Parameters
-        ----------
-        peers : collection of int
-            Ranks that are to be connected with this one.
-        limit_s : float
-            Longest wait, in seconds.
-        at_once : bool, default False
-            Whether not to wait for the call of a higher rank, because it may well not need the connection by itself.
-        """
+        """Connect with peers where there is no connection yet."""
         missing = self._table.missing(peers)
         if not missing:
             return

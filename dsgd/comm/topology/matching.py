@@ -23,13 +23,7 @@ __all__ = ["Step", "exchange_steps", "matchings"]
 
 
 class Step(NamedTuple):
-    """What a rank does in one step of an exchange with its peers.
-
-    Parameters
-    ----------
-    to, source : int or None
-        Whom it sends to and receives from; not both are None.
-    """
+    """What a rank does in one step of an exchange with its peers."""
 
     to: int | None
     source: int | None
@@ -38,17 +32,7 @@ class Step(NamedTuple):
 def exchange_steps(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> tuple[Step, ...]:
     """Return what `rank` of `size` does in a round, step by step.
 
-    Parameters
-    ----------
-    topology : AbstractTopology
-        The graph.
-    rank, size, round_number : int
-        The rank, how many there are, and the round.
-
-    Returns
-    -------
-    tuple of Step
-        At most one per matching; every out-peer and every in-peer is in one of them.
+    - returned: at most one per matching; every out-peer and every in-peer is in one of them.
     """
     return _all_steps(topology, size, round_number % topology.period(size))[rank]
 

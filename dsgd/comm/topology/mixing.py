@@ -41,20 +41,6 @@ def weights(topology: AbstractTopology, rank: int, size: int, round_number: int 
     """Return the weights of one round of averaging with neighbours.
 
     Metropolis weights where every edge goes both ways, uniform ones of the senders otherwise.
-
-    Parameters
-    ----------
-    topology : AbstractTopology
-        The graph.
-    rank, size, round_number : int
-        The rank, how many there are, and the round.
-
-    Returns
-    -------
-    own : float
-        Weight of the rank's own vector.
-    of : dict of int to float
-        Weight of the vector of each in-peer.
     """
     sources = topology.in_peers(rank, size, round_number)
     if topology.symmetric:
@@ -73,26 +59,8 @@ def mixing_matrix(
 ) -> FloatMatrix:
     """Return W, with ``x <- W x`` one round of mixing.
 
-    Parameters
-    ----------
-    topology : AbstractTopology
-        The graph.
-    size : int
-        How many ranks.
-    round_number : int, default 0
-        The round.
-    weighting : {"metropolis", "uniform"}, optional
-        See the module. By default Metropolis where every edge goes both ways, else uniform: what `weights` returns.
-
-    Returns
-    -------
-    array, shape (size, size), float64
-        Row i holds the weights of rank i's new value; columns add up to one, and under Metropolis weights rows do too.
-
-    Raises
-    ------
-    InvalidParameterError
-        Metropolis weights are requested for a graph with one-way edges.
+    - returned: row i holds the weights of rank i's new value; columns add up to one, and under Metropolis weights
+      rows do too.
     """
     if weighting == "metropolis" and not topology.symmetric:
         raise InvalidParameterError(
@@ -114,10 +82,8 @@ def mixing_matrix(
 def spectral_gap(matrix: FloatMatrix) -> float:
     """Return 1 - abs(lambda_2), lambda_2 the second largest eigenvalue of a mixing matrix by modulus; 1 for one rank.
 
-    Parameters
-    ----------
-    matrix : array, shape (size, size)
-        Column stochastic. Of a graph that changes, the product of the matrices of a period.
+    - `matrix`, shape (size, size): column stochastic. Of a graph that changes, the product of the matrices of a
+      period.
     """
     if matrix.shape[0] == 1:
         return 1.0

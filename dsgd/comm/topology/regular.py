@@ -26,23 +26,7 @@ _MOST_DRAWS: Final = 1000
 
 @lru_cache(maxsize=64)
 def random_regular_graph(degree: int, seed: int, size: int) -> tuple[tuple[int, ...], ...]:
-    """Return the neighbours of every rank, ascending.
-
-    Parameters
-    ----------
-    degree : int
-        Neighbours of each. Of an odd number of odd degrees one is smaller by one; `degree` or fewer ranks are all
-        joined.
-    seed : int
-        Which graph.
-    size : int
-        How many ranks.
-
-    Raises
-    ------
-    InvalidParameterError
-        No connected graph was found; of degree 1 it need not be connected.
-    """
+    """Return the neighbours of every rank, ascending."""
     if degree >= size - 1:
         everybody = range(size)
         return tuple(tuple(peer for peer in everybody if peer != rank) for rank in everybody)

@@ -62,17 +62,7 @@ class Carrier(Protocol):
 
 
 class CarriedTransport(AbstractTransport):
-    """A rank whose arrays a library carries; made by `connect`.
-
-    Parameters
-    ----------
-    mesh : TCPTransport
-        The connections to all peers.
-    carrier : Carrier
-        Moves the arrays.
-    wire : str
-        What to call it.
-    """
+    """A rank whose arrays a library carries; made by `connect`."""
 
     def __init__(self, mesh: TCPTransport, carrier: Carrier, wire: str) -> None:
         self.rank = mesh.rank
@@ -147,22 +137,7 @@ def _receive(link: Link, n_bytes: int) -> bytes:
 
 
 def look_until(is_over: Callable[[], bool], limit_s: float, abort: AbortFlag) -> bool:
-    """Ask again and again, with longer and longer pauses, whether something is over.
-
-    Parameters
-    ----------
-    is_over : callable
-        Polls a library that does not notify.
-    limit_s : float
-        Longest wait, in seconds.
-    abort : AbortFlag
-        Ends the wait too when set.
-
-    Returns
-    -------
-    bool
-        Whether it is over.
-    """
+    """Ask again and again, with longer and longer pauses, whether something is over."""
     for _ in range(_BUSY_LOOKS):
         if is_over():
             return True
@@ -183,28 +158,7 @@ def connect(
     make: Callable[[dict[int, Link], AbortFlag, int], Carrier],
     **options: Any,
 ) -> CarriedTransport:
-    """Join the gang over TCP, and let a library carry the arrays.
-
-    Parameters
-    ----------
-    listener, rank, addresses, **options
-        See `dsgd.comm.wires.tcp.Entrance`; sockets are neither wrapped nor relayed.
-    wire : str
-        What to call it; the same on all ranks.
-    make : callable
-        Takes the links to the peers, the flag and the code of the job, and returns what carries arrays; raises OSError
-        where a peer goes away meanwhile.
-
-    Returns
-    -------
-    CarriedTransport
-        Connected with all other ranks.
-
-    Raises
-    ------
-    InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.wires.tcp.connect`.
-    """
+    """Join the gang over TCP, and let a library carry the arrays."""
     everybody = tuple(peer for peer in range(len(addresses)) if peer != rank)
     entrance = Entrance(listener, rank, addresses, f"{wire} ".encode(), first=everybody, **options)
     joined = entrance.join()

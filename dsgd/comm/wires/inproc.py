@@ -69,20 +69,8 @@ class _Meeting:
 class InprocTransport(AbstractTransport):
     """A rank that is a thread; made by `connect`.
 
-    Parameters
-    ----------
-    rank : int
-        This rank.
-    meetings : list of list of _Meeting, shape (size, size)
-        ``meetings[s][r]`` is where rank s hands arrays to rank r; shared by all ranks.
-    ledger : RankLedger
-        Charged with wire and wait seconds, bytes and messages.
-    abort : AbortFlag
-        Wakes this rank from any wait when set.
-    timeout_s : float
-        Longest wait for a peer, in seconds.
-    window : Window or None
-        Memory that all ranks see, where they have a core each.
+    - `meetings`, shape (size, size): ``meetings[s][r]`` is where rank s hands arrays to rank r; shared by all
+      ranks.
     """
 
     def __init__(
@@ -210,31 +198,7 @@ def connect(
     aborts: Sequence[AbortFlag] | None = None,
     window: bool | None = None,
 ) -> list[InprocTransport]:
-    """Return the transports of n ranks that are threads of this process.
-
-    Parameters
-    ----------
-    n : int
-        How many ranks.
-    timeout_s : float, default 60
-        Longest wait for a peer, in seconds.
-    ledgers : sequence of RankLedger, length n, optional
-        The ledger of each rank; new ones by default.
-    aborts : sequence of AbortFlag, length n, optional
-        The flag that wakes each rank; may be one flag n times. New ones by default.
-    window : bool, optional
-        Whether ranks get a `Window`. By default if there is a core for each.
-
-    Returns
-    -------
-    list of InprocTransport, length n
-        In rank order; each is used by one thread at a time.
-
-    Raises
-    ------
-    InvalidParameterError
-        n or timeout_s cannot be, or a sequence does not have n entries.
-    """
+    """Return the transports of n ranks that are threads of this process."""
     if n < 1:
         raise InvalidParameterError(f"connect(n=...) must be a positive number of ranks. Got {n}.")
     check_limit("timeout_s", timeout_s)

@@ -47,21 +47,7 @@ class _Box:
 
 @final
 class InprocMailbox(AbstractMailbox):
-    """The mailbox of a rank that is a thread; made by `connect`.
-
-    Parameters
-    ----------
-    rank : int
-        This rank.
-    boxes : list of _Box, length size
-        The box of every rank; shared by all of them.
-    ledger : RankLedger
-        Charged with what this rank sends and waits for.
-    abort : AbortFlag
-        Wakes this rank from any wait when set.
-    timeout_s : float
-        Longest wait, in seconds.
-    """
+    """The mailbox of a rank that is a thread; made by `connect`."""
 
     def __init__(self, rank: int, boxes: list[_Box], ledger: RankLedger, abort: AbortFlag, timeout_s: float) -> None:
         self.rank = rank
@@ -172,17 +158,7 @@ class InprocMailbox(AbstractMailbox):
 
 
 def connect(ledgers: Sequence[RankLedger], aborts: Sequence[AbortFlag], timeout_s: float) -> list[AbstractMailbox]:
-    """Return the mailboxes of ranks that are threads of this process.
-
-    Parameters
-    ----------
-    ledgers : sequence of RankLedger
-        One per rank.
-    aborts : sequence of AbortFlag
-        One per rank; may be one flag again and again.
-    timeout_s : float
-        Longest wait, in seconds.
-    """
+    """Return the mailboxes of ranks that are threads of this process."""
     check_limit("timeout_s", timeout_s)
     boxes = [_Box(len(ledgers)) for _ in ledgers]
     return [

@@ -45,13 +45,7 @@ class _Parcel:
 
 @final
 class LinkMailbox(AbstractMailbox):
-    """The mailbox of a rank that has connections of its own to the others.
-
-    Parameters
-    ----------
-    mesh : TCPTransport
-        The connections, made for this mailbox; it closes them.
-    """
+    """The mailbox of a rank that has connections of its own to the others."""
 
     def __init__(self, mesh: TCPTransport) -> None:
         self.rank = mesh.rank
@@ -210,18 +204,6 @@ class LinkMailbox(AbstractMailbox):
 
 
 def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings: Any) -> LinkMailbox:
-    """Return the mailbox of a rank, once it is connected with all others or, in a large gang, can be.
-
-    Parameters
-    ----------
-    listener : Listener
-        This rank's own; the caller closes it.
-    rank : int
-        This rank.
-    addresses : sequence of str, length size
-        Where each rank listens.
-    **settings
-        Those of `dsgd.comm.wires.tcp.Entrance`; raises what `dsgd.comm.wires.tcp.connect` does.
-    """
+    """Return the mailbox of a rank, once it is connected with all others or, in a large gang, can be."""
     first = None if len(addresses) <= FULL_MESH else ()
     return LinkMailbox(tcp.connect(listener, rank, addresses, first=first, **settings))

@@ -42,15 +42,6 @@ class NestedTransport(AbstractTransport):
     """A rank that is a thread of one of several processes; made by `connect`.
 
     It reaches the ranks of its process and, if it is the first of them, the first rank of every other process.
-
-    Parameters
-    ----------
-    inside : AbstractTransport
-        Connects the ranks of this process.
-    between : AbstractTransport
-        Connects the first ranks of all processes; theirs alone.
-    ranks_of : sequence of int
-        How many ranks each process has.
     """
 
     def __init__(self, inside: AbstractTransport, between: AbstractTransport, ranks_of: Sequence[int]) -> None:
@@ -136,29 +127,8 @@ def connect(
 ) -> list[AbstractTransport]:
     """Return the transports of the ranks that are threads of this process.
 
-    Parameters
-    ----------
-    between : AbstractTransport
-        Connects the processes; charged to the first ledger.
-    ranks_of : sequence of int, length ``between.size``
-        How many ranks each process has.
-    ledgers : sequence of RankLedger
-        The ledgers of the ranks of this process.
-    abort : AbortFlag
-        Wakes all of them from any wait when set.
-    timeout_s : float
-        Longest wait for a peer, in seconds.
-
-    Returns
-    -------
-    list of AbstractTransport
-        In rank order. Where no process has two ranks that is `between` itself, and where there is one process, a
-        transport of threads.
-
-    Raises
-    ------
-    InvalidParameterError
-        `ranks_of` or `ledgers` has another length.
+    - returned: in rank order. Where no process has two ranks that is `between` itself, and where there is one
+      process, a transport of threads.
     """
     if len(ranks_of) != between.size or len(ledgers) != ranks_of[between.rank]:
         raise InvalidParameterError(

@@ -44,15 +44,7 @@ Post: TypeAlias = Callable[[int, bytes], Awaitable[None]]
 
 
 class Relay:
-    """One end of a connection: moves bytes between a local socket and the process of a peer.
-
-    Parameters
-    ----------
-    sock : socket
-        The other end of the one that the rank holds.
-    post : callable
-        See `Post`.
-    """
+    """One end of a connection: moves bytes between a local socket and the process of a peer."""
 
     def __init__(self, sock: socket.socket, post: Post) -> None:
         sock.setblocking(False)
@@ -82,15 +74,7 @@ class Relay:
                 self._sock.close()
 
     async def deliver(self, position: int, data: bytes) -> None:
-        """Hand bytes of the peer to the rank; returns when its socket has taken them.
-
-        Raises
-        ------
-        ProtocolError
-            They are not the bytes due, or too many.
-        OSError
-            The rank has closed its socket.
-        """
+        """Hand bytes of the peer to the rank; returns when its socket has taken them."""
         if self._writing.locked():
             raise ProtocolError("expected one message at a time, got a second one.")
         if position != self._n_received:
@@ -112,13 +96,7 @@ class Relay:
 
 
 class Switchboard:
-    """The relays of the ranks that one process runs for one job, used on its event loop.
-
-    Attributes
-    ----------
-    refused : Counter
-        Messages that were turned away, by what was wrong: ``"rank"`` or ``"malformed"``.
-    """
+    """The relays of the ranks that one process runs for one job, used on its event loop."""
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
@@ -137,13 +115,7 @@ class Switchboard:
         self._doors.pop(rank, None)
 
     def start(self, rank: int, peer: int, sock: socket.socket, post: Post, *, came: bool = False) -> None:
-        """Begin to relay between `sock` and a peer that this rank calls or, with `came`, that has called it.
-
-        Raises
-        ------
-        ProtocolError
-            The two are connected already, or the job is over.
-        """
+        """Begin to relay between `sock` and a peer that this rank calls or, with `came`, that has called it."""
         place = rank, peer, came
         if self._is_closed or place in self._relays:
             sock.close()
@@ -163,24 +135,6 @@ class Switchboard:
 
         Where it has called before in vain, what is left of that connection ends first, here and then there: otherwise
         its last messages would go to the new one.
-
-        Parameters
-        ----------
-        rank, peer : int
-            Who calls whom.
-        sock : socket
-            The other end of the one that the rank will hold.
-        post : callable
-            Delivers to the peer; see `Post`.
-        ask : callable
-            Asks the process of the peer to `admit` the rank; raises OSError if it does not.
-
-        Raises
-        ------
-        OSError
-            The peer's process does not admit it.
-        ProtocolError
-            The two are connected already, or the job is over.
         """
         try:
             await self._clear(rank, peer, came=False)
@@ -197,15 +151,7 @@ class Switchboard:
             await asyncio.wait([task], timeout=_CLEAR_S)
 
     async def admit(self, rank: int, peer: int, post: Post) -> None:
-        """Connect a peer to a rank of this process, as if it had come through the network.
-
-        Raises
-        ------
-        ProtocolError
-            No such rank listens here, or the two are connected already.
-        OSError
-            The rank cannot be connected to.
-        """
+        """Connect a peer to a rank of this process, as if it had come through the network."""
         if rank not in self._doors or rank == peer:
             self.refused["rank"] += 1
             raise ProtocolError(f"no rank {rank} waits for rank {peer} here.")

@@ -59,19 +59,7 @@ _SPIN_POLLS: Final = 1000
 
 
 class SharedTransport(AbstractTransport):
-    """A rank that is a process and shares memory with some of its peers; made by `connect`.
-
-    Parameters
-    ----------
-    mesh : TCPTransport
-        The connections to all peers; those to neighbours over local sockets.
-    neighbourhood : Neighbourhood
-        Hosts of all ranks, and rings to the neighbours.
-    spins : bool
-        Whether a rank that waits looks at memory for a while before it sleeps.
-    has_window : bool
-        Whether the ranks have a window, if they all share memory.
-    """
+    """A rank that is a process and shares memory with some of its peers; made by `connect`."""
 
     def __init__(self, mesh: TCPTransport, neighbourhood: Neighbourhood, *, spins: bool, has_window: bool) -> None:
         self.rank = mesh.rank
@@ -220,31 +208,8 @@ def connect(
 ) -> SharedTransport:
     """Join the gang, and share memory with the peers on this host.
 
-    Parameters
-    ----------
-    listener, rank, addresses, **options
-        See `dsgd.comm.wires.tcp.Entrance`.
-    wait : {"sleep", "spin"}, default "sleep"
-        What a rank does that waits for a neighbour; the same on all ranks.
-    window : bool, default False
-        Whether ranks get a `Window` if they all share memory; the same on all ranks, which should have a core each.
-    identity : bytes, length 32, optional
-        What stands for this host; found out by default.
-    pulls : bool, default True
-        Whether this rank reads long frames from the memory of its neighbours, where the system lets it.
-
-    Returns
-    -------
-    SharedTransport
-        Connected with the first peers, and with any other rank from the first exchange on. Where memory cannot be
-        shared with a peer of this host, a warning is logged, and the two use TCP.
-
-    Raises
-    ------
-    InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.wires.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
-    ClusterError
-        This process may not open as many files as the connections need.
+    - returned: connected with the first peers, and with any other rank from the first exchange on. Where memory
+      cannot be shared with a peer of this host, a warning is logged, and the two use TCP.
     """
     if wait not in get_args(Wait):
         raise InvalidParameterError(f"connect(wait=...) must be 'sleep' or 'spin'. Got {wait!r}.")

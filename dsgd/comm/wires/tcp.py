@@ -49,28 +49,7 @@ _WAYS: Final = ("shm", "rpc", "tcp")
 
 
 class TCPTransport(AbstractTransport):
-    """A rank that is a process; made by `connect`.
-
-    Parameters
-    ----------
-    rank, size : int
-        This rank, and how many there are.
-    links : dict of int to Link
-        One connection per peer.
-    ledger : RankLedger
-        Charged with wire and wait seconds, bytes and messages.
-    abort : AbortFlag
-        Wakes this rank from any wait when set, by shutting the connections down.
-    timeout_s : float
-        Longest wait without progress, in seconds.
-    mesh : Mesh or None, default None
-        What `links` belong to, if more may come.
-
-    Attributes
-    ----------
-    abort : AbortFlag
-        As given.
-    """
+    """A rank that is a process; made by `connect`."""
 
     def __init__(
         self,
@@ -141,13 +120,7 @@ class TCPTransport(AbstractTransport):
         return out, inn
 
     def reach(self, *peers: int, at_once: bool = False) -> None:
-        """Connect with peers where this rank is not; `at_once` is for frames that the peer does not wait for.
-
-        Raises
-        ------
-        InvalidParameterError
-            There is no such peer.
-        """
+        """Connect with peers where this rank is not; `at_once` is for frames that the peer does not wait for."""
         for peer in peers:
             if peer not in self._links and (peer == self.rank or not 0 <= peer < self.size or self._mesh is None):
                 raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
@@ -235,54 +208,7 @@ class TCPTransport(AbstractTransport):
 
 @dataclass
 class Entrance:
-    """What a rank brings to join its gang; every wire between processes begins with it.
-
-    Parameters
-    ----------
-    listener : Listener
-        This rank's own; closed once all ranks have joined, by the caller otherwise.
-    rank : int
-        This rank.
-    addresses : sequence of str, length world size
-        ``Listener.address`` of every rank, in rank order.
-    greeting : bytes, default b""
-        What ranks on this wire must agree on beside `config`.
-    job_id : bytes or str
-        Name of the job.
-    epoch : int
-        Incarnation of the gang; ranks of an earlier one are turned away.
-    token : bytes, length 16 or more
-        Secret that only the ranks of the job know; it does not travel.
-    config : bytes, default b""
-        Whatever all ranks must agree on (versions, dtype, number of features); compared by digest.
-    ledger : RankLedger, optional
-        Charged with what this rank sends and waits for; a new one by default.
-    abort : AbortFlag, optional
-        Wakes this rank from any wait when set; a new one by default.
-    timeout_s : float, default 60
-        Longest wait for a peer without progress, in seconds.
-    connect_timeout_s : float, default 60
-        Longest time for all ranks to join, in seconds.
-    wrap : callable, optional
-        Takes (socket, server_side) and returns the socket to use, on which no handshake has been made: the seam for
-        TLS.
-    detour : Detour, optional
-        How to get to peers that cannot be connected to.
-    first : collection of int, optional
-        The peers to connect with at once; `dsgd.comm.sockets.mesh.first_peers` by default.
-
-    Attributes
-    ----------
-    flag : AbortFlag
-        `abort`, or the new one.
-    credentials : Credentials
-        What this rank shows to its peers.
-
-    Raises
-    ------
-    InvalidParameterError
-        `rank`, `token` or a time limit cannot be.
-    """
+    """What a rank brings to join its gang; every wire between processes begins with it."""
 
     listener: Listener
     rank: int
@@ -323,15 +249,7 @@ class Entrance:
         return mesh
 
     def transport(self, mesh: Mesh, settle: Callable[[Link], Link] = lambda link: link) -> TCPTransport:
-        """Return the transport over these connections, with the deadlines of the data path.
-
-        Parameters
-        ----------
-        mesh : Mesh
-            What `join` has returned.
-        settle : callable, optional
-            Called with each link that is made later, by both of its ranks at once; returns the one to use.
-        """
+        """Return the transport over these connections, with the deadlines of the data path."""
         for link in mesh.links.values():
             link.configure(self.timeout_s)
         ledger = self.ledger or RankLedger(self.rank)
@@ -350,28 +268,7 @@ class Entrance:
 def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: Any) -> TCPTransport:
     """Join the gang: return once this rank is connected with its first peers, which in a small gang are all others.
 
-    Parameters
-    ----------
-    listener, rank, addresses, **options
-        See `Entrance`.
-
-    Returns
-    -------
-    TCPTransport
-        Connected with the first peers, and with any other rank from the first exchange on.
-
-    Raises
-    ------
-    InvalidParameterError
-        `rank`, `token` or a time limit cannot be.
-    ProtocolError
-        A peer belongs to another job or incarnation, holds another token, or has another config or world size.
-    GangTimeoutError
-        Not all ranks joined in time; names those missing.
-    AbortedError
-        The job stopped, or a peer went away meanwhile.
-    ClusterError
-        This process may not open as many files as the connections need.
+    - returned: connected with the first peers, and with any other rank from the first exchange on.
     """
     entrance = Entrance(listener, rank, addresses, **options)
     return entrance.transport(entrance.join())

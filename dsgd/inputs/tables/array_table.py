@@ -19,15 +19,7 @@ __all__ = ["ArrayTable"]
 
 @final
 class ArrayTable:
-    """An array of two dimensions.
-
-    Parameters
-    ----------
-    array : array, shape (n, d)
-        Of numbers, or of objects.
-    names : list or None, default None
-        Names of its columns; x0, x1 and so on by default.
-    """
+    """An array of two dimensions."""
 
     def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:
         self._array = array

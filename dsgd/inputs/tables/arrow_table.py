@@ -36,13 +36,7 @@ _LEVEL: Final = re.compile(r"__index_level_\d+__")
 
 @final
 class ArrowTable:
-    """A table in Arrow memory.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The table.
-    """
+    """A table in Arrow memory."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -175,13 +169,7 @@ def arrow_table(X: Any) -> Any:
 
 
 def pyarrow_for(what: str) -> Any:
-    """Return the module pyarrow.
-
-    Raises
-    ------
-    MissingPackageError
-        It is not installed; says that `what` needs it.
-    """
+    """Return the module pyarrow."""
     try:
         import pyarrow
     except ImportError as error:

@@ -25,15 +25,7 @@ Kind: TypeAlias = Literal["number", "category", "date", "unknown"]
 
 @dataclass(frozen=True)
 class Coded:
-    """A column as codes.
-
-    Parameters
-    ----------
-    codes : array of int32, shape (n,)
-        Numbers of values; -1 where one is missing.
-    values : list or pyarrow.Array
-        The distinct values.
-    """
+    """A column as codes."""
 
     codes: IntVector
     values: Any

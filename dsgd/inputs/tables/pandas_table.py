@@ -23,13 +23,7 @@ __all__ = ["PandasTable"]
 
 @final
 class PandasTable:
-    """A data frame of pandas.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The frame.
-    """
+    """A data frame of pandas."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame

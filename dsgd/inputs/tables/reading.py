@@ -42,17 +42,7 @@ def is_frame(X: object) -> bool:
 def as_table(X: Any) -> Table:
     """Return X for reading its columns.
 
-    Parameters
-    ----------
-    X : table, or array of shape (n, d)
-        See `is_frame`. Columns of an array are named by scikit-learn's rule, x0, x1 and so on.
-
-    Raises
-    ------
-    InvalidDataError
-        X is neither.
-    MissingPackageError
-        X needs pyarrow, which is not installed.
+    - `X`, shape (n, d): see `is_frame`. Columns of an array are named by scikit-learn's rule, x0, x1 and so on.
     """
     if isinstance(X, (PandasTable, ArrowTable, ArrayTable)):
         return X
@@ -74,13 +64,7 @@ def as_table(X: Any) -> Table:
 
 
 def pop_column(X: Any, name: str) -> tuple[Any, Any]:
-    """Return a table of any library without a column, and that column as an array.
-
-    Raises
-    ------
-    InvalidDataError
-        There is no such column, or it has missing values.
-    """
+    """Return a table of any library without a column, and that column as an array."""
     table = as_table(X)
     if name not in table.names:
         raise InvalidDataError(f"there is no column {name!r}; the table has {', '.join(map(str, table.names))}.")
@@ -92,13 +76,7 @@ def pop_column(X: Any, name: str) -> tuple[Any, Any]:
 
 
 def column(table: Table, name: str) -> AnyArray:
-    """Return a column as an array, of numbers or of whatever its values are.
-
-    Raises
-    ------
-    InvalidDataError
-        A value is missing.
-    """
+    """Return a column as an array, of numbers or of whatever its values are."""
     if table.kind(name) == "number":
         values = table.numbers(name)
         if np.isnan(values).any():
@@ -135,15 +113,6 @@ def categories(table: Table, name: Any, kind: Kind | None = None) -> Coded:
     """Return a column as codes of categories, of which dates are written by ISO 8601, in UTC.
 
     Libraries write them differently, and no file of a model holds their objects.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    name : object
-        Of the column.
-    kind : Kind or None, default None
-        What its values are to be taken for: text may be numbers or dates.
     """
     if "date" not in (kind, table.kind(name)):
         coded = table.coded(name)
@@ -160,20 +129,7 @@ def categories(table: Table, name: Any, kind: Kind | None = None) -> Coded:
 
 
 def utf8(values: Any) -> tuple[AnyArray, AnyArray]:
-    """Return the bytes of strings, and where each begins; other values are written as Python writes them.
-
-    Parameters
-    ----------
-    values : list or pyarrow.Array
-        Without missing ones.
-
-    Returns
-    -------
-    array of uint8
-        UTF-8 of all of them.
-    array of int64, shape (n + 1,)
-        Where they begin.
-    """
+    """Return the bytes of strings, and where each begins; other values are written as Python writes them."""
     if not isinstance(values, list):
         found = utf8_buffers(values)
         if found is not None:

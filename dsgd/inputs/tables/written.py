@@ -31,13 +31,7 @@ def is_text(kind: Any) -> bool:
 
 
 def numbers_of_text(texts: Any) -> Any:
-    """Return numbers and bools that are written as text, as float64.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        Some are none.
-    """
+    """Return numbers and bools that are written as text, as float64."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -52,13 +46,7 @@ def numbers_of_text(texts: Any) -> Any:
 
 
 def dates_of_text(texts: Any) -> Any:
-    """Return dates and times that are written by ISO 8601, with or without a time zone, as timestamps in UTC.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        Some are none.
-    """
+    """Return dates and times that are written by ISO 8601, with or without a time zone, as timestamps in UTC."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -75,17 +63,7 @@ def dates_of_text(texts: Any) -> Any:
 
 
 def state_of_text(texts: Any, before: State = "null", *, asks_plain: bool = False) -> State:
-    """Return what texts are, together with those of a state.
-
-    Parameters
-    ----------
-    texts : pyarrow.ChunkedArray of strings
-        A part of a column.
-    before : State, default "null"
-        That of the other parts.
-    asks_plain : bool, default False
-        Whether numbers are "plain" where Python would write them so.
-    """
+    """Return what texts are, together with those of a state."""
     texts = _plain(texts)
     if before == "text" or texts.null_count == len(texts):
         return before

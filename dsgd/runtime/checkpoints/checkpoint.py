@@ -109,25 +109,7 @@ def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoi
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a checkpoint holds.
-
-    Parameters
-    ----------
-    position : tuple of (int, int)
-        Epoch and round that come next.
-    world_size : int
-        Ranks of the job that wrote it.
-    configuration : mapping
-        What was trained, as `describe` puts it.
-    arrays : mapping of str to array
-        The state.
-    note : str, default ""
-        What the user should know about how it was read.
-    job_id : str, default ""
-        Of the job that wrote it.
-    formed : int, default 0
-        How many times the gang of that job had been formed before.
-    """
+    """What a checkpoint holds."""
 
     position: tuple[int, int]
     world_size: int
@@ -139,13 +121,7 @@ class SavedState:
 
 
 def is_empty(path: str | os.PathLike[str]) -> bool:
-    """Return whether a place, as in `Checkpoint`, holds no checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be read.
-    """
+    """Return whether a place, as in `Checkpoint`, holds no checkpoint."""
     try:
         return not _listed(folder_of(path))
     except OSError as error:
@@ -158,21 +134,7 @@ def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
 
 
 def check_place(target: Checkpoint, *, goes_on: bool) -> None:
-    """Refuse a place that others use, or that holds what another fit has written, before training begins.
-
-    Parameters
-    ----------
-    target : Checkpoint
-        The place.
-    goes_on : bool
-        Whether this fit resumes from what is there.
-
-    Raises
-    ------
-    CheckpointError
-        It holds checkpoints of another program; or those of another fit, though this one neither goes on from them nor
-        has `Checkpoint.overwrite`; or it cannot be read.
-    """
+    """Refuse a place that others use, or that holds what another fit has written, before training begins."""
     place = str(target.path)
     try:
         folder = folder_of(target.path)
@@ -195,22 +157,7 @@ def check_place(target: Checkpoint, *, goes_on: bool) -> None:
 
 
 def write(target: Checkpoint, state: SavedState) -> str:
-    """Write a checkpoint, list it as the newest, and remove those that are too many; returns its name.
-
-    Parameters
-    ----------
-    target : Checkpoint
-        Where.
-    state : SavedState
-        What.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be written; with the reason of the file system.
-    SupersededError
-        Another job, or a later gang of the same one, has written there since.
-    """
+    """Write a checkpoint, list it as the newest, and remove those that are too many; returns its name."""
     folder = folder_of(target.path)
     name = _name(state.position)
     try:
@@ -241,22 +188,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
 def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) -> SavedState:
     """Read the newest checkpoint that is whole.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        As in `Checkpoint`.
-    configuration : mapping
-        That of the job that goes on.
-
-    Returns
-    -------
-    SavedState
-        Its configuration is that of the job. Its note tells of newer ones that are damaged.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, none is whole, or it belongs to another job: names the differences.
+    - returned: its configuration is that of the job. Its note tells of newer ones that are damaged.
     """
     folder = folder_of(path)
     try:
@@ -281,22 +213,7 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
 
 
 def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) -> SavedState | None:
-    """Read the newest whole checkpoint that a job itself has written; None if it has written none that is new enough.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        As in `Checkpoint`.
-    job_id : str
-        The job.
-    since : tuple of (int, int)
-        The oldest position that is of use; older files are not read.
-
-    Raises
-    ------
-    CheckpointError
-        The folder cannot be read. Without it nobody knows whether there is one.
-    """
+    """Read the newest whole checkpoint that a job itself has written; None if none is new enough."""
     folder = folder_of(path)
     damages = []
     try:

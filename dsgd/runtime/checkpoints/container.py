@@ -48,17 +48,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Container:
-    """A kind of file.
-
-    Parameters
-    ----------
-    noun : str
-        What one is called in errors, such as ``"a checkpoint"``.
-    magic : bytes, length 8
-        How it begins.
-    version : int
-        Of its format: the one that is written, and the latest that is read.
-    """
+    """A kind of file."""
 
     noun: str
     magic: bytes
@@ -69,15 +59,7 @@ class Container:
         return content.startswith(self.magic)
 
     def pack(self, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> bytes:
-        """Return the content of a file.
-
-        Parameters
-        ----------
-        header : mapping
-            What JSON can hold.
-        arrays : mapping of str to array
-            Without Python objects; an entry may have any other type.
-        """
+        """Return the content of a file."""
         said = json.dumps(header).encode()
         buffer = io.BytesIO()
         given: dict[str, Any] = dict(arrays)
@@ -87,13 +69,7 @@ class Container:
         return _PREFIX.pack(self.magic, self.version, len(said), hashlib.sha256(body).digest()) + body
 
     def unpack(self, content: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-        """Return header and arrays of a file.
-
-        Raises
-        ------
-        DamagedError
-            It is not whole, of another kind, or of a later format.
-        """
+        """Return header and arrays of a file."""
         if not self.is_begun(content) and len(content) >= len(self.magic):
             raise DamagedError(f"it is not {self.noun} of dsgd")
         if len(content) < _PREFIX.size:

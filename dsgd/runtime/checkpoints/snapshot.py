@@ -31,17 +31,7 @@ __all__ = ["Snapshot", "SnapshotKeeper", "find_newest", "share"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state and how far it is.
-
-    Parameters
-    ----------
-    position : tuple of (int, int)
-        Epoch and round that come next; the larger is the newer.
-    arrays : mapping of str to array
-        The state. Nobody changes it any more.
-    n_rows : int, default 1
-        Rows of the rank whose state it is; one without rows knows less than its peers.
-    """
+    """A state and how far it is."""
 
     position: tuple[int, int]
     arrays: Mapping[str, AnyArray]
@@ -57,18 +47,6 @@ class SnapshotKeeper:
     """Keeps the last snapshot of a rank, and carries the request to stop at the end of an epoch.
 
     Used by the thread of the rank and by that of the worker's event loop: both attributes are replaced, never changed.
-
-    Parameters
-    ----------
-    latest : Snapshot or None, default None
-        The last snapshot so far.
-
-    Attributes
-    ----------
-    latest : Snapshot or None
-        The last one.
-    pause_requested : bool
-        Whether the ranks should stop at the next agreed point, so that a new gang can be formed.
     """
 
     def __init__(self, latest: Snapshot | None = None) -> None:
@@ -94,25 +72,7 @@ def find_newest(group: Group, mine: Snapshot | None) -> int | None:
 def share(
     group: Group, arrays: Mapping[str, AnyArray] | None, root: int, per_rank: Collection[str] = ()
 ) -> dict[str, AnyArray]:
-    """Give all ranks the arrays of rank `root`; called by all ranks.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    arrays : mapping of str to array, or None
-        What is given, on `root`; None on the others.
-    root : int
-        Who gives.
-    per_rank : collection of str
-        Arrays with one row per rank, of which every rank gets its own alone, as an array of one row. Only `root` is
-        asked.
-
-    Returns
-    -------
-    dict of str to array
-        On `root` the arrays themselves, but for the rows.
-    """
+    """Give all ranks the arrays of rank `root`; called by all ranks."""
     header = np.empty(0, dtype=np.uint8)
     if arrays is not None:
         described = [[name, a.dtype.str, list(a.shape), name in per_rank] for name, a in arrays.items()]

@@ -26,15 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one fit, on the rank that does.
-
-    Parameters
-    ----------
-    target : Checkpoint
-        Where they go, and how often.
-    clock : callable, optional
-        Returns seconds; the time that a fit takes may be simulated.
-    """
+    """Writes the checkpoints of one fit, on the rank that does."""
 
     def __init__(self, target: Checkpoint, clock: Callable[[], float] = time.perf_counter) -> None:
         self._target, self._clock = target, clock
@@ -46,15 +38,7 @@ class CheckpointWriter:
         return self._clock() - self._written_s >= self._target.every_s
 
     def write(self, state: SavedState) -> None:
-        """Write a checkpoint; one that fails is due again soon.
-
-        Raises
-        ------
-        CheckpointError
-            It failed, as those before it did.
-        SupersededError
-            Another gang of the same job has written since.
-        """
+        """Write a checkpoint; one that fails is due again soon."""
         self._written_s = self._clock()
         error = self._attempt(state)
         if error is None:
@@ -64,18 +48,7 @@ class CheckpointWriter:
         self._written_s += _RETRY_S - self._target.every_s
 
     def write_last(self, state: SavedState) -> str:
-        """Write the checkpoint of a fit that is complete, and try again if that fails.
-
-        Returns
-        -------
-        str
-            What the user should know; empty if it is written.
-
-        Raises
-        ------
-        SupersededError
-            Another gang of the same job has written since.
-        """
+        """Write the checkpoint of a fit that is complete, and try again if that fails."""
         self._n_failed = 0
         while (error := self._attempt(state)) is not None:
             if self._n_failed >= _MOST_FAILURES:

@@ -22,29 +22,7 @@ _LOST_S: Final = 0.02
 
 
 class JobBlocks:
-    """The blocks that a job trains on; see `run_on_cluster`.
-
-    Parameters
-    ----------
-    futures : sequence of Future
-        One per block. They remain the caller's.
-    rows, nbytes : sequence of int or None
-        Rows and bytes of each block, if the caller knows them.
-    packed : sequence of int or None
-        Bytes that each block needs once it is packed; None takes the sizes of the blocks.
-    reload : callable or None
-        Sends a block again, by its number.
-
-    Attributes
-    ----------
-    futures : list of Future
-        The current futures of the blocks: the new one for a block that was sent again.
-
-    Raises
-    ------
-    InvalidParameterError
-        The numbers of rows or bytes differ from that of blocks.
-    """
+    """The blocks that a job trains on; see `run_on_cluster`."""
 
     def __init__(
         self,
@@ -81,20 +59,6 @@ class JobBlocks:
 
         A block that was lost with its worker is computed again by Dask if Dask had computed it. A scattered block is
         forgotten, and the client has to send it again.
-
-        Parameters
-        ----------
-        handle : JobHandle
-            The job.
-        missing : callable
-            Takes a survey and returns the numbers of the blocks that are needed and were not found.
-
-        Raises
-        ------
-        ClusterError
-            A block cannot be recovered.
-        Exception
-            Errors of computing a block.
         """
         deadline = time.monotonic() + handle.timeout_s
         while True:

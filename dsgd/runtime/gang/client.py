@@ -242,13 +242,7 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
 
 
 def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
-    """Run a coroutine on the event loop of a client, and wait for it in this thread.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        It did not end within `timeout_s`, or the connection was lost.
-    """
+    """Run a coroutine on the event loop of a client, and wait for it in this thread."""
     # Not client.sync: interrupted by ctrl-C at the wrong moment, it prints its own tracebacks.
     call = LoopCall(event_loop(client), partial(function, *args))
     try:

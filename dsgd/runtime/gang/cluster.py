@@ -52,36 +52,7 @@ _TOLD: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 
 
 class Cluster:
-    """A cluster whose scheduler takes jobs, and those of its workers that can run ranks.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Synchronous and connected.
-    timeouts : Timeouts or None, default None
-        How long its calls wait.
-    workers : sequence of str, mapping of str to float, or None, default None
-        The workers that are meant: names, addresses or hosts, or the resources that they have. None takes what
-        ``dask.annotate(workers=..., resources=...)`` says, else all.
-
-    Attributes
-    ----------
-    threads : dict of str to int
-        Threads of the workers that can run ranks, as last seen.
-    only : list of str or None
-        Their addresses, for calls of Dask; None if all workers of the cluster are meant and can.
-
-    Raises
-    ------
-    VersionMismatchError
-        The scheduler, or all workers, have no dsgd or another version.
-    ClusterError
-        No worker is meant, or the cluster takes no code from clients.
-    GangTimeoutError
-        No worker answers.
-    ClusterUnreachableError
-        The scheduler does not answer.
-    """
+    """A cluster whose scheduler takes jobs, and those of its workers that can run ranks."""
 
     def __init__(self, client: Client, timeouts: Timeouts | None = None, workers: Workers = None) -> None:
         check_workers("workers=...", workers)
@@ -159,30 +130,7 @@ class Cluster:
         limit: str = "hung",
         at_most_s: float = float("inf"),
     ) -> T:
-        """Wait for something on the cluster, as long as the workers that it needs are heard of.
-
-        Parameters
-        ----------
-        make : callable
-            Returns the awaitable; called on the event loop of the client.
-        doing : str
-            What is waited for, for the error.
-        workers : sequence of str
-            Workers that are needed.
-        pending : callable
-            Returns the keys that are still waited for.
-        limit : str, default "hung"
-            Which of the timeouts bounds the silence of a worker.
-        at_most_s : float, optional
-            How long to wait in all.
-
-        Raises
-        ------
-        GangTimeoutError
-            A worker was not heard of for too long, which is named, or all of it took too long.
-        ClusterUnreachableError
-            The scheduler does not answer any more.
-        """
+        """Wait for something on the cluster, as long as the workers that it needs are heard of."""
         deadline = time.monotonic() + at_most_s
         # Without the context of the caller, which on a worker says that this is a task of it.
         work = Context().run(LoopCall, event_loop(self.client), partial(_outcome, make))
@@ -256,20 +204,7 @@ class Cluster:
         return futures
 
     def scatter(self, values: Sequence[Any], workers: Sequence[Sequence[str]]) -> list[Any]:
-        """Send objects to workers at the same time, as each takes round trips.
-
-        Parameters
-        ----------
-        values : sequence of object
-            What to send.
-        workers : sequence of sequence of str
-            To which workers each may go; empty for any.
-
-        Returns
-        -------
-        list of Future or OSError
-            What became of each: its future, or why no worker could take it.
-        """
+        """Send objects to workers at the same time, as each takes round trips."""
         # A cluster in this process or on this host is reachable; through a gateway or proxy only the scheduler is.
         direct = not type(self.client.cluster).__name__.startswith("Gateway")
 
@@ -311,15 +246,7 @@ class Cluster:
         self.wait(settled, doing, pending=_pending(futures), limit=limit)
 
     def gather(self, futures: Sequence[Future], doing: str, limit: str = "hung") -> list[Any]:
-        """Return the results of futures.
-
-        Raises
-        ------
-        ClusterError
-            The cluster gave up computing them.
-        Exception
-            What a task has raised.
-        """
+        """Return the results of futures."""
 
         async def gathered() -> list[Any]:
             values: list[Any] = await self.client.gather(list(futures))

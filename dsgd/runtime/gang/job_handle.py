@@ -49,23 +49,7 @@ _BREAK_OFF_S: Final = 6.0
 
 
 class JobHandle:
-    """One job on one cluster; used by one thread.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster, and the limits of its waits.
-    on_event : callable or None
-        Called in this thread with the events that rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job
-        waits for its workers. Its errors stop the job; `StopTraining` asks the program to end early.
-    title : str
-        Title of the job.
-
-    Attributes
-    ----------
-    lease : Lease
-        The lease of the workers; hold its lock ``attended`` as long as the job is used.
-    """
+    """One job on one cluster; used by one thread."""
 
     def __init__(
         self,
@@ -102,16 +86,8 @@ class JobHandle:
     def admit(self, plan: Plan, *, patient: bool = True) -> bool:
         """Wait for the lease of all workers of the plan.
 
-        Returns
-        -------
-        bool
-            False if the caller should plan again: a worker left before the job began or, unless `patient`, another job
-            has leased one.
-
-        Raises
-        ------
-        GangTimeoutError
-            Other jobs held the workers for longer than the job may wait.
+        - returned: False if the caller should plan again: a worker left before the job began or, unless
+          `patient`, another job has leased one.
         """
         deadline = time.monotonic() + self._queue_s
         self._admitted = True
@@ -155,21 +131,7 @@ class JobHandle:
         make: Callable[[], Awaitable[Any]],
         stalled: Callable[[Mapping[str, Any]], Sequence[MemberPlan]] | None = None,
     ) -> Any:
-        """Wait for something on the cluster while watching the job.
-
-        Parameters
-        ----------
-        make : callable
-            Returns the awaitable; called on the client's event loop.
-        stalled : callable, optional
-            Takes the status and returns the members that have not started. The wait fails if the first of them stays
-            the same for `timeout_s`.
-
-        Raises
-        ------
-        DsgdError
-            The job failed; see `dsgd.runtime.worker.failures`.
-        """
+        """Wait for something on the cluster while watching the job."""
         idle_since, waiting_for = time.monotonic(), None
         done_at: float | None = None
         missing: Sequence[MemberPlan]
@@ -235,17 +197,8 @@ class JobHandle:
         A rank that is packing its rows, for example, ends afterwards. The job waits for it as long as its worker sends
         heartbeats, up to `timeout_s`.
 
-        Parameters
-        ----------
-        deaf : collection of str
-            Workers not to wait for.
-        addresses : sequence of str
-            The worker of each member.
-
-        Returns
-        -------
-        hung, late : set of str
-            Workers whose ranks have not ended: those without a heartbeat for `hung_after_s`, and the others.
+        - returned: workers whose ranks have not ended: those without a heartbeat for `hung_after_s`, and the
+          others.
         """
         self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed again")
         deadline, seen = time.monotonic() + self.timeout_s, -2

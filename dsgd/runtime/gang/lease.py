@@ -29,24 +29,7 @@ _RETRY_S: Final = 0.5
 
 
 class Lease:
-    """The lease of one job.
-
-    Parameters
-    ----------
-    loop : asyncio.AbstractEventLoop
-        That of the client.
-    renew : callable
-        Returns an awaitable that renews the lease.
-    give_up : callable
-        Takes the reason; returns an awaitable that ends the job, and that raises if the scheduler cannot be reached.
-    lease_s : float
-        How long the lease lives without renewal.
-
-    Attributes
-    ----------
-    attended : threading.Lock
-        Held by the thread of the job as long as it attends to it.
-    """
+    """The lease of one job."""
 
     def __init__(
         self,
@@ -69,15 +52,7 @@ class Lease:
             self._keeper = asyncio.run_coroutine_threadsafe(self._keep(), self._loop)
 
     def end(self, reason: str | None, timeout_s: float) -> None:
-        """Give the lease up, and wait for the first attempt; an interrupt ends only this wait.
-
-        Parameters
-        ----------
-        reason : str or None
-            Why the job is stopped; None if it has ended regularly, and its leases with it.
-        timeout_s : float
-            How long to wait. Attempts continue afterwards if the scheduler does not answer.
-        """
+        """Give the lease up, and wait for the first attempt; an interrupt ends only this wait."""
         self._reason, self._over = reason, True
         if self._keeper is not None:
             # A loop that has been closed keeps nothing any more.

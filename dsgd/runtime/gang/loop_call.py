@@ -21,15 +21,7 @@ T = TypeVar("T")
 
 
 class LoopCall(Generic[T]):
-    """Runs what `make` returns on a loop, from now on.
-
-    Parameters
-    ----------
-    loop : asyncio.AbstractEventLoop
-        Where it runs.
-    make : callable
-        Returns an awaitable; called on that loop.
-    """
+    """Runs what `make` returns on a loop, from now on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> None:
         self._loop, self._is_cancelled = loop, False

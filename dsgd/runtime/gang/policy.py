@@ -75,20 +75,7 @@ _NAMED: Final = {"raise": None, "restart": Restart(), "shrink": Shrink()}
 
 
 def as_policy(where: str, value: FailurePolicy) -> Restart | Shrink | None:
-    """Return the policy of a value of ``on_failure``; None if failures are raised.
-
-    Parameters
-    ----------
-    where : str
-        The parameter as the user wrote it, e.g. ``"SGDClassifier(on_failure=...)"``.
-    value : str, Restart or Shrink
-        The value.
-
-    Raises
-    ------
-    InvalidParameterError
-        The value is none of these.
-    """
+    """Return the policy of a value of ``on_failure``; None if failures are raised."""
     if isinstance(value, (Restart, Shrink)):
         return value
     if not isinstance(value, str) or value not in _NAMED:

@@ -50,15 +50,7 @@ _LOOK_S: Final = 1.0
 
 
 class Limits(NamedTuple):
-    """The limits of every plan of a job; see `make_plan`.
-
-    Parameters
-    ----------
-    n_ranks, ranks_per_worker : int or None
-        Largest number of ranks, in all and on a worker.
-    demand : MemoryDemand or None
-        Memory that they need on their workers.
-    """
+    """The limits of every plan of a job; see `make_plan`."""
 
     n_ranks: int | None
     ranks_per_worker: int | None
@@ -66,30 +58,7 @@ class Limits(NamedTuple):
 
 
 class Recovery:
-    """The failures of one job so far, and the plan of its next gang.
-
-    Parameters
-    ----------
-    handle : JobHandle
-        The job.
-    policy : Restart, Shrink or None
-        The reaction to the failure of a machine; None raises.
-    elastic : bool
-        Whether workers that join the cluster also join the gang.
-    block_rows : sequence of int or None
-        Rows of each block, if known.
-    limits : Limits
-        What holds for every plan.
-
-    Attributes
-    ----------
-    kept : dict of str to tuple of int
-        Which blocks each worker has packed for this job.
-    events : list of dict
-        See `GangResult`.
-    cause : BaseException or None
-        The failure from which the job is recovering.
-    """
+    """The failures of one job so far, and the plan of its next gang."""
 
     def __init__(
         self,
@@ -119,17 +88,7 @@ class Recovery:
         return self._policy is not None or self._elastic
 
     def heed(self, error: GangError, plan: Plan | None, keys: Sequence[Any]) -> None:
-        """Prepare to form a new gang after an error, or raise the error.
-
-        Parameters
-        ----------
-        error : GangError
-            The error that ended the last gang.
-        plan : Plan or None
-            Its plan, if it had one.
-        keys : sequence of str
-            The blocks.
-        """
+        """Prepare to form a new gang after an error, or raise the error."""
         record = self._handle.failure or {}
         joined = isinstance(error, PausedError)
         if plan is None or not (joined or self._is_survived(record)):

@@ -27,17 +27,7 @@ _NEEDED: Final = {"Scheduler": "run_function and register_scheduler_plugin", "Wo
 
 
 def prepare_scheduler(client: Client, timeout_s: float) -> None:
-    """Compare the versions of the scheduler with those of this process, and install its plugin unless it is there.
-
-    Raises
-    ------
-    VersionMismatchError
-        The scheduler has no dsgd or another version, or another version has jobs there.
-    ClusterError
-        The scheduler takes no code from clients.
-    ClusterUnreachableError
-        The scheduler does not answer.
-    """
+    """Compare the versions of the scheduler with those of this process, and install its plugin unless it is there."""
     if SCHEDULER_PLUGIN in check_scheduler(client, timeout_s):
         return
 
@@ -88,15 +78,7 @@ def refused_call(blocked: BlockedCall) -> ClusterError:
 
 @contextmanager
 def code_allowed() -> Iterator[None]:
-    """Translate refused calls of Dask to an error that says what the cluster must allow.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler blocks a call that starts a job.
-    ClusterUnreachableError
-        The connection to the scheduler broke, or broke before.
-    """
+    """Translate refused calls of Dask to an error that says what the cluster must allow."""
     try:
         yield
     except Exception as error:

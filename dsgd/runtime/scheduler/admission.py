@@ -32,22 +32,7 @@ _LOOK_S: Final = 0.25
 
 
 class Admission:
-    """The workers of a scheduler that have been asked to run ranks.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    silence_s : callable
-        Takes an address; returns for how long that worker was not heard of.
-
-    Attributes
-    ----------
-    ready : set of str
-        Addresses of the workers that have the plugin.
-    refused : dict of str to str
-        Why others cannot have it.
-    """
+    """The workers of a scheduler that have been asked to run ranks."""
 
     def __init__(self, scheduler: Scheduler, silence_s: Callable[[str], float]) -> None:
         self._scheduler, self._silence_s = scheduler, silence_s
@@ -57,15 +42,7 @@ class Admission:
         self._answers: dict[str, asyncio.Event] = {}
 
     async def ask(self, hung_s: float, at_most_s: float) -> None:
-        """Install the plugin where it is missing, and wait for the answers.
-
-        Parameters
-        ----------
-        hung_s : float
-            A worker that was not heard of for so long is not waited for.
-        at_most_s : float
-            How long to wait. To load dsgd takes a second, and several on a machine with other load.
-        """
+        """Install the plugin where it is missing, and wait for the answers."""
         for address, worker in list(self._scheduler.workers.items()):
             if address in self.ready or address in self.refused or state_of(worker) not in ("running", "paused"):
                 continue

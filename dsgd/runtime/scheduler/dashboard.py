@@ -61,20 +61,7 @@ td.note { width: 40%; white-space: normal; color: #57606a; }
 
 
 def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -> bool:
-    """Add the page to the dashboard of a scheduler, unless it is there.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    registry_of : callable
-        Takes the scheduler and returns its present `Registry`.
-
-    Returns
-    -------
-    bool
-        Whether there is a dashboard, and so a page.
-    """
+    """Add the page to the dashboard of a scheduler, unless it is there."""
     if not has_dashboard(scheduler):
         return False
 
@@ -88,18 +75,7 @@ def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -
 
 
 class GangPage:
-    """The page of one visitor.
-
-    Parameters
-    ----------
-    registry : callable
-        Returns the jobs of the scheduler.
-
-    Attributes
-    ----------
-    root : bokeh model
-        The page.
-    """
+    """The page of one visitor."""
 
     def __init__(self, registry: Callable[[], Registry]) -> None:
         self._registry = registry

@@ -57,39 +57,7 @@ def last_line(failure: Mapping[str, Any]) -> str:
 
 @dataclass
 class FitRecord:
-    """One detached fit.
-
-    Parameters
-    ----------
-    fit_id : str
-        Its identity.
-    title : str
-        What is fitted.
-    owner : str
-        Who submitted it: user, host and process.
-    submitter : str
-        The Dask client that submitted it.
-    keep_s : float
-        How long its result stays, in seconds since its end.
-    restarts : int
-        How often it may begin again because the worker of its driver was lost.
-    created : float
-        When it was submitted, by the clock of the registry.
-    state : str
-        ``"queued"``, ``"running"``, ``"done"``, ``"failed"`` or ``"cancelled"``.
-    attempts : int
-        How often its driver has begun.
-    driver, worker, host : str
-        The Dask client of its driver, whose gangs are those of the fit, and where it runs.
-    began, ended : float or None
-        When the driver began first, and when it ended.
-    failure : dict or None
-        Why it failed.
-    lease_s, renewed_at : float
-        How long its driver may be silent, and when it was heard of last.
-    lost_how : str
-        How the worker of its driver left, if it did and the driver may begin again.
-    """
+    """One detached fit."""
 
     fit_id: str
     title: str
@@ -117,26 +85,7 @@ class FitRecord:
 
 
 class DetachedFits:
-    """All detached fits of one scheduler.
-
-    Parameters
-    ----------
-    release : callable
-        Takes the name of a dataset and lets Dask release what it holds.
-    stop : callable
-        Takes a driver and a reason, and stops its gangs.
-    ended : callable
-        Takes the identity of a fit that has ended.
-    clock : callable, default time.monotonic
-        Returns seconds.
-    log : callable, optional
-        Takes a record of plain values: a fit was submitted, has begun, or has ended.
-
-    Attributes
-    ----------
-    fits : dict of str to FitRecord
-        Those that are known, in the order in which they came.
-    """
+    """All detached fits of one scheduler."""
 
     def __init__(
         self,
@@ -187,10 +136,8 @@ class DetachedFits:
     def begin(self, fit_id: str, driver: str, worker: str, host: str, lease_s: float = float("inf")) -> int:
         """Record that a driver has begun, which is heard of at least every `lease_s`.
 
-        Returns
-        -------
-        int
-            The number of the attempt, to be shown at the end; 0 if the fit is over, and the driver must not begin.
+        - returned: the number of the attempt, to be shown at the end; 0 if the fit is over, and the driver must
+          not begin.
         """
         fit = self.fits.get(fit_id)
         if fit is not None and fit.state == "done":
@@ -245,15 +192,7 @@ class DetachedFits:
                     fit.state, fit.lost_how = "queued", how
 
     def client_left(self, client: str, is_held: Callable[[str], bool]) -> None:
-        """Forget the fits that a client had not finished to submit.
-
-        Parameters
-        ----------
-        client : str
-            The client.
-        is_held : callable
-            Takes the name of a dataset; returns whether Dask holds it.
-        """
+        """Forget the fits that a client had not finished to submit."""
         for fit in list(self.fits.values()):
             if fit.submitter == client and not fit.is_over and not is_held(result_of(fit.fit_id)):
                 self.forget(fit.fit_id, "its client left while it was submitted")
@@ -281,14 +220,7 @@ class DetachedFits:
                 self._lose(fit, "left the cluster")
 
     def expire(self, silence_s: Callable[[float], float]) -> None:
-        """Fail the fits whose drivers are silent, and forget those whose end is too long ago.
-
-        Parameters
-        ----------
-        silence_s : callable
-            Takes the time when a driver was heard of; returns for how long it is silent, as far as the scheduler can
-            tell.
-        """
+        """Fail the fits whose drivers are silent, and forget those whose end is too long ago."""
         now = self._clock()
         for fit in list(self.fits.values()):
             if fit.state == "running" and silence_s(fit.renewed_at) > fit.lease_s:

@@ -24,22 +24,7 @@ _PREFIX: Final = result_of("")
 
 
 class FitHandlers:
-    """The detached fits of one scheduler, and a list of these and of all other jobs.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    registry : Registry
-        Its gangs.
-    log : callable
-        See `DetachedFits`.
-
-    Attributes
-    ----------
-    fits : DetachedFits
-        Their records.
-    """
+    """The detached fits of one scheduler, and a list of these and of all other jobs."""
 
     def __init__(self, scheduler: Scheduler, registry: Registry, log: Callable[[dict[str, Any]], None]) -> None:
         self._scheduler, self._registry, self._clock = scheduler, registry, time.monotonic

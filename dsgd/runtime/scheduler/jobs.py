@@ -24,17 +24,7 @@ class JobLabel(NamedTuple):
 
 @dataclass
 class Counts:
-    """What has happened to the jobs of a scheduler so far.
-
-    Parameters
-    ----------
-    failures : Counter of str
-        Jobs that have failed, by the kind of their failure.
-    formed_again : int
-        How often a gang was formed again.
-    stragglers : int
-        How often a rank was found slow.
-    """
+    """What has happened to the jobs of a scheduler so far."""
 
     failures: Counter[str] = field(default_factory=Counter)
     formed_again: int = 0

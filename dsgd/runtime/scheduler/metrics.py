@@ -17,13 +17,7 @@ _FIT_STATES: Final = ("queued", "running", "done", "failed", "cancelled")
 
 
 class GangCollector:
-    """The numbers of a scheduler.
-
-    Attributes
-    ----------
-    source : tuple of (Registry, DetachedFits) or None
-        What the numbers are of; None if the scheduler has closed.
-    """
+    """The numbers of a scheduler."""
 
     def __init__(self) -> None:
         self.source: tuple[Registry, DetachedFits] | None = None

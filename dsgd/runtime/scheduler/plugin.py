@@ -73,13 +73,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.sent_by = LOADED_VERSION
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Install the handlers in the scheduler.
-
-        Raises
-        ------
-        VersionMismatchError
-            The client has another version than the scheduler, or another version has jobs here.
-        """
+        """Install the handlers in the scheduler."""
         keep_log()
         self._give_way(scheduler)
         self.scheduler = scheduler
@@ -151,17 +145,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
         Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
         the first few.
-
-        Parameters
-        ----------
-        keys : sequence of str
-            The blocks.
-        hung_s, at_most_s : float, default 0.0
-            How long to wait for workers that are asked for the first time; see `Admission.ask`.
-        names : sequence of str or None, default None
-            Names, addresses or hosts of the workers that are meant; None means all.
-        resources : mapping of str to float or None, default None
-            What they must have.
         """
         for _ in range(_SETTLE_STEPS):
             if all(state_of(ws) != "init" for ws in self.scheduler.workers.values()):
@@ -189,13 +172,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
         Workers are asked when this is called: clients that wait call it about every second. The silence is endless
         where a key needs a worker that has left.
-
-        Parameters
-        ----------
-        workers : sequence of str
-            Workers that are waited for.
-        keys : sequence of str
-            Keys that are waited for; any of those that hold one of them, or of what it depends on, will do.
         """
         silences = [(self._pings.silence_s(address), address) for address in workers]
         for any_of in needed_workers(self.scheduler, keys):
@@ -244,15 +220,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
         Dask gives them no new tasks meanwhile, as if their memory were full. Blocks of the job that only they hold are
         given up, so that Dask computes them again or the client sends them again; tasks and data of other users are
         left alone.
-
-        Parameters
-        ----------
-        workers : sequence of str
-            Their addresses.
-        keys : sequence of str
-            The blocks of the job.
-        remove : bool
-            Whether they are instead removed from the cluster, with all their tasks and data.
         """
         stimulus = f"dsgd-hung-{monotonic()}"
         for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:

@@ -46,33 +46,7 @@ _NOBODY: Final = Member("", "", -1, 0)
 
 
 class Registry:
-    """All jobs of one scheduler.
-
-    Parameters
-    ----------
-    send : callable
-        Takes (worker address, message) and delivers it to the worker plugin there, in order.
-    changed : callable
-        Takes a job id; called when that job has changed, to wake those that wait for it.
-    clock : callable, default time.monotonic
-        Returns seconds.
-    met : callable, optional
-        Takes a job id; called when members that wait for the others need not wait any longer: all are there, or the
-        gang is over.
-    log : callable, optional
-        Takes a record of plain values: a job was requested, has got its workers, fails, or has ended.
-
-    Attributes
-    ----------
-    jobs : dict of str to Job
-        All jobs, in the order in which they came.
-    leases : dict of str to str
-        The workers that are held, and the jobs that hold them.
-    n_ended : Counter of str
-        How many jobs have ended, ``"done"`` or ``"failed"``.
-    counts : Counts
-        What else has happened.
-    """
+    """All jobs of one scheduler."""
 
     def __init__(
         self,
@@ -133,14 +107,11 @@ class Registry:
     def status(self, job_id: str) -> dict[str, Any]:
         """Return the state of a job for its client.
 
-        Returns
-        -------
-        dict
-            ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
-            ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
-            ``ahead``, the workers it waits for that others hold; ``started`` and ``live`` members; ``failure``, a
-            record (kind, rank, worker, host, text, pickled) or None; ``why``, for an unknown job the record of how it
-            ended, if it was known recently.
+        - returned: ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well)
+          or ``"failed"``; ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that
+          is not in it), and ``ahead``, the workers it waits for that others hold; ``started`` and ``live``
+          members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None; ``why``, for an
+          unknown job the record of how it ended, if it was known recently.
         """
         self._sweep()
         job = self.jobs.get(job_id)
@@ -187,14 +158,7 @@ class Registry:
             job.renewed_at = self._clock()
 
     def expire(self, silence_s: Callable[[float], float]) -> None:
-        """End the jobs whose leases were not renewed, and release workers whose ranks had their time to end.
-
-        Parameters
-        ----------
-        silence_s : callable
-            Takes the time of the last renewal of a lease; returns for how long it was not renewed, as far as the
-            scheduler can tell.
-        """
+        """End the jobs whose leases were not renewed, and release workers whose ranks had their time to end."""
         for job in list(self.jobs.values()):
             if job.phase != "closed" and silence_s(job.renewed_at) > job.lease_s:
                 text = f"its client was not heard of for {job.lease_s:g} s, and its workers went to others"
@@ -270,11 +234,9 @@ class Registry:
     ) -> dict[str, Any]:
         """Register the data address of a member and the cores it may use; return those of all once the last has joined.
 
-        Returns
-        -------
-        dict
-            ``join_state``: ``"waiting"``, ``"ready"`` (with ``table``, for `dsgd.runtime.messages.read_table`),
-            ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not, or no longer, belong to the gang.
+        - returned: ``join_state``: ``"waiting"``, ``"ready"`` (with ``table``, for
+          `dsgd.runtime.messages.read_table`), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does
+          not, or no longer, belong to the gang.
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or job.phase != "granted" or member in job.ended:
@@ -301,19 +263,7 @@ class Registry:
     def finish(
         self, job_id: str, epoch: int, token: bytes, member: int, failure: Mapping[str, Any] | None = None
     ) -> None:
-        """Record that a member has ended, successfully or with a failure.
-
-        Parameters
-        ----------
-        job_id, epoch, token
-            The credentials of the job; members of an older epoch are ignored.
-        member : int
-            The member.
-        failure : mapping or None
-            ``kind`` (``"raised"``, ``"unheard"`` when it waited for a peer in vain, or ``"aborted"`` when it stopped
-            because of something elsewhere), ``text``, ``pickled``, the exception as bytes, which are passed on unread,
-            and ``rank``, the rank that failed if it is not the first of the member.
-        """
+        """Record that a member has ended, successfully or with a failure."""
         job = self._fenced(job_id, epoch, token, member)
         if job is None or member in job.ended:
             return
@@ -345,15 +295,7 @@ class Registry:
     # ---- the cluster's side
 
     def worker_left(self, worker: str, how: str = "left the cluster") -> None:
-        """Stop the job of a worker that left, and the queued jobs that wait for it.
-
-        Parameters
-        ----------
-        worker : str
-            Its address.
-        how : str
-            How it left, to follow "worker ..." in a text.
-        """
+        """Stop the job of a worker that left, and the queued jobs that wait for it."""
         for job in list(self.jobs.values()):
             gone = job.members_on.get(worker)
             if gone is None:
@@ -368,15 +310,7 @@ class Registry:
         self._sweep()
 
     def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
-        """Stop a job with a worker that has been silent for too long; the longest silence is the cause.
-
-        Parameters
-        ----------
-        job_id : str
-            The job.
-        silent_s : mapping of str to float
-            Seconds since the last heartbeat of each worker.
-        """
+        """Stop a job with a worker that has been silent for too long; the longest silence is the cause."""
         job = self.jobs.get(job_id)
         if job is None or job.phase != "granted":
             return

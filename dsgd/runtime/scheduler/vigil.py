@@ -30,13 +30,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Vigil:
-    """The time since when this process has been awake without a pause.
-
-    Parameters
-    ----------
-    clock : callable, default time.monotonic
-        Returns seconds.
-    """
+    """The time since when this process has been awake without a pause."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -56,15 +50,7 @@ class Vigil:
 
 
 class Pings:
-    """Questions to the event loops of workers, at most one to each at a time.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    vigil : Vigil
-        Measures durations.
-    """
+    """Questions to the event loops of workers, at most one to each at a time."""
 
     def __init__(self, scheduler: Scheduler, vigil: Vigil) -> None:
         self._scheduler, self._vigil = scheduler, vigil

@@ -28,23 +28,7 @@ _PERIOD_S: Final = 0.2
 
 
 class ProgressAccount:
-    """The account of a rank of where its time went and, on rank 0, that of all ranks.
-
-    Parameters
-    ----------
-    rows : sequence of int
-        Rows of each rank.
-    ledger : RankLedger
-        That of this rank.
-    max_iter : int
-        Epochs at most.
-    strategy : str
-        Name of the strategy.
-    begin_s : float
-        What `EpochRecord.seconds` counts from: seconds of training before this run of it.
-    clock : callable, default time.perf_counter
-        Returns seconds of this machine, also where the clock of the ledger is virtual: events are for people.
-    """
+    """The account of a rank of where its time went and, on rank 0, that of all ranks."""
 
     def __init__(
         self,
@@ -76,29 +60,15 @@ class ProgressAccount:
     def update(self, spent: FloatMatrix | None, n_seen: float) -> None:
         """Take in the seconds of all ranks after an epoch of `n_seen` rows.
 
-        Parameters
-        ----------
-        spent : array, shape (size, 5), or None
-            What `own` of each rank is, where it is known: on rank 0. Kept until the next call.
-        n_seen : float
-            Rows visited in the epoch.
+        - `spent`, shape (size, 5): what `own` of each rank is, where it is known: on rank 0. Kept until the
+          next call.
         """
         if spent is not None:
             self._spent = spent
         self._n_rows += float(n_seen)
 
     def event(self, record: EpochRecord, period: int | None, *, last: bool) -> ProgressEvent | None:
-        """Return what rank 0 tells after an epoch; None while the last event is not old enough.
-
-        Parameters
-        ----------
-        record : EpochRecord
-            The epoch.
-        period : int or None
-            Rows between two synchronisations, if the strategy knows; else they are counted.
-        last : bool
-            Whether it is the last epoch, which is always reported.
-        """
+        """Return what rank 0 tells after an epoch; None while the last event is not old enough."""
         now, rounds = self._clock(), self._ledger.rounds - self._rounds
         self._rounds = self._ledger.rounds
         if not (last or self.is_due):

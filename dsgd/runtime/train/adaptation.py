@@ -52,30 +52,7 @@ class _Steps(Protocol):
 
 
 class Adaptation:
-    """What one rank does between two decisions.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    strategy : AbstractAdaptation
-        Decides.
-    shard : AbstractRows or None
-        The rows of this rank; None if slopes are not needed.
-    rows : list of int
-        Rows of each rank.
-    optimizer : AbstractLocalOptimizer, or what knows as much
-        Knows the rate of a step, and gradients.
-    epochs : float
-        Epochs at most.
-    epochs_before : int, default 0
-        Epochs of the trainings that this one continues.
-
-    Attributes
-    ----------
-    every : int
-        Rows of a rank between two synchronisations, now.
-    """
+    """What one rank does between two decisions."""
 
     def __init__(
         self,

@@ -32,27 +32,7 @@ MAX_GROWTH: Final = 2
 
 
 class AnytimeRounds:
-    """Runs the rounds of one rank.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang; the clock of its ledger says how long a round has lasted.
-    strategy : AbstractStrategy
-        Mixes the models.
-    seconds : float
-        How long a round lasts.
-    walk : callable
-        Takes the steps on rows start..stop.
-    at : TrainState
-        With the model that `walk` updates in place, and the counters of its steps.
-    shard : AbstractRows
-        The rows of this rank.
-    t_start : float
-        What the step counter showed at row 0.
-    rows_per_call : int
-        Most rows of a slice.
-    """
+    """Runs the rounds of one rank."""
 
     def __init__(
         self,
@@ -71,22 +51,7 @@ class AnytimeRounds:
         self._visited = np.zeros(1)
 
     def run_epoch(self, n_total: int, before_last: FloatVector, deadlines: Deadlines) -> int:
-        """Run rounds until the ranks have visited as many rows as they have, and one at least.
-
-        Parameters
-        ----------
-        n_total : int
-            Rows of all ranks.
-        before_last : array, shape (n_params,)
-            Gets this rank's model before the last average.
-        deadlines : Deadlines
-            Told how long rounds took.
-
-        Returns
-        -------
-        int
-            How many rounds there were; the same on all ranks.
-        """
+        """Run rounds until the ranks have visited as many rows as they have, and one at least."""
         ledger, group = self._rank.ledger, self._rank.group
         n_visited, n_rounds = 0.0, 0
         while n_visited < n_total or not n_rounds:

@@ -45,13 +45,7 @@ _WORTH: Final = 0.2
 
 
 class RoundTimes:
-    """What waits of one kind have taken.
-
-    Parameters
-    ----------
-    n_first : int
-        How many must be measured before they say anything.
-    """
+    """What waits of one kind have taken."""
 
     def __init__(self, n_first: int) -> None:
         self._n_first = n_first
@@ -82,15 +76,7 @@ class RoundTimes:
 
 
 class Deadlines:
-    """Sets the deadline of a transport before each kind of wait; used by the thread of its rank.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Of the rank; its deadline at this moment is the limit that is never exceeded.
-    measures_edges : bool, default True
-        Whether edges are alike; if not (files are written now and then) they always have the full limit.
-    """
+    """Sets the deadline of a transport before each kind of wait; used by the thread of its rank."""
 
     def __init__(self, transport: AbstractTransport, *, measures_edges: bool = True) -> None:
         self._transport = transport
@@ -108,15 +94,7 @@ class Deadlines:
             self._apply()
 
     def add(self, seconds: float, n: int = 1) -> None:
-        """Take in how long it was from the exchange before to the one that has just ended, work and waits together.
-
-        Parameters
-        ----------
-        seconds : float
-            That time. Of several rounds in one go it may be that of all together, where they are short.
-        n : int, default 1
-            How many they were.
-        """
+        """Take in how long it was from the exchange before to the one that has just ended, work and waits together."""
         if self._times[self._kind].add(seconds, n):
             self._apply()
 

@@ -36,15 +36,7 @@ _MOST_ROWS, _LEAST_ROWS, _MOST_ENTRIES = 8192, 512, 2**20
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
-    """Return by what the objective has risen in training; None if it has not, and on other ranks than 0.
-
-    Parameters
-    ----------
-    run : Run
-        A training run that is over.
-    params : array, shape (n_params,)
-        The model that it returns.
-    """
+    """Return by what the objective has risen in training; None if it has not, and on other ranks than 0."""
     job, shard, history = run.job, run.data.shard, run.at.history
     optimizer: Any = job.optimizer
     state: Any = run.at.optimizer

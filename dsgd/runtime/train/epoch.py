@@ -50,17 +50,7 @@ class _Sums(NamedTuple):
 
 
 class EpochEnd:
-    """Ends the epochs of one rank, together with its peers.
-
-    Parameters
-    ----------
-    run : Run
-        The training run; its state changes in place.
-    snapshots : SnapshotSchedule
-        Keeps the state, where it is time.
-    watch : StragglerWatch
-        Finds ranks that are slow.
-    """
+    """Ends the epochs of one rank, together with its peers."""
 
     def __init__(self, run: Run, snapshots: SnapshotSchedule, watch: StragglerWatch) -> None:
         self._run, self._rank, self._job, self._at = run, run.rank, run.job, run.at
@@ -77,31 +67,7 @@ class EpochEnd:
         )
 
     def end(self, rounds: Rounds, n_rounds: int) -> bool:
-        """End an epoch, whose rounds are all over; called by all ranks.
-
-        Parameters
-        ----------
-        rounds : Rounds
-            Has run them.
-        n_rounds : int
-            How many there were since the last call.
-
-        Returns
-        -------
-        bool
-            Whether training ends with it; the same on all ranks.
-
-        Raises
-        ------
-        ValueError
-            Rows hold values that are not finite.
-        InvalidDataError
-            The model of a rank left the range of floating-point numbers.
-        InvalidParameterError
-            Ranks have different models, and a strategy from outside the package says that they have not.
-        PausedError
-            A rank was asked to stop; all have kept their state.
-        """
+        """End an epoch, whose rounds are all over; called by all ranks."""
         at, job = self._at, self._job
         self._run.data.check_predictions(at.optimizer)
         is_last = at.epoch == job.max_iter - 1

@@ -67,24 +67,8 @@ def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector)
 class FusedRounds:
     """Runs rounds of one rank inside a kernel.
 
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    window : Window
-        Where it sees the others.
-    optimizer : SGD
-        Takes the local steps.
-    params : array, shape (n_params,)
-        The model, updated in place.
-    vector : array, shape (n_params,) or (n_params + 1,)
-        What is averaged, in the memory of the model; see `TrainState.vector`.
-    shard : Shard
-        The rows of this rank.
-    state : SGDState
-        State of the optimiser, updated in place.
-    rows_per_call : int
-        Most rows of a call of the kernel that takes steps: bits depend on where calls end.
+    - `vector`, shape (n_params,) or (n_params + 1,): what is averaged, in the memory of the model; see
+      `TrainState.vector`.
     """
 
     #: Most entries of rows of a rank in a round: in longer ones a stop would have to wait.
@@ -129,24 +113,7 @@ class FusedRounds:
         kernels.run_rounds(*self._steps, 1, 0.0, *self._sums)
 
     def run(self, number: int, stop: int, cut: Cut, weight: float) -> int:
-        """Run rounds of an epoch until rank 0 calls for a break.
-
-        Parameters
-        ----------
-        number : int
-            The round that comes next.
-        stop : int
-            The round before which to stop.
-        cut : Cut
-            The rounds of the epoch.
-        weight : float
-            Share of this rank in the mean.
-
-        Returns
-        -------
-        int
-            The round that comes next, the same on every rank.
-        """
+        """Run rounds of an epoch until rank 0 calls for a break."""
         ledger, places, window = self._rank.ledger, self._places, self._window
         n_rounds = self._n_rounds if self._rank.number == 0 else stop - number
         places[kernels.PUBLISHED] = window.published

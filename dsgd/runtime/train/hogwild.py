@@ -21,21 +21,7 @@ _ROWS_AT_A_TIME: Final = 65_536
 def shared_walk(
     group: Group, optimizer: SGD, params: FloatVector, shard: Shard, state: SGDState
 ) -> Callable[[int, int], None]:
-    """Return what takes steps on the rows at the places start..stop; called by all ranks.
-
-    Parameters
-    ----------
-    group : Group
-        The ranks.
-    optimizer : SGD
-        Plain steps, without averaging.
-    params : array, shape (n_params,)
-        The model that all ranks share.
-    shard : Shard
-        The rows of this rank.
-    state : SGDState
-        Its counters; the step counter takes every P-th number from that of the rank on.
-    """
+    """Return what takes steps on the rows at the places start..stop; called by all ranks."""
     # A dense row has an entry in every column.
     counts = np.full(shard.n_features, float(shard.n_rows)) if not shard.is_sparse else _column_counts(shard)
     message = np.append(counts, float(shard.n_rows))

@@ -17,44 +17,19 @@ __all__ = ["Divergence", "EpochRecord", "TrainData", "TrainJob", "TrainResult", 
 
 
 class Validation(Protocol):
-    """Validation rows, and how a model is scored on them; rank 0 is given it, see `TrainJob.validates`.
-
-    Attributes
-    ----------
-    n_rows, n_entries : int
-        Rows, and entries of them, that scoring a model reads.
-    """
+    """Validation rows, and how a model is scored on them; rank 0 is given it, see `TrainJob.validates`."""
 
     n_rows: int
     n_entries: int
 
     def score(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> float:
-        """Return the score of a model, the larger the better.
-
-        Parameters
-        ----------
-        params : array, shape (n_params,)
-            The model that training would return.
-        statistics : mapping of str to array
-            Its state besides the parameters; empty with a linear model.
-        """
+        """Return the score of a model, the larger the better."""
         ...
 
 
 @dataclass(frozen=True)
 class TrainData:
-    """The rows of one rank.
-
-    Parameters
-    ----------
-    shard : AbstractRows
-        Rows to train on; may be empty.
-    validation : AbstractRows or None, default None
-        Rows held out for early stopping.
-    check : callable or None, default None
-        Called after an epoch in which a prediction was not finite: raises if that is due to values of the rows, which
-        were then not read before training.
-    """
+    """The rows of one rank."""
 
     shard: AbstractRows
     validation: AbstractRows | None = None
@@ -89,58 +64,7 @@ class TrainData:
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What to train and when to stop; the same on every rank.
-
-    Parameters
-    ----------
-    optimizer : AbstractLocalOptimizer
-        The local optimiser, with its objective.
-    strategy : AbstractStrategy
-        When ranks exchange, and what.
-    initial : array, shape (n_params,)
-        The model to start from.
-    max_iter : int
-        Epochs at most.
-    tol : float or None
-        Stop when the objective of every output (or the validation score) has failed to improve by `tol` in
-        `n_iter_no_change` epochs in a row.
-    n_iter_no_change : int
-        See `tol`.
-    early_stopping : bool
-        Whether the validation score decides, and not the objective.
-    scoring : {"accuracy", "r2"} or Deviance
-        The validation score of rows that ranks hold out; D2 of a deviance.
-    validates : bool, default False
-        Whether rank 0 is given a `Validation`, which scores the model after every epoch in place of rows held out.
-    restore_best : bool, default False
-        Whether training returns the model of the epoch with the best validation score.
-    t_start : float, default 1.0
-        Value of the step counter to start from, for ``partial_fit``.
-    average_start : array, shape (n_params,), or None
-        Averaged model so far, for ``partial_fit`` with averaging.
-    n_averaged : int, default 0
-        Steps that `average_start` is the mean of, per rank.
-    checkpoint : Checkpoint or None, default None
-        Where and how often rank 0 writes the state of training.
-    resume_from : str or None, default None
-        Path or URL of checkpoints to resume from; "auto" is that of `checkpoint`, if there are any.
-    seed : int, default 0
-        Seed of the random numbers of compressors.
-    epochs_before : int, default 0
-        Epochs of the trainings that this one continues, whose state rank 0 is given; see
-        `dsgd.runtime.train.partial_fit`.
-    leaves : mapping or None, default None
-        The configuration under which this training leaves its state for the next one; None if it leaves nothing.
-    source : mapping
-        Plain values that identify how the rows were made; a checkpoint of another source is refused.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        The strategy and the optimiser do not go together.
-    InvalidParameterError
-        `resume_from` is "auto" without a `checkpoint`.
-    """
+    """What to train and when to stop; the same on every rank."""
 
     optimizer: AbstractLocalOptimizer[Any, Any]
     strategy: AbstractStrategy[Any]
@@ -177,23 +101,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One line of the training history.
-
-    Parameters
-    ----------
-    epoch : int
-        Counted from 1.
-    seconds : float
-        Since training began on rank 0; placement of the data is not in it.
-    train_loss : float
-        Mean loss of a row, taken as each row was visited, before its update; the penalty is not in it.
-    dispersion : float
-        Mean squared distance of the ranks' models, before the last synchronisation of the epoch, from the one that all
-        had after it (their mean, where models are averaged), (1/P) sum_r ||w_r - w||^2; nan where gradients are
-        exchanged, nothing was synchronised or models stay apart.
-    validation_score : float
-        Score on the validation rows; nan if there are none.
-    """
+    """One line of the training history."""
 
     epoch: int
     seconds: float
@@ -210,16 +118,7 @@ def best_of(history: Sequence[EpochRecord]) -> EpochRecord | None:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Of a fit that ended above the objective that it began at, on the rows of rank 0.
-
-    Parameters
-    ----------
-    begin, end : float
-        The objective before the first step, and after the last one.
-    is_useless : bool
-        Whether the model is worse than none: of a classifier, whether it is right no more often than the largest class,
-        and its loss does not fall.
-    """
+    """Of a fit that ended above the objective that it began at, on the rows of rank 0."""
 
     begin: float
     end: float
@@ -230,40 +129,10 @@ class Divergence:
 class TrainResult:
     """The result of training; equal on every rank, except `divergence` and `left`.
 
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, averaged over ranks as the strategy says; with `TrainJob.restore_best` that of the best epoch, as are
-        `averaged`, `n_averaged` and `statistics`.
-    averaged : array, shape (n_params,), or None
-        Mean of the iterates, if the optimiser averages.
-    n_averaged : int
-        Steps of a rank that `averaged` is the mean of; the largest over ranks.
-    n_iter : int
-        Epochs run.
-    n_steps : int
-        Rows visited, summed over ranks.
-    t : float
-        Value of the step counter from which training continues: one more than the steps of a rank so far, the mean over
-        ranks if each steps by rows of its own; with `Hogwild`, one more than those of all ranks.
-    converged : bool
-        Whether the stopping rule ended training, and not `max_iter`.
-    history : list of EpochRecord
-        One record per epoch.
-    note : str, default ""
-        A note for the user about the checkpoint that training resumed from.
-    stragglers : list of Straggler
-        The ranks that were slow.
-    statistics : mapping of str to array
-        State of the model besides its parameters; empty with a linear model.
-    periods : list of dict
-        The periods of a strategy that finds its period; see `dsgd.sync.AbstractAdaptation.history`.
-    of_ranks : array, shape (size, n_params), or None
-        The model of each rank before they were combined, where the strategy keeps them.
-    divergence : Divergence or None
-        On rank 0, by what the objective of its rows has risen, if it has.
-    left : SavedState or None
-        On rank 0, the state from which the next training continues, if requested.
+    - `params`, shape (n_params,): the model, averaged over ranks as the strategy says; with `TrainJob.restore_best`
+      that of the best epoch, as are `averaged`, `n_averaged` and `statistics`.
+    - `of_ranks`, shape (size, n_params): the model of each rank before they were combined, where the strategy keeps
+      them.
     """
 
     params: FloatVector

@@ -33,27 +33,7 @@ __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 
 
 def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
-    """Train on this rank's rows together with the other ranks; a rank program.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    data : TrainData
-        Its rows.
-    job : TrainJob
-        What to do.
-
-    Returns
-    -------
-    TrainResult
-        The same on every rank.
-
-    Raises
-    ------
-    InvalidDataError
-        The model left the range of floating-point numbers.
-    """
+    """Train on this rank's rows together with the other ranks; a rank program."""
     watch = StragglerWatch(rank.number, rank.size, rank.ledger, rank.ledger.clock)
     run = begin_run(rank, data, job)
     at = run.at

@@ -27,22 +27,6 @@ def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> t
     """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
 
     Between two epochs, where nothing is under way; the state of training stays as it is.
-
-    Parameters
-    ----------
-    run : Run
-        The training run.
-    params : array, shape (n_params,)
-        The model of this rank, or a copy of it, updated in place.
-    to_look : bool, default False
-        Whether it is only looked at, and training goes on: then what is sent for it is control.
-
-    Returns
-    -------
-    averaged : array, shape (n_params,), or None
-        The averaged model.
-    n_averaged : int
-        Steps of a rank that it is the mean of; the largest over ranks.
     """
     at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
     dual, vector = None, params
@@ -75,13 +59,7 @@ def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> t
 
 
 def put_back(run: Run, best: BestModel) -> tuple[FloatVector | None, int]:
-    """Put the model of the best epoch and its statistics in place of the last ones; called by all ranks at the end.
-
-    Returns
-    -------
-    averaged, n_averaged
-        Those of the best epoch; see `bring_together`.
-    """
+    """Put the model of the best epoch and its statistics in place of the last ones; called by all ranks at the end."""
     if run.job.strategy.shares_memory:
         run.rank.group.barrier()  # one model for all: nobody may still read the last one
     run.at.params[...] = best.params

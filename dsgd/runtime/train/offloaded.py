@@ -31,26 +31,7 @@ _MOST_ROUNDS: Final = 256
 
 
 class OffloadedRounds:
-    """Hands rounds of one rank to the wire.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    walk : callable
-        Takes the steps on the rows start..stop in one call of a kernel, and moves no clock.
-    vector : array, shape (n_params,)
-        The model, updated in place.
-    shard : AbstractRows
-        The rows of this rank.
-    n_outputs : int
-        How often a row is visited.
-
-    Attributes
-    ----------
-    most_entries : float
-        How many entries of rows a rank may visit in a round; then one call of a kernel is enough.
-    """
+    """Hands rounds of one rank to the wire."""
 
     def __init__(
         self,
@@ -68,24 +49,7 @@ class OffloadedRounds:
         self._cost = allreduce_cost(rank.number, rank.size, n, itemsize, rank.group.algorithm_for(n, itemsize))
 
     def run(self, number: int, stop: int, cut: Cut, weight: float) -> int:
-        """Run rounds of an epoch, all up to `stop` or some of them.
-
-        Parameters
-        ----------
-        number : int
-            The round that comes next.
-        stop : int
-            The round before which to stop.
-        cut : Cut
-            The rounds of the epoch.
-        weight : float
-            Share of this rank in the mean.
-
-        Returns
-        -------
-        int
-            The round that comes next, the same on every rank.
-        """
+        """Run rounds of an epoch, all up to `stop` or some of them."""
         n_rounds, number_of, n_rows = min(stop - number, _MOST_ROUNDS), self._rank.number, self._shard.n_rows
         spans = [cut.span(number_of, n_rows, k, k) for k in range(number, number + n_rounds)]
         n_params = self._vector.size

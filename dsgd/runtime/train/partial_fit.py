@@ -45,19 +45,7 @@ def goes_on(left: SavedState | None, configuration: Mapping[str, Any]) -> bool:
 
 
 def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> SavedState | None:
-    """Return on rank 0 the state for the next training, None elsewhere; called by all ranks between two epochs.
-
-    Parameters
-    ----------
-    rank : Rank
-        The rank.
-    job : TrainJob
-        What is trained; it says under which configuration.
-    at : TrainState
-        Where training stands; read only.
-    rows : sequence of int
-        The rows of each rank.
-    """
+    """Return on rank 0 the state for the next training, None elsewhere; called by all ranks between two epochs."""
     group, counters = rank.group, at.optimizer.counters
     assert job.leaves is not None  # a training of one call leaves nothing
     own = {name: vector for name, vector in at.own().items() if _is_left(name, rank, job)}
@@ -78,19 +66,7 @@ def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> Sav
 
 
 def take_over(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> None:
-    """Go on from what rank 0 was given, which `leave` has made; called by all ranks before the first epoch.
-
-    Parameters
-    ----------
-    rank : Rank
-        The rank.
-    job : TrainJob
-        What is trained.
-    at : TrainState
-        As it is before the first step; updated in place.
-    rows : sequence of int
-        The rows of each rank.
-    """
+    """Go on from what rank 0 was given, which `leave` has made; called by all ranks before the first epoch."""
     arrays: dict[str, AnyArray] | None = None
     per_rank: list[str] = []
     if rank.number == 0:

@@ -32,17 +32,7 @@ _MANY_EPOCHS: Final = 100
 
 
 def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: int) -> float:
-    """Return the factor that rates lack, 1 or more; 1 where the strategy does not pool them, or they fall like 1 / t.
-
-    Parameters
-    ----------
-    strategy : AbstractStrategy
-        The strategy.
-    optimizer : object
-        Their optimiser.
-    n_ranks : int
-        Ranks that have rows.
-    """
+    """Return the factor that rates lack: 1 where the strategy does not pool them, or they fall like 1 / t."""
     # At rates c / t an epoch gets equally far with any number of steps; and the step of a rule is not as long as the
     # gradient.
     if strategy.rates != "pooled" or not isinstance(optimizer, SGD) or optimizer.rule is not None:
@@ -55,14 +45,7 @@ def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: 
 def _check_curvatures(told: FloatMatrix, reduction: object, max_iter: int) -> None:
     """Raise on all ranks if steps that suit the longest row would not move the model of the others.
 
-    Parameters
-    ----------
-    told : array of float64, shape (size, 2)
-        Of each rank the largest curvature of a row, and the sum of those of its other rows.
-    reduction : AbstractReduction
-        What takes the steps.
-    max_iter : int
-        Epochs at most.
+    - `told`, shape (size, 2): of each rank the largest curvature of a row, and the sum of those of its other rows.
     """
     number = int(told[:, 0].argmax())
     largest, others = told[number, 0], told[:, 1].sum() + np.delete(told[:, 0], number).sum()
@@ -78,17 +61,7 @@ def _check_curvatures(told: FloatMatrix, reduction: object, max_iter: int) -> No
 
 @dataclass(frozen=True)
 class PooledRates:
-    """By how much the rates of a run are higher than those of the schedule.
-
-    Parameters
-    ----------
-    missing : float
-        The factor that rates lack; see `missing_factor`.
-    mean_square : float
-        Mean squared length of the rows of all ranks, where something is missing.
-    length : float or None
-        The length of a step, where the optimiser finds it from the rows of all ranks.
-    """
+    """By how much the rates of a run are higher than those of the schedule."""
 
     missing: float = 1.0
     mean_square: float = 0.0
@@ -96,21 +69,7 @@ class PooledRates:
 
     @classmethod
     def begin(cls, rank: Rank, job: TrainJob, rows: AbstractRows, counts: list[int], share: float) -> PooledRates:
-        """Return those of a run; called by all ranks.
-
-        Parameters
-        ----------
-        rank : Rank
-            This member of the gang.
-        job : TrainJob
-            The job.
-        rows : AbstractRows
-            The rows of this rank.
-        counts : list of int
-            How many each rank has.
-        share : float
-            This rank's share of them.
-        """
+        """Return those of a run; called by all ranks."""
         optimizer = job.optimizer
         if isinstance(optimizer, SGD) and optimizer.reduction is not None and isinstance(rows, Shard):
             told = rank.group.roll_call(np.array(optimizer.reduction.curvature(rows, optimizer.objective)))

@@ -25,13 +25,7 @@ __all__ = ["Rounds"]
 
 
 class Rounds:
-    """Runs the rounds of one rank, with buffers that are made once.
-
-    Parameters
-    ----------
-    run : Run
-        The training run; its state changes in place.
-    """
+    """Runs the rounds of one rank, with buffers that are made once."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._rank, self._job = run, run.rank, run.job
@@ -69,13 +63,7 @@ class Rounds:
                 beside.close()
 
     def run(self, first: int, stop: int) -> int:
-        """Run the rounds first..stop of this epoch; nothing else happens between them.
-
-        Returns
-        -------
-        int
-            How many there were. Not all strategies can plan them.
-        """
+        """Run the rounds first..stop of this epoch; nothing else happens between them."""
         at, number = self._at, first
         self._deadlines.expect("edge")
         if self._anytime is not None:

@@ -34,39 +34,7 @@ __all__ = ["Run", "begin_run"]
 
 @dataclass(frozen=True)
 class Run:
-    """A training run as one rank has it. All that changes from round to round is in `at`.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    job : TrainJob
-        What to do.
-    data : TrainData
-        The rows of this rank.
-    rows : list of int, length world size
-        How many rows each rank has.
-    density : float
-        Entries of the rows of all ranks over rows times columns.
-    period : AbstractPeriod
-        That of the strategy, for rows of this density.
-    at : TrainState
-        The state of training.
-    visits : RowVisits
-        Takes the local steps.
-    gradient : array, shape (n_params,)
-        Memory for a gradient.
-    fused : FusedRounds, OffloadedRounds or None
-        Runs several rounds in one go, where the gang can.
-    adaptation : Adaptation or None
-        Finds the period, where the strategy does.
-    deadlines : Deadlines
-        How long to wait for peers.
-    weights : EpochWeights
-        The weights of this rank in means over ranks.
-    rates : PooledRates
-        The factor by which rates exceed those of the schedule.
-    """
+    """A training run as one rank has it. All that changes from round to round is in `at`."""
 
     rank: Rank
     job: TrainJob

@@ -32,13 +32,7 @@ _DTYPES: Final = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 def mail_for(job: TrainJob) -> Mail | None:
-    """Return what the ranks of a job need beside their collectives.
-
-    Raises
-    ------
-    IncompatiblePartsError
-        The optimiser cannot be run by a server.
-    """
+    """Return what the ranks of a job need beside their collectives."""
     strategy = job.strategy
     average = job.optimizer.average if isinstance(job.optimizer, SGD) else 0
     if strategy.shares_memory and (average or job.optimizer.steps.remembers or job.optimizer.steps.once_a_round):
@@ -78,25 +72,7 @@ def begin_servers(
     mean_square: float,
     epochs_before: int = 0,
 ) -> None:
-    """Hand the model to the servers, and say where training stands; called by rank 0.
-
-    Parameters
-    ----------
-    rank : Rank
-        Rank 0.
-    strategy : AbstractServerStrategy
-        Has servers.
-    at : TrainState
-        The state of training on this rank, between two epochs.
-    shard : AbstractRows
-        Rows of this rank, as a sample of all rows.
-    rows : sequence of int
-        How many each rank has.
-    mean_square : float
-        Mean squared length of the rows of all ranks, where rates are pooled.
-    epochs_before : int, default 0
-        Epochs of the trainings that this one continues.
-    """
+    """Hand the model to the servers, and say where training stands; called by rank 0."""
     mailbox = rank.group.mailbox
     params, version = strategy.served(at.mixing().copy(), at.strategy)
     at.mixed()

@@ -53,19 +53,7 @@ _COPY_S: Final = 0.5
 
 
 class SnapshotSchedule:
-    """Keeps the state of one rank, together with its peers.
-
-    Parameters
-    ----------
-    rank : Rank
-        The rank; it may have a keeper.
-    job : TrainJob
-        The job; it may name a place for checkpoints, and one to resume from.
-    data : TrainData
-        The rows of this rank.
-    rows : sequence of int
-        The rows of each rank.
-    """
+    """Keeps the state of one rank, together with its peers."""
 
     def __init__(self, rank: Rank, job: TrainJob, data: TrainData, rows: list[int]) -> None:
         self._rank, self._rows, self._strategy = rank, rows, job.strategy
@@ -114,15 +102,7 @@ class SnapshotSchedule:
         That is a snapshot in the memory of a rank, or a checkpoint of this same job that is as new; else the checkpoint
         that `resume_from` names.
 
-        Returns
-        -------
-        str or None
-            None if there is no saved state; else a note for the user about it, usually empty.
-
-        Raises
-        ------
-        CheckpointError
-            There is no checkpoint although one is required, or it belongs to another job or to other rows.
+        - returned: None if there is no saved state; else a note for the user about it, usually empty.
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
@@ -243,24 +223,7 @@ class SnapshotSchedule:
         return wishes
 
     def end_epoch(self, at: TrainState, agreed: FloatVector, *, is_last: bool, same_model: bool) -> None:
-        """Keep the state at the end of an epoch, if it is time; called by all ranks.
-
-        Parameters
-        ----------
-        at : TrainState
-            The state, the epoch complete.
-        agreed : array, shape (N_WISHES,)
-            The sum of the wishes of all ranks.
-        is_last : bool
-            Whether training ends here: then a checkpoint is written in any case, and ranks are not asked to stop.
-        same_model : bool
-            Whether all ranks have the same model.
-
-        Raises
-        ------
-        PausedError
-            A rank was asked to stop; all have kept their state.
-        """
+        """Keep the state at the end of an epoch, if it is time; called by all ranks."""
         pause = agreed[_PAUSE] > 0 and not is_last
         agreed[_COPY] = (agreed[_COPY] or pause) and not is_last
         agreed[_WRITE] = (agreed[_WRITE] or is_last) and self._target is not None

@@ -72,19 +72,7 @@ _NEVER: Final = sys.maxsize
 
 @dataclass(frozen=True)
 class BestModel:
-    """The model of the epoch with the best validation score so far, the same on all ranks.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model that training would have returned.
-    averaged : array, shape (n_params,), or None
-        The averaged model.
-    n_averaged : int
-        Steps of a rank that it is the mean of.
-    statistics : mapping of str to array
-        State of the model besides its parameters.
-    """
+    """The model of the epoch with the best validation score so far, the same on all ranks."""
 
     params: FloatVector
     averaged: FloatVector | None
@@ -115,37 +103,7 @@ class BestModel:
 
 @dataclass
 class TrainState:
-    """All that a rank needs to continue, except what it can compute from its rows and the job.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model.
-    optimizer : AbstractState
-        The state of the local optimiser.
-    cut : Cut
-        How the rest of the epoch is cut into rounds.
-    epoch, round : int
-        The next ones, from 0; the round is one of `cut`.
-    n_cut : int
-        Rounds of the epoch that were over when the rest was cut again.
-    ahead : int
-        Rounds until ranks decide how often to synchronise, for a strategy that finds its period.
-    n_steps : int
-        Rows visited by all ranks in the epochs that are complete.
-    elapsed_s : float
-        Seconds that training had taken when this run of it started.
-    stop_rule : StopRule
-        The memory of the stopping rule.
-    history : list of EpochRecord
-        One record per complete epoch.
-    strategy : dataclass of arrays
-        The memory of the strategy; see `dsgd.sync.AbstractStrategy.init`.
-    dual : Dual or None
-        Turns the model into the vector that strategies mix, if that is not the model itself.
-    best : BestModel or None
-        The best model so far, for a job that returns it.
-    """
+    """All that a rank needs to continue, except what it can compute from its rows and the job."""
 
     params: FloatVector
     optimizer: AbstractState
@@ -190,17 +148,7 @@ class TrainState:
         return self.epoch, self.n_cut + self.round
 
     def common(self, counters: AnyArray, rows: Sequence[int], seconds: float) -> dict[str, AnyArray]:
-        """Return the common state of all ranks.
-
-        Parameters
-        ----------
-        counters : array, shape (size, COUNTERS + n_losses)
-            The counters of all ranks.
-        rows : sequence of int, length size
-            The rows of each.
-        seconds : float
-            Since training began.
-        """
+        """Return the common state of all ranks."""
         history = [tuple(vars(record).values()) for record in self.history]
         return {
             "position": np.array([self.epoch, self.round, self.cut.rounds, self.n_steps], dtype=np.int64),
@@ -234,15 +182,7 @@ class TrainState:
         return {name: vector[None].copy() for name, vector in self.own().items()}
 
     def gathered(self, group: Group, *, same_model: bool) -> dict[str, AnyArray]:
-        """Return the vectors of all ranks on rank 0, nothing elsewhere; called by all ranks.
-
-        Parameters
-        ----------
-        group : Group
-            The ranks.
-        same_model : bool
-            Whether all ranks have the same model, so that one row says it all.
-        """
+        """Return the vectors of all ranks on rank 0, nothing elsewhere; called by all ranks."""
         whole: dict[str, AnyArray] = {}
         for name, vector in self.own().items():
             parts = [vector.copy()] if name == "params" and same_model else group.gather(vector)
@@ -251,17 +191,7 @@ class TrainState:
         return whole
 
     def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
-        """Restore the state that this gang or another has saved.
-
-        Parameters
-        ----------
-        saved : mapping of str to array
-            What `adapted` returned, and of what has a row per rank only this rank's.
-        rank : int
-            This rank.
-        rows : sequence of int
-            The rows of each rank now.
-        """
+        """Restore the state that this gang or another has saved."""
         exact = is_exact(saved, rows)
         self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
         n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
@@ -333,17 +263,7 @@ def share_of(rank: int, rows: Sequence[int]) -> float:
 def adapted(
     saved: Mapping[str, AnyArray], rows: Sequence[int], handovers: Mapping[str, Handover]
 ) -> tuple[dict[str, AnyArray], list[str]]:
-    """Return a saved state for ranks with these rows, and the names of the arrays with one row for each of them.
-
-    Parameters
-    ----------
-    saved : mapping of str to array
-        What `TrainState.common` returned together with `copied` or `gathered`.
-    rows : sequence of int
-        The rows of each rank now.
-    handovers : mapping of str to str
-        `TrainState.handovers`. Arrays handed over as a sum hold the sum, of which each rank takes its share.
-    """
+    """Return a saved state for ranks with these rows, and the names of the arrays with one row for each of them."""
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
     arrays["n_ranks"] = np.array([max((len(saved[name]) for name in handovers if name in saved), default=n_before)])

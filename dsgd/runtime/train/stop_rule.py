@@ -28,17 +28,7 @@ _MIN_ETA: Final = 1e-6  # below this step size the adaptive schedule gives up, a
 
 @dataclass
 class StopRule:
-    """The state of the stopping rule.
-
-    Parameters
-    ----------
-    best : list of float, length n_watched
-        The smallest value so far of each watched quantity: the objective of each output, or minus the validation score.
-    n_bad : list of int, length n_watched
-        Epochs in a row without improvement of each; once there are enough of them, they stay.
-    stopped : bool
-        Whether the rule has ended training.
-    """
+    """The state of the stopping rule."""
 
     best: list[float] = field(default_factory=lambda: [inf])
     n_bad: list[int] = field(default_factory=lambda: [0])
@@ -53,17 +43,8 @@ class StopRule:
     def update(self, objectives: FloatVector, score: float, job: TrainJob, state: AbstractState) -> bool:
         """Take in an epoch; return whether training ends. The adaptive schedule first takes smaller steps.
 
-        Parameters
-        ----------
-        objectives : array of float64, shape (n_losses,)
-            Of each output, or of all that share one loss, the mean loss of this epoch, each before its step, and the
-            penalty.
-        score : float
-            The validation score; without meaning where it does not decide.
-        job : TrainJob
-            Has `tol` and `n_iter_no_change`.
-        state : AbstractState
-            That of the optimiser, for the adaptive schedule.
+        - `objectives`, shape (n_losses,): of each output, or of all that share one loss, the mean loss of this
+          epoch, each before its step, and the penalty.
         """
         tol, n_enough = -inf if job.tol is None else job.tol, job.n_iter_no_change
         # There are few: arrays would take longer than an epoch of few rows.

@@ -35,23 +35,8 @@ def suffix_share(job: TrainJob) -> float:
 def looks_at_suffix(rank: Rank, job: TrainJob, rows: AbstractRows, params: FloatVector, state: AbstractState) -> int:
     """Make room for the mean of the last models, where ranks make it; called by all of them.
 
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    job : TrainJob
-        The job.
-    rows : AbstractRows
-        The rows of this rank.
-    params : array, shape (n_params,)
-        The model.
-    state : AbstractState
-        State of the optimiser; gets room.
-
-    Returns
-    -------
-    int
-        How often a thread that shares its model with others is to look at it in an epoch; zero for other ranks.
+    - returned: how often a thread that shares its model with others is to look at it in an epoch; zero for other
+      ranks.
     """
     strategy = job.strategy
     if not suffix_share(job) or not isinstance(state, SGDState):

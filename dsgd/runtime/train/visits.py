@@ -50,32 +50,7 @@ def charge_visit(rank: Rank, job: TrainJob, rows: AbstractRows, start: int, stop
 
 
 class RowVisits:
-    """Takes the local steps of one rank.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang. Where threads share a model, all ranks make their walks together.
-    job : TrainJob
-        The job.
-    shard : AbstractRows
-        The rows of this rank.
-    params : array, shape (n_params,)
-        The model, updated in place.
-    state : AbstractState
-        State of the optimiser, updated in place.
-
-    Attributes
-    ----------
-    call : callable
-        Takes the steps on the rows start..stop in one call of a kernel, with everything that accompanies them.
-    walk : callable
-        Takes the steps alone.
-    rows_per_call : int
-        Most rows of a call.
-
-    Where the optimiser takes one step a round, calls add up the gradient, and `over` takes the step.
-    """
+    """Takes the local steps of one rank."""
 
     def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, params: FloatVector, state: AbstractState):
         self._rank, self._job, self._shard, self._params, self._state = rank, job, shard, params, state
@@ -124,13 +99,7 @@ class RowVisits:
         self.call = call_and_look
 
     def over(self, start: int, stop: int) -> None:
-        """Take the steps on the rows start..stop, in as many calls as it needs.
-
-        Raises
-        ------
-        AbortedError
-            The job has stopped.
-        """
+        """Take the steps on the rows start..stop, in as many calls as it needs."""
         loss_sum = self._state.loss_sum
         for low in range(start, stop, self.rows_per_call):
             self.call(low, min(stop, low + self.rows_per_call))

@@ -24,28 +24,7 @@ __all__ = ["EpochWeights"]
 
 
 class EpochWeights:
-    """The weights of one rank, epoch by epoch.
-
-    Parameters
-    ----------
-    rank : Rank
-        This member of the gang.
-    strategy : AbstractStrategy
-        Defines the weights of ranks.
-    optimizer : AbstractLocalOptimizer
-        Knows its rates.
-    rows : sequence of int, length world size
-        Rows of each rank.
-
-    Attributes
-    ----------
-    share : float
-        This rank's share of the rows; where there are none, of the ranks.
-    weight : float
-        This rank's share in a mean of models.
-    scale : float
-        What the changes of a round are multiplied by before models are exchanged; one unless ranks count alike.
-    """
+    """The weights of one rank, epoch by epoch."""
 
     def __init__(
         self,

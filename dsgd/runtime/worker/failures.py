@@ -26,18 +26,9 @@ _MAX_PICKLE_BYTES: Final = 1_000_000
 def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
     """Turn an error of this rank into a record that travels.
 
-    Parameters
-    ----------
-    error : BaseException
-        What the rank raised.
-    aborted : bool
-        Whether the job had stopped before; then `error` is only an echo.
-
-    Returns
-    -------
-    dict
-        ``kind`` (``"aborted"``; ``"unheard"`` when a peer was waited for in vain; else ``"raised"``), ``text`` (the
-        traceback) and ``pickled`` (the exception; empty if it does not survive pickling, or is only an echo).
+    - returned: ``kind`` (``"aborted"``; ``"unheard"`` when a peer was waited for in vain; else ``"raised"``),
+      ``text`` (the traceback) and ``pickled`` (the exception; empty if it does not survive pickling, or is only an
+      echo).
     """
     if aborted or isinstance(error, AbortedError):
         kind = "aborted"
@@ -48,18 +39,7 @@ def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
 
 
 def as_error(record: Mapping[str, Any]) -> BaseException:
-    """Turn a failure record into the error that the client raises.
-
-    Parameters
-    ----------
-    record : mapping
-        ``kind``, ``rank``, ``worker``, ``host``, ``text``, ``pickled``.
-
-    Returns
-    -------
-    BaseException
-        With ``__cause__`` set to the original where there is one.
-    """
+    """Turn a failure record into the error that the client raises."""
     rank, worker, host, text = record["rank"], record["worker"], record["host"], record["text"]
     if record["kind"] == "lost":
         return WorkerLostError(rank, worker, host, text.removeprefix(f"worker {worker} "))

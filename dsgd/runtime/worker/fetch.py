@@ -35,23 +35,7 @@ _RETRY_S: Final = 0.1
 
 
 class HeldBlocks(Sequence[Any]):
-    """Blocks that Dask holds somewhere on the cluster; every access fetches one.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        The worker of the rank.
-    keys : sequence of str
-        The keys of the blocks; somebody has to hold their futures.
-    nbytes : sequence of int
-        Their sizes.
-    abort : AbortFlag
-        Read while waiting and between blocks.
-    timeout_s : float
-        Longest wait for a block.
-    memory_limit : int
-        That of the worker, 0 if it has none.
-    """
+    """Blocks that Dask holds somewhere on the cluster; every access fetches one."""
 
     def __init__(
         self,

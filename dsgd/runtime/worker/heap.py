@@ -40,14 +40,7 @@ _users: Final[list[int]] = []  # the limits of all callers inside `keep_freed_me
 
 @contextlib.contextmanager
 def keep_freed_memory(memory_limit: int | None = None) -> Iterator[None]:
-    """Let the process keep freed memory in a ``with`` block, as it would without the setting of the environment.
-
-    Parameters
-    ----------
-    memory_limit : int or None, default None
-        Bytes that the worker may use. A sixteenth of them is kept at most; without a limit, as with one of 16 GiB and
-        more, one GiB.
-    """
+    """Let the process keep freed memory in a ``with`` block, as it would without the setting of the environment."""
     libc = _libc()
     if libc is None or not any(name in os.environ for name in _VARIABLES.values()):
         yield

@@ -45,17 +45,7 @@ def servers_of(mail: Mail | None, member: int, ranks_of: Sequence[int]) -> range
 
 
 class MemberMailboxes:
-    """Where the ranks and servers of one member get their mailboxes; made by all members at once.
-
-    Parameters
-    ----------
-    context : MemberContext
-        This member.
-    between : AbstractTransport
-        Connects the members.
-    ledgers : dict of int to RankLedger
-        Those of the ranks and servers of this member, by number.
-    """
+    """Where the ranks and servers of one member get their mailboxes; made by all members at once."""
 
     def __init__(self, context: MemberContext, between: AbstractTransport, ledgers: dict[int, RankLedger]) -> None:
         self._context, self._ledgers, self._n_members = context, ledgers, between.size

@@ -67,25 +67,7 @@ Cut = Callable[[Any, int], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Orders:
-    """The instructions that all members of a job get.
-
-    Parameters
-    ----------
-    payload : bytes
-        The pickled (program, pack, cut, args).
-    limits : Timeouts
-        How long members wait for what, each as a number.
-    algorithm : str
-        How `Group.allreduce` works.
-    wires : WireOptions
-        The wires of the ranks.
-    keeps : bool
-        Whether the packed rows and snapshots of a rank stay until the job is closed, for when its gang is formed again.
-    mail : Mail or None
-        Whether ranks get mailboxes, and which servers the gang has.
-    packed_as : PackedAs or None
-        How long workers keep what the blocks are packed into, beyond the job; None if they do not.
-    """
+    """The instructions that all members of a job get."""
 
     payload: bytes
     limits: Timeouts
@@ -103,23 +85,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class MemberTask:
-    """The instructions that one member gets.
-
-    Parameters
-    ----------
-    credentials : MemberCredentials
-        Job, epoch, token and number of the member.
-    place : MemberPlan
-        Its worker, its ranks, and the blocks that it packs, in this order.
-    keys : tuple
-        The keys by which Dask knows these blocks.
-    ranks_of : tuple of int
-        How many ranks each member of the gang runs.
-    orders : Orders
-        The instructions of all members.
-    given : bytes
-        The pickled object for rank 0; empty for members without it.
-    """
+    """The instructions that one member gets."""
 
     credentials: MemberCredentials
     place: MemberPlan
@@ -141,21 +107,7 @@ class MemberTask:
 
 @dataclass(frozen=True)
 class MemberOutcome:
-    """The result of a member.
-
-    Parameters
-    ----------
-    ok : bool
-        Whether the program returned on all its ranks.
-    value : bytes
-        The pickled value of the program on rank 0; empty on other members.
-    stats : list of dict
-        One per rank; see `GangResult`.
-    records : list of RankRecords
-        The accounts of the ranks and of the servers.
-    stages : list of Stage
-        What this worker has spent.
-    """
+    """The result of a member."""
 
     ok: bool
     value: bytes
@@ -195,10 +147,7 @@ def recorded_stacks(shown: MemberCredentials, dask_worker: Worker) -> dict[int, 
 def run_member(task: MemberTask) -> MemberOutcome:
     """Run one member of a gang: pack its blocks, connect with the others, run the program on every rank of this worker.
 
-    Returns
-    -------
-    MemberOutcome
-        With ``ok=False`` when a rank failed; the scheduler plugin then knows which, and why.
+    - returned: with ``ok=False`` when a rank failed; the scheduler plugin then knows which, and why.
     """
     worker = get_worker()
     credentials = task.credentials
@@ -259,21 +208,7 @@ class _Failures:
 
 @dataclass(frozen=True)
 class _Ends:
-    """The transports of the ranks and servers of a member.
-
-    Parameters
-    ----------
-    ledgers : dict of int to RankLedger
-        Those of the ranks, which come first, and of the servers, by number.
-    between : AbstractTransport
-        Connects the members.
-    transports : list of AbstractTransport
-        Those of the ranks; of a member with one rank it is `between`.
-    mailboxes : MemberMailboxes or None
-        Where mailboxes come from, if there are any.
-    refused : dict of str to int
-        How many strangers were turned away, by reason.
-    """
+    """The transports of the ranks and servers of a member."""
 
     ledgers: dict[int, RankLedger]
     between: AbstractTransport

@@ -23,13 +23,7 @@ _SENT: Final = {"algorithm": ("bytes_sent", "messages"), "control": ("control_by
 
 
 class RankMeters:
-    """What the ranks of one worker have done since it began; sums over all jobs.
-
-    Attributes
-    ----------
-    refused : Counter of str
-        Connections to ranks that were turned away, by reason.
-    """
+    """What the ranks of one worker have done since it began; sums over all jobs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,13 +59,7 @@ class RankMeters:
 
 
 class RankCollector:
-    """The numbers of all workers of this process.
-
-    Attributes
-    ----------
-    sources : list of RankMeters
-        Those of each worker.
-    """
+    """The numbers of all workers of this process."""
 
     def __init__(self) -> None:
         self.sources: list[RankMeters] = []

@@ -86,13 +86,7 @@ class GangWorkerPlugin(WorkerPlugin):
 
 
 def store_of(worker: Worker) -> JobStore:
-    """Return the jobs of the worker that runs this task.
-
-    Raises
-    ------
-    ClusterError
-        The worker has no plugin.
-    """
+    """Return the jobs of the worker that runs this task."""
     plugin = worker.plugins.get(WORKER_PLUGIN)
     if not isinstance(plugin, GangWorkerPlugin):
         raise ClusterError(

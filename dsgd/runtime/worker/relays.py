@@ -28,20 +28,7 @@ MESSAGE: Final = "dsgd_message"
 
 
 class RelayHandlers:
-    """What a worker answers to the relays of others.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker.
-    store : JobStore
-        Its jobs.
-
-    Attributes
-    ----------
-    refused : Counter
-        Messages that belong to no job of this worker, under ``"job"``, or make no sense, under ``"malformed"``.
-    """
+    """What a worker answers to the relays of others."""
 
     def __init__(self, worker: Worker, store: JobStore) -> None:
         self._worker = worker
@@ -102,26 +89,7 @@ def _is_count(value: Any) -> bool:
 async def open_relay(
     worker: Worker, board: Switchboard, credentials: MemberCredentials, peer: int, address: str
 ) -> socket.socket:
-    """Return a socket that is connected with a peer through the ports of both workers.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker of this rank; runs on its event loop.
-    board : Switchboard
-        The relays of the job on this worker.
-    credentials : MemberCredentials
-        This member, and its job.
-    peer : int
-        The peer, which listens.
-    address : str
-        The address of its worker.
-
-    Raises
-    ------
-    OSError
-        It cannot be connected to this way either.
-    """
+    """Return a socket that is connected with a peer through the ports of both workers."""
     job = {"job_id": credentials.job_id, "epoch": credentials.epoch, "token": credentials.token}
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):

@@ -55,17 +55,7 @@ _CONNECT_S: Final = 30.0
 
 
 class SchedulerLink:
-    """A member's line to the scheduler, used from the threads of its ranks.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker that runs it.
-    credentials : MemberCredentials
-        What its messages show.
-    patience_s : float
-        How long an answer may take.
-    """
+    """A member's line to the scheduler, used from the threads of its ranks."""
 
     def __init__(self, worker: Worker, credentials: MemberCredentials, patience_s: float) -> None:
         self._worker = worker
@@ -149,21 +139,7 @@ def on_loop(
 
 @dataclass(frozen=True)
 class MemberContext:
-    """A member on its worker: its identity, and how it connects to the others.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker that runs it.
-    job : JobState
-        The worker's state of the job.
-    credentials : MemberCredentials
-        This member, and its job.
-    wires : WireOptions
-        The wires, and where to listen.
-    timeout_s : float
-        Longest wait for a peer, in seconds.
-    """
+    """A member on its worker: its identity, and how it connects to the others."""
 
     worker: Worker
     job: JobState
@@ -206,17 +182,7 @@ class MemberContext:
         return wrap
 
     def detour(self, door: int, doors: Sequence[int], workers: Sequence[str]) -> Detour | None:
-        """Return the way to peers to whom no connection can be opened: through the ports of their workers.
-
-        Parameters
-        ----------
-        door : int
-            As which member this end is known to the relays.
-        doors : sequence of int
-            As which member each peer is known to them.
-        workers : sequence of str
-            The worker of each peer.
-        """
+        """Return the way to peers to whom no connection can be opened: through the ports of their workers."""
         if self.wires.transport == "tcp":
             return None
         as_door = replace(self.credentials, member=door)
@@ -231,47 +197,14 @@ class MemberContext:
 
 
 class GangConnection(NamedTuple):
-    """What a rendezvous leads to.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connected with every peer.
-    refused : dict of str to int
-        Connections and messages that were turned away meanwhile, by what was wrong with them.
-    """
+    """What a rendezvous leads to."""
 
     transport: AbstractTransport
     refused: dict[str, int]
 
 
 def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -> GangConnection:
-    """Wait until all members are there, and connect with them.
-
-    Parameters
-    ----------
-    context : MemberContext
-        This member.
-    link : SchedulerLink
-        Its line to the scheduler.
-    ledger : RankLedger
-        The ledger of its first rank, which connects to the others.
-
-    Returns
-    -------
-    GangConnection
-        The transport, which connects the members by their numbers.
-
-    Raises
-    ------
-    AbortedError
-        The job stopped, or this task does not belong to it.
-    GangTimeoutError
-        Some members did not come in time; names them.
-    ClusterError
-        Not all members can share memory, with ``transport="shm"``, no port can be listened on, or this process may not
-        open as many files as its connections need.
-    """
+    """Wait until all members are there, and connect with them."""
     relays, member = context.job.relays, context.credentials.member
     with explained_file_limit(member), open_listener(context.worker, context.wires) as listener:
         relays.open_door(member, listener.address)

@@ -25,17 +25,7 @@ __all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows
 
 @dataclass
 class Kept:
-    """What outlives an epoch of a job on its worker.
-
-    Parameters
-    ----------
-    keepers : dict of int to SnapshotKeeper
-        The last state of each rank, by its place on the worker.
-    blocks : tuple of int or None
-        Which blocks `data` was packed from.
-    data : object
-        The packed rows of the ranks.
-    """
+    """What outlives an epoch of a job on its worker."""
 
     keepers: dict[int, SnapshotKeeper] = field(default_factory=lambda: {0: SnapshotKeeper()})
     blocks: tuple[int, ...] | None = None
@@ -52,25 +42,7 @@ class Kept:
 
 @dataclass
 class JobState:
-    """What one worker keeps for one job.
-
-    Parameters
-    ----------
-    job_id, epoch, token
-        Which job this is; a task must show all three.
-    abort : AbortFlag
-        Set when the job stops.
-    task_key : object
-        Key of the rank's task, once it runs.
-    relays : Switchboard
-        Connections of this worker's ranks that go through its own port.
-    kept : Kept
-        What outlives this gang.
-    enough : threading.Event
-        Set when the program is asked to end early with its present result.
-    recorder : Recorder
-        Where its ranks were when the job stopped.
-    """
+    """What one worker keeps for one job."""
 
     job_id: str
     epoch: int
@@ -84,16 +56,7 @@ class JobState:
 
 
 class PackedAs(NamedTuple):
-    """Under which name workers keep what they pack, and until when.
-
-    Parameters
-    ----------
-    name : str
-        Of the form: what the blocks are packed for.
-    anchors : mapping of str to object
-        For the address of each worker, the key of an object that Dask holds there, and there alone. What is packed
-        stays until Dask releases it.
-    """
+    """Under which name workers keep what they pack, and until when."""
 
     name: str
     anchors: Mapping[str, Any]
@@ -138,14 +101,7 @@ class PackedRows:
 
 
 class JobStore:
-    """The jobs of one worker, and the packed rows that it keeps for later ones.
-
-    Parameters
-    ----------
-    tls_context : callable, optional
-        Takes ``server_side=`` and returns what encrypts connections of ranks; the same at each call, for all jobs.
-        Needed on a cluster with TLS only.
-    """
+    """The jobs of one worker, and the packed rows that it keeps for later ones."""
 
     def __init__(self, tls_context: Callable[..., ssl.SSLContext] | None = None) -> None:
         self._jobs: dict[str, JobState] = {}

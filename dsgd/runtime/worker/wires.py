@@ -31,17 +31,7 @@ _INTERFACE = "dsgd.comm.interface"
 
 @dataclass(frozen=True)
 class WireOptions:
-    """The wires of ranks and where they listen; made by `of_call`.
-
-    Parameters
-    ----------
-    transport : str, default "auto"
-        See `run_on_cluster`.
-    ports : str, int or None, default None
-        Ports to listen on, ``"40000-40100"`` or one; any by default.
-    interface : str or None, default None
-        Network interface to listen on; the one of the worker's own address by default.
-    """
+    """The wires of ranks and where they listen; made by `of_call`."""
 
     transport: TransportName = "auto"
     ports: str | int | None = None
@@ -55,13 +45,7 @@ class WireOptions:
         ports: str | int | None = None,
         interface: str | None = None,
     ) -> Self:
-        """Check what a user gave, and complete it by the configuration of the client.
-
-        Raises
-        ------
-        InvalidParameterError
-            One of them is impossible; `caller` is named.
-        """
+        """Check what a user gave, and complete it by the configuration of the client."""
         check_transport(f"{caller}(transport=...)", transport)
         if ports is None:
             ports = dask.config.get(_PORTS, None)
@@ -79,13 +63,7 @@ class WireOptions:
         return ":" in self.transport
 
     def load(self) -> Callable[..., AbstractTransport]:
-        """Return what connects ranks over the wire of another package; `dsgd.comm.wires.tcp.connect` is like it.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be imported here.
-        """
+        """Return what connects ranks over the wire of another package; `dsgd.comm.wires.tcp.connect` is like it."""
         module, _, name = self.transport.partition(":")
         try:
             found: Callable[..., AbstractTransport] = getattr(import_module(module), name)
@@ -94,18 +72,7 @@ class WireOptions:
         return found
 
     def check_cluster(self, address: str) -> None:
-        """Refuse a wire of another package where it would send arrays past the encryption of a cluster.
-
-        Parameters
-        ----------
-        address : str
-            Of the scheduler or of a worker; ``tls://...`` on a cluster with TLS.
-
-        Raises
-        ------
-        ClusterError
-            The cluster uses TLS, whose certificates `transport` does not have.
-        """
+        """Refuse a wire of another package where it would send arrays past the encryption of a cluster."""
         if self.is_foreign and address.startswith("tls://"):
             raise ClusterError(
                 f"transport={self.transport!r} does not encrypt with the certificates of this cluster, which uses TLS. "
@@ -114,15 +81,7 @@ class WireOptions:
 
 
 def open_listener(worker: Worker, options: WireOptions) -> Listener:
-    """Return the open data socket of a rank on `worker`.
-
-    Raises
-    ------
-    InvalidParameterError
-        The configuration of the worker is impossible.
-    ClusterError
-        There is no such interface or no free port, or beside this worker no socket can be opened.
-    """
+    """Return the open data socket of a rank on `worker`."""
     ports: Any = dask.config.get(_PORTS, None) if options.ports is None else options.ports
     interface = dask.config.get(_INTERFACE, None) if options.interface is None else options.interface
     host = data_host(worker.address)
@@ -135,18 +94,7 @@ def open_listener(worker: Worker, options: WireOptions) -> Listener:
 
 
 def data_host(address: str) -> str:
-    """Return the host on which a rank listens for its peers: that of its Dask worker.
-
-    Parameters
-    ----------
-    address : str
-        Address of the worker.
-
-    Raises
-    ------
-    ClusterError
-        The workers use a protocol besides which no socket can be opened.
-    """
+    """Return the host on which a rank listens for its peers: that of its Dask worker."""
     scheme, _ = parse_address(address)
     if scheme == "inproc":
         return "127.0.0.1"

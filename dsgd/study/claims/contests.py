@@ -74,17 +74,7 @@ _ZERO: Final = math.log(2.0)
 
 @dataclass(frozen=True)
 class Versus:
-    """How a statement is decided by a comparison of two methods.
-
-    Parameters
-    ----------
-    statement : Statement
-        The statement.
-    judge : callable
-        `judge_over`, `judge_objective` or `judge_accuracy`.
-    ours, other : str
-        The methods, by what the comparison calls them.
-    """
+    """How a statement is decided by a comparison of two methods."""
 
     statement: Statement
     judge: Callable[[Statement, Comparison, StrategyCell, StrategyCell], Claim]

@@ -58,15 +58,7 @@ _RANKS: Final = 4
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where ranks run.
-
-    Parameters
-    ----------
-    cluster : distributed.Client, SimulatedCluster or None
-        The cluster; None for threads of this process.
-    ranks : int
-        How many ranks there are, of those that are more than one.
-    """
+    """Where ranks run."""
 
     cluster: Client | SimulatedCluster | None
     ranks: int
@@ -101,23 +93,7 @@ class Place:
 
 @contextmanager
 def opened(cluster: Client | SimulatedCluster | str | None, ranks: int | None) -> Iterator[Place]:
-    """Give the place that `cluster` and `ranks` mean; what was started for it is closed again.
-
-    Parameters
-    ----------
-    cluster : distributed.Client, SimulatedCluster, str or None
-        ``"workers"`` starts worker processes on this machine, an address such as ``"tcp://10.0.0.5:8786"`` is that of a
-        scheduler; None is threads.
-    ranks : int or None
-        How many; None takes those of the cluster, else four.
-
-    Raises
-    ------
-    InvalidParameterError
-        The cluster is no such thing, or there are not two ranks or more.
-    ClusterError
-        The cluster has fewer workers than ranks.
-    """
+    """Give the place that `cluster` and `ranks` mean; what was started for it is closed again."""
     if ranks is not None:
         check_number("compare(ranks=...)", ranks, low=2, integer=True)
     if isinstance(cluster, SimulatedCluster):
@@ -153,22 +129,7 @@ def _checked(client: Client, ranks: int | None) -> int:
 
 
 def read_methods(methods: Methods, every: int | None, kind: str) -> dict[str, AbstractStrategy[Any]]:
-    """Return the strategies by name.
-
-    Parameters
-    ----------
-    methods : mapping or sequence
-        See `Methods`.
-    every : int or None
-        The period of all that have one in rows of a rank; None leaves each its own.
-    kind : str
-        That of the place, see `Place.kind`.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is none, a name is taken or stands for nothing, or a strategy cannot run there.
-    """
+    """Return the strategies by name."""
     if isinstance(methods, str) or not isinstance(methods, (Mapping, Sequence)):
         raise InvalidParameterError(
             "compare(methods=...) must be a mapping of names to strategies, {'local': LocalSGD(64)}, or a list of "

@@ -49,21 +49,7 @@ _FIXED: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is trained on, and where.
-
-    Parameters
-    ----------
-    data : StudyData
-        Training and test rows.
-    estimator : SGDClassifier
-        The model; not fitted.
-    place : Place
-        Where ranks run.
-    partition : str
-        How rows are assigned to them.
-    looks : sequence of float
-        After how many epochs the model is looked at, rising.
-    """
+    """What is trained on, and where."""
 
     data: StudyData
     estimator: SGDClassifier
@@ -93,25 +79,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ComparisonRun(AbstractRun):
-    """One training of a method, with one seed.
-
-    Parameters
-    ----------
-    problem : Problem
-        What it is trained on.
-    name : str
-        What the method is called.
-    strategy : AbstractStrategy
-        The strategy.
-    ranks : int
-        How many ranks; 1 for the sequential run.
-    eta0 : float
-        The first step size.
-    seed : int
-        Of rows, their order, and stragglers.
-    stage : {"final", "search"}, default "final"
-        Whether it is a run of the comparison, or one that only finds rate and period.
-    """
+    """One training of a method, with one seed."""
 
     problem: Problem
     name: str
@@ -150,14 +118,7 @@ class ComparisonRun(AbstractRun):
 
 
 def check_estimator(estimator: SGDClassifier | None) -> SGDClassifier:
-    """Return the model that all methods train, by default one with its defaults.
-
-    Raises
-    ------
-    InvalidParameterError
-        It is none whose objective can be evaluated apart from training, or it has parameters that decide when training
-        ends.
-    """
+    """Return the model that all methods train, by default one with its defaults."""
     model = SGDClassifier() if estimator is None else estimator
     if not isinstance(model, SGDClassifier):
         raise InvalidParameterError(f"compare(estimator=...) must be an SGDClassifier of dsgd. Got {model!r}.")
@@ -176,13 +137,7 @@ def check_estimator(estimator: SGDClassifier | None) -> SGDClassifier:
 
 
 def check_looks(epochs: int, at: Iterable[float] | None) -> list[float]:
-    """Return after how many epochs the model is looked at.
-
-    Raises
-    ------
-    InvalidParameterError
-        One is neither a part of the first epoch nor a whole number, or beyond the last epoch.
-    """
+    """Return after how many epochs the model is looked at."""
     check_number("compare(epochs=...)", epochs, low=1, integer=True)
     if at is None:
         return looks_within(int(epochs))
@@ -206,24 +161,7 @@ def split_data(
     *,
     name: str,
 ) -> StudyData:
-    """Return training and test rows, checked.
-
-    Parameters
-    ----------
-    estimator : SGDClassifier
-        What will train on them; not fitted.
-    X, y, test, partition, name
-        See `dsgd.compare`.
-    ranks : int
-        How many ranks there are.
-
-    Raises
-    ------
-    InvalidDataError
-        Rows cannot be trained on, or there are too few of them, or one class only.
-    InvalidParameterError
-        The partition is unknown, or `test` is neither a share nor rows.
-    """
+    """Return training and test rows, checked."""
     check_split(partition)
     X = with_files_opened(X)
     if is_distributed(X) or (is_distributed(y) and not isinstance(y, str)):
@@ -257,11 +195,6 @@ def rehearse(problem: Problem, methods: dict[str, AbstractStrategy[Any]]) -> Non
     """Train each method for an epoch on a few rows: what cannot work is found before anything is measured.
 
     Up to 64 ranks; more of them take longer than the error is worth.
-
-    Raises
-    ------
-    InvalidParameterError
-        A method fails; says which, and why.
     """
     ranks = problem.place.ranks
     if ranks > _MOST_REHEARSED:

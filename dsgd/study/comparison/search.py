@@ -30,19 +30,7 @@ _REACH: Final = 3
 
 
 def trials(problem: Problem, methods: Mapping[str, AbstractStrategy[Any]], n: int, seed: int) -> list[ComparisonRun]:
-    """Return the trials of all methods, `n` of each at most, method by method, and of one rank first.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is trained.
-    methods : mapping of str to strategy
-        The strategies, one rank's among them.
-    n : int
-        Trials of each.
-    seed : int
-        That of all of them.
-    """
+    """Return the trials of all methods, `n` of each at most, method by method, and of one rank first."""
     found = []
     for name, strategy in methods.items():
         ranks = 1 if name == SEQUENTIAL else problem.place.ranks

@@ -142,13 +142,7 @@ def first_point(curve: Iterable[dict[str, float]], target: float) -> dict[str, f
 def gang_of(
     dataset: str, where: str, alone: Sequence[Row], rows: Sequence[Row], given: float | None = None
 ) -> StrategyGang:
-    """Return the strategies of some rows, beside the rows of one rank.
-
-    Raises
-    ------
-    DsgdError
-        One rank has diverged with every seed: there is nothing to compare with.
-    """
+    """Return the strategies of some rows, beside the rows of one rank."""
     sequential = StrategyCell(alone, SEQUENTIAL)
     if not sequential.rows:
         raise DsgdError(
@@ -240,17 +234,7 @@ def strategy_answer(gang: StrategyGang, excess: float) -> str:
 
 
 def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> Table:
-    """Return how each strategy compares with the first, with 95 % intervals over the seeds that both have.
-
-    Parameters
-    ----------
-    gang : StrategyGang
-        The strategies.
-    excess : float
-        See `StrategyGang.target`.
-    busy : bool, default False
-        Whether seconds were measured on a machine that had other work: they decide nothing.
-    """
+    """Return how each strategy compares with the first, with 95 % intervals over the seeds that both have."""
     first, *others = gang.cells
     rows = [_versus(gang, first, cell, excess, busy=busy) for cell in others]
     note = (

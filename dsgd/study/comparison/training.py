@@ -30,15 +30,7 @@ _PARTS: Final = (0.125, 0.25, 0.5)
 
 
 class DivergedError(InvalidDataError):
-    """The model of a run left the range of numbers.
-
-    Parameters
-    ----------
-    error : InvalidDataError
-        What training has raised.
-    row : dict
-        What is known of the run: its curve so far.
-    """
+    """The model of a run left the range of numbers."""
 
     def __init__(self, error: InvalidDataError, row: Row) -> None:
         super().__init__(str(error))
@@ -47,23 +39,7 @@ class DivergedError(InvalidDataError):
 
 @dataclass(eq=False)
 class Held:
-    """Rows as ranks hold them, all or a part; those of workers stay there as long as this is kept.
-
-    Parameters
-    ----------
-    where : distributed.Client, SimulatedCluster or None
-        The cluster; None for threads.
-    data : StudyData
-        The rows.
-    ranks : int
-        How many ranks hold them.
-    partition : str
-        How they are assigned; see `dsgd.datasets.split_rows`.
-    seed : int, default 0
-        Of what is drawn.
-    blocks : dict
-        What has been placed so far, by shares.
-    """
+    """Rows as ranks hold them, all or a part; those of workers stay there as long as this is kept."""
 
     where: Client | SimulatedCluster | None
     data: StudyData
@@ -83,15 +59,7 @@ class Held:
 def looks(epochs: int) -> list[int]:
     """Return after how many epochs the model of a run is looked at.
 
-    Parameters
-    ----------
-    epochs : int
-        Those of the longest run.
-
-    Returns
-    -------
-    list of int
-        Powers of two and the numbers midway between them, and `epochs` itself.
+    - returned: powers of two and the numbers midway between them, and `epochs` itself.
 
     Examples
     --------
@@ -111,26 +79,9 @@ def looks_within(epochs: int) -> list[float]:
 def train_curve(model: SGDClassifier, held: Held, at: Iterable[float]) -> Row:
     """Train a classifier for each point of its curve, and return what a row says of it.
 
-    Parameters
-    ----------
-    model : SGDClassifier
-        With all its parameters but ``max_iter``, ``client`` and ``n_jobs``, which are set.
-    held : Held
-        The rows.
-    at : iterable of float
-        Epochs of each point, rising: parts of the first, or whole numbers.
-
-    Returns
-    -------
-    dict
-        The last point, what it took by phase, and ``curve``: of each point ``epoch``, ``rows``, ``objective`` (of the
-        training rows), ``test_accuracy``, ``seconds`` (from the first row to the end of the last epoch),
-        ``bytes_sent`` and ``messages`` of all ranks for the algorithm, and those of control.
-
-    Raises
-    ------
-    DivergedError
-        The model left the range of numbers.
+    - returned: the last point, what it took by phase, and ``curve``: of each point ``epoch``, ``rows``,
+      ``objective`` (of the training rows), ``test_accuracy``, ``seconds`` (from the first row to the end of the
+      last epoch), ``bytes_sent`` and ``messages`` of all ranks for the algorithm, and those of control.
     """
     data, curve = held.data, list[Row]()
     model.set_params(client=held.where, n_jobs=held.ranks)

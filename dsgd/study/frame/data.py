@@ -74,23 +74,7 @@ class DataSource:
 
 @dataclass(frozen=True, eq=False)
 class StudyData:
-    """Training and test rows.
-
-    Parameters
-    ----------
-    name : str
-        Name of the data; ends in ``-like`` for a generated twin.
-    source : str
-        The names of the files, or how the rows were made.
-    X, X_test : array or CSR matrix, shape (n_rows, n_features)
-        Rows.
-    y, y_test : array, shape (n_rows,)
-        Labels.
-    bayes_accuracy : float or None
-        The best possible accuracy, known for a generated twin only.
-    loaded_s : float
-        Seconds in which the rows were loaded or generated.
-    """
+    """Training and test rows."""
 
     name: str
     source: str
@@ -142,22 +126,7 @@ def file_names(source: str) -> str:
 
 
 def load_data(source: DataSource, dtype: str) -> StudyData:
-    """Load a dataset if it is on this machine, else generate its twin.
-
-    Parameters
-    ----------
-    source : DataSource
-        Which, and how many rows.
-    dtype : {"float32", "float64"}
-        Precision of the rows.
-
-    Raises
-    ------
-    DatasetError
-        The set is not on this machine and has no twin.
-    InvalidParameterError
-        The set is one for regression.
-    """
+    """Load a dataset if it is on this machine, else generate its twin."""
     test_rows, begin = source.all_test_rows, time.perf_counter()
     train = load_or_generate(source.name, "train", n_rows=source.rows, dtype=dtype)
     test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
@@ -171,22 +140,7 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
 def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
     """Load a dataset as `load_data` does, but never a twin for one that a study has measured already.
 
-    Parameters
-    ----------
-    source, dtype
-        See `load_data`.
-    rows : sequence of dict
-        The rows of the study so far.
-
-    Returns
-    -------
-    StudyData or MissingData
-        The latter if the set is not on this machine and rows of it are there: what is left of it.
-
-    Raises
-    ------
-    DatasetError, InvalidParameterError
-        See `load_data`.
+    - returned: the latter if the set is not on this machine and rows of it are there: what is left of it.
     """
     own = [row for row in rows if row.get("dataset") == source.name]
     if own and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
@@ -209,33 +163,8 @@ def place(
 
     Which rows a rank trains on is decided here and nowhere else, for workers, threads and simulated ranks alike.
 
-    Parameters
-    ----------
-    where : distributed.Client, SimulatedCluster or None
-        The cluster; None for threads of this process.
-    rows : tuple of (array or CSR matrix of shape (n_rows, n_features), array of shape (n_rows,))
-        Training rows and their labels.
-    ranks : int
-        How many workers to use.
-    partition : str
-        How rows are assigned, see `dsgd.datasets.split_rows`.
-    seed : int, default 0
-        Of what is drawn.
-    share : float, default 1.0
-        Which share of its rows each rank gets, above 0: so many of them, drawn at random, at least one if it has any.
-
-    Returns
-    -------
-    blocks : list of Future, or of tuple
-        One block (X, y) per rank, which estimators take as ``X``. Rows stay on the workers as long as the futures are
-        held.
-    n_rows : int
-        How many rows these are.
-
-    Raises
-    ------
-    ClusterError
-        The cluster has fewer workers than ranks.
+    - returned: one block (X, y) per rank, which estimators take as ``X``. Rows stay on the workers as long as the
+      futures are held.
     """
     X, y = rows
     shares = split_rows(y, ranks, partition, seed=seed, X=X)

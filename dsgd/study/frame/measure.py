@@ -31,20 +31,8 @@ LOSSES: Final = tuple(_LOSSES)
 def score(model: Any, X: Any, y: AnyArray) -> dict[str, float | None]:
     """Return how well a fitted classifier predicts.
 
-    Parameters
-    ----------
-    model : estimator
-        A fitted classifier with ``decision_function`` and ``classes_``.
-    X : array or sparse matrix, shape (n_rows, n_features)
-        Rows.
-    y : array, shape (n_rows,)
-        Their labels.
-
-    Returns
-    -------
-    dict
-        ``accuracy``, ``balanced_accuracy`` (mean of the recalls) and ``f1`` (of the second class, for two classes),
-        all between 0 and 1.
+    - returned: ``accuracy``, ``balanced_accuracy`` (mean of the recalls) and ``f1`` (of the second class, for two
+      classes), all between 0 and 1.
     """
     classes = model.classes_
     decision = np.asarray(model.decision_function(X))
@@ -65,21 +53,7 @@ def majority_accuracy(y_train: AnyArray, y_test: AnyArray) -> float:
 
 
 def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> float:
-    """Return the full training objective, alpha/2 ||w||^2 + mean loss, summed over one-vs-rest outputs.
-
-    Parameters
-    ----------
-    model : estimator
-        A fitted classifier with ``decision_function``, ``coef_`` (n_outputs, n_features) and ``classes_``.
-    X : array or sparse matrix, shape (n_rows, n_features)
-        Training rows.
-    y : array, shape (n_rows,)
-        Their labels.
-    loss : {"hinge", "squared_hinge", "log_loss"}
-        The loss.
-    alpha : float
-        Strength of the penalty; the intercept is not penalised.
-    """
+    """Return the full training objective, alpha/2 ||w||^2 + mean loss, summed over one-vs-rest outputs."""
     decision = np.asarray(model.decision_function(X), dtype=np.float64)
     classes = model.classes_
     outputs = [(decision, classes[1])] if decision.ndim == 1 else list(zip(decision.T, classes, strict=True))

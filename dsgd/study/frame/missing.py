@@ -17,15 +17,7 @@ __all__ = ["MissingData", "missing_runs", "sizes_of"]
 
 @dataclass(frozen=True)
 class MissingData:
-    """What rows tell of data that are not here: their name and their numbers of rows.
-
-    Parameters
-    ----------
-    name : str
-        The name of the data.
-    y, y_test : sequence
-        As long as labels of training and of test rows; they hold nothing else.
-    """
+    """What rows tell of data that are not here: their name and their numbers of rows."""
 
     name: str
     y: Sequence[Any]
@@ -33,17 +25,7 @@ class MissingData:
 
 
 def sizes_of(name: str, rows: Sequence[Row], asked: int | None, asked_test: int | None) -> MissingData | None:
-    """Return what rows of data tell of what is asked for; None if no row is of so many.
-
-    Parameters
-    ----------
-    name : str
-        The name of the data.
-    rows : sequence of dict
-        Rows of that name, with ``rows`` and ``test_rows``.
-    asked, asked_test : int or None
-        The largest numbers of training and test rows, as data are cut to; None for all that there are.
-    """
+    """Return what rows of data tell of what is asked for; None if no row is of so many."""
     sizes = {(row["rows"], row["test_rows"]) for row in rows}
     inside = [
         (n, n_test)
@@ -57,13 +39,7 @@ def sizes_of(name: str, rows: Sequence[Row], asked: int | None, asked_test: int 
 
 
 def missing_runs(found: int, asked: int) -> str:
-    """Return the sentence that says how many runs of a study are missing, empty where none is.
-
-    Parameters
-    ----------
-    found, asked : int
-        How many runs there are, and how many were asked for.
-    """
+    """Return the sentence that says how many runs of a study are missing, empty where none is."""
     if found >= asked:
         return ""
     return (

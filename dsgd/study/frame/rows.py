@@ -75,32 +75,13 @@ class StudyRun:
 
 
 def check_rows(rows: Sequence[Row]) -> None:
-    """Raise if a study has no rows to report.
-
-    Raises
-    ------
-    DsgdError
-        There are none.
-    """
+    """Raise if a study has no rows to report."""
     if not rows:
         raise DsgdError("the study has no finished run yet, so there is nothing to report: run it first")
 
 
 def parse_rows(text: str, name: str) -> list[Row]:
-    """Return the rows in `text`, without a torn last line.
-
-    Parameters
-    ----------
-    text : str
-        Lines of JSON objects.
-    name : str
-        What to call the text in errors.
-
-    Raises
-    ------
-    ParseError
-        If a line other than the last is not a JSON object with a ``key``: that is damage, not an interruption.
-    """
+    """Return the rows in `text`, without a torn last line."""
     rows: list[Row] = []
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):

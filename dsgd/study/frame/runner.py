@@ -20,19 +20,7 @@ RunT = TypeVar("RunT", bound=AbstractRun)
 
 
 class Record:
-    """The finished runs of a study, one row each, in the folder of the study.
-
-    Parameters
-    ----------
-    out : str or path-like
-        The folder; rows go to ``rows.jsonl`` in it.
-    force : bool, default False
-        Drop the rows that are there.
-    command : str, optional
-        The command recorded in new rows; the command line of this process by default.
-    **about
-        Further columns of new rows, such as where their ranks were.
-    """
+    """The finished runs of a study, one row each, in the folder of the study."""
 
     def __init__(
         self, out: str | os.PathLike[str], *, force: bool = False, command: str | None = None, **about: Any
@@ -54,17 +42,7 @@ class Record:
             yield StudyRun(row, resumed=True)
 
     def finish(self, runs: Sequence[RunT], measure: Callable[[list[RunT]], Iterable[Row]]) -> Iterator[StudyRun]:
-        """Yield all of these runs in their order, each when its row is on disk.
-
-        Parameters
-        ----------
-        runs : sequence of AbstractRun
-            The runs.
-        measure : callable
-            Takes the runs that have no row yet, and returns the contents of their rows. It is called only if there are
-            any. As a generator it makes each run on demand, and can share variables between runs. For runs that are
-            made together it returns a list, whose rows are all on disk before the first is yielded.
-        """
+        """Yield all of these runs in their order, each when its row is on disk."""
         missing = {run.key: run for run in runs if run.key not in self._rows}
         found = measure(list(missing.values())) if missing else ()
         made = zip(missing.values(), found, strict=True)

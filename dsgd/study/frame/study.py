@@ -389,13 +389,7 @@ def _load(grid: Grid, study: Study, record: Record, source: Any) -> Any:
 
 
 def report_of(study: Study, rows: Sequence[Row], notes: Sequence[str] = ()) -> Report:
-    """Return what a study says of its finished runs, which may be some of them; `notes` are further doubts.
-
-    Raises
-    ------
-    DsgdError
-        There are no rows.
-    """
+    """Return what a study says of its finished runs, which may be some of them; `notes` are further doubts."""
     if study.needs_rows:
         check_rows(rows)
     made_here = [origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}]

@@ -19,27 +19,7 @@ __all__ = ["cluster_of", "cluster_where", "place_name"]
 
 @contextmanager
 def cluster_of(ranks: int, scheduler: str | None = None, **options: Any) -> Iterator[Client]:
-    """Give a client of a cluster.
-
-    Parameters
-    ----------
-    ranks : int
-        Worker processes of one thread each, started on this machine and closed again.
-    scheduler : str, optional
-        Address of an existing cluster to use instead.
-    **options
-        Further ones of the `distributed.LocalCluster` that is started.
-
-    Yields
-    ------
-    distributed.Client
-        Never set as the default one.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    """
+    """Give a client of a cluster."""
     if scheduler is not None:
         with connect_client(scheduler) as client:
             yield client

@@ -15,13 +15,7 @@ __all__ = ["run_alone"]
 
 
 def run_alone(works: Sequence[tuple[Work, Amount]]) -> list[Row]:
-    """Return the rows of some works, and in each ``copy_s``, the seconds of a copy of a message.
-
-    Parameters
-    ----------
-    works : sequence of (Work, Amount)
-        What to do.
-    """
+    """Return the rows of some works, and in each ``copy_s``, the seconds of a copy of a message."""
     return [_run(work, amount) for work, amount in works]
 
 

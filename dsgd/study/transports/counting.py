@@ -49,13 +49,7 @@ def can_count() -> bool:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Let processes that are started inside count, workers of Dask too; this one does not.
-
-    Raises
-    ------
-    subprocess.CalledProcessError
-        The compiler refuses the library: the C library of this system is not the GNU one.
-    """
+    """Let processes that are started inside count, workers of Dask too; this one does not."""
     with tempfile.TemporaryDirectory(prefix="dsgd-") as folder:
         library = Path(folder) / "counting.so"
         command = ["cc", "-O2", "-shared", "-fPIC", "-fno-builtin", "-o", str(library), str(_SOURCE), "-ldl"]
@@ -76,13 +70,7 @@ def counted() -> Iterator[None]:
 
 
 def counts_here() -> list[int]:
-    """Return what this process has counted since it began, in the order of `COUNTS`.
-
-    Raises
-    ------
-    ClusterError
-        It does not count.
-    """
+    """Return what this process has counted since it began, in the order of `COUNTS`."""
     read = getattr(ctypes.CDLL(None), "dsgd_counts", None)
     if read is None:
         raise ClusterError(f"process {os.getpid()} does not count its copies: it was started in another way.")

@@ -29,15 +29,7 @@ _LONG: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Amount:
-    """How many rounds are made.
-
-    Parameters
-    ----------
-    seconds : float
-        How long they may take; a quarter of a second or so.
-    rounds : int, default 0
-        How many there are; 0 for as many as fit the time, at least three.
-    """
+    """How many rounds are made."""
 
     seconds: float
     rounds: int = 0
@@ -69,22 +61,7 @@ def count_row(before: Sequence[int], after: Sequence[int], rounds: int) -> Row:
 
 
 class Pair:
-    """One end of a way that two parties use.
-
-    Parameters
-    ----------
-    channel : AbstractChannel
-        The way.
-    party : AbstractParty
-        What this end does.
-    begins : bool
-        Whether it sends first.
-
-    Attributes
-    ----------
-    held : array or None
-        The message that came last.
-    """
+    """One end of a way that two parties use."""
 
     def __init__(self, channel: AbstractChannel, party: AbstractParty, *, begins: bool) -> None:
         self._channel, self._party, self._begins = channel, party, begins
@@ -134,23 +111,8 @@ class _Wire(AbstractChannel):
 def run_pair(rank: Rank, data: Any, way: str, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
     """Let two ranks work together; a rank program.
 
-    Parameters
-    ----------
-    rank : Rank
-        One of two.
-    data : object
-        Not used.
-    way : str
-        ``"ring"``, ``"agreed"``, ``"registered"``, or any other for the transport of the gang itself.
-    works : sequence of (Work, Amount)
-        What to do, one after the other.
-    counts : bool
-        Whether to count in place of timing; the processes must do so (`dsgd.study.transports.counting`).
-
-    Returns
-    -------
-    list of dict
-        For each work what `time_row` or `count_row` says, and ``digest``, that of the last message that came.
+    - returned: for each work what `time_row` or `count_row` says, and ``digest``, that of the last message that
+      came.
     """
     ring = _ring(rank) if way == "ring" else None
     transport = rank.group.transport if ring is None else ring

@@ -32,15 +32,7 @@ _VALUES: Final = 1_000
 
 @dataclass(frozen=True)
 class Work:
-    """What two parties do.
-
-    Parameters
-    ----------
-    kind : str
-        ``"messages"``, or a name of `MODELS`.
-    n : int
-        Numbers in a message.
-    """
+    """What two parties do."""
 
     kind: str
     n: int
@@ -61,20 +53,7 @@ class AbstractParty(ABC):
 
     @abstractmethod
     def turn(self, got: AnyArray | None, out: AnyArray) -> None:
-        """Take what came, and write what is to leave.
-
-        Parameters
-        ----------
-        got : array, shape (n,), dtype float32, or None
-            What came; None in the first turn of the party that begins. Not kept.
-        out : array, shape (n,), dtype float32
-            Filled.
-
-        Raises
-        ------
-        ProtocolError
-            What came is not what was sent.
-        """
+        """Take what came, and write what is to leave."""
 
 
 def make_party(work: Work, is_first: bool) -> AbstractParty:

@@ -87,13 +87,7 @@ class AbstractChannel(ABC):
 
 
 def share_segment(rank: Rank, n_bytes: int) -> Segment:
-    """Return memory that both ranks of a gang see; both call it at once.
-
-    Raises
-    ------
-    OSError
-        There is no room for it.
-    """
+    """Return memory that both ranks of a gang see; both call it at once."""
     transport, peer = rank.group.transport, 1 - rank.number
     name = np.zeros(NAME_BYTES, np.uint8)
     if rank.number == 0:
@@ -117,33 +111,14 @@ class _Flags:
         self.here, self.there = base + rank.number * stride, base + (1 - rank.number) * stride
 
     def wait(self, flag: int, value: int) -> None:
-        """Return when a flag has a value.
-
-        Raises
-        ------
-        AbortedError
-            The job has stopped.
-        """
+        """Return when a flag has a value."""
         while not _await(flag, value, _LOOKS):
             self._check()
 
 
 @final
 class RegisteredSlots(AbstractChannel):
-    """Static placement; see the module.
-
-    Parameters
-    ----------
-    rank : Rank
-        One of two.
-    n : int
-        Numbers of a message, float32.
-
-    Raises
-    ------
-    OSError
-        There is no room for the slots.
-    """
+    """Static placement; see the module."""
 
     def __init__(self, rank: Rank, n: int) -> None:
         payload = -(-4 * n // 64) * 64
@@ -174,20 +149,7 @@ class RegisteredSlots(AbstractChannel):
 
 @final
 class AgreedSlots(AbstractChannel):
-    """Dynamic placement; see the module.
-
-    Parameters
-    ----------
-    rank : Rank
-        One of two.
-    n : int
-        Numbers of a message, float32.
-
-    Raises
-    ------
-    ClusterError
-        This system does not let a process read the memory of another one.
-    """
+    """Dynamic placement; see the module."""
 
     def __init__(self, rank: Rank, n: int) -> None:
         segment = share_segment(rank, 2 * _FLAG_BYTES)

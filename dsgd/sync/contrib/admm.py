@@ -96,19 +96,7 @@ class ConsensusState(AbstractRejoining):
 
 
 def _pull(params: FloatVector, steps: LocalSteps, rho: float, consensus: FloatVector, dual: FloatVector) -> None:
-    """Take an implicit step along the spring to ``consensus - dual``, in place.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model of a rank.
-    steps : LocalSteps
-        What has been done since the last time.
-    rho : float
-        Strength of the spring.
-    consensus, dual : array, shape (n_params,)
-        z and u_p.
-    """
+    """Take an implicit step along the spring to ``consensus - dual``, in place."""
     strength = steps.rate_sum * rho
     if strength > 0.0:
         params -= params.dtype.type(strength / (1.0 + strength)) * (params - consensus + dual)

@@ -33,21 +33,7 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class LinearColumns:
-    """Columns with one more that holds a constant.
-
-    Parameters
-    ----------
-    values : array, shape (nnz,)
-        Entries of all columns, float32 or float64.
-    rows : array of uint32, shape (nnz,), or None
-        Rows of the entries, ascending in a column; None for dense columns.
-    bounds : array of uint64, shape (n_features + 1,)
-        Where each column starts in `values`, and where the last one ends.
-    n_rows : int
-        Rows.
-    bias : float
-        The constant.
-    """
+    """Columns with one more that holds a constant."""
 
     values: FloatVector
     rows: IndexVector | None
@@ -100,18 +86,7 @@ class LinearColumns:
 
 
 def make_columns(rows: LinearRows) -> LinearColumns:
-    """Transpose rows.
-
-    Parameters
-    ----------
-    rows : LinearRows
-        The rows.
-
-    Returns
-    -------
-    LinearColumns
-        A copy of their entries, by column.
-    """
+    """Transpose rows."""
     n_features = rows.n_features
     if rows.indices is None:
         bounds = np.arange(n_features + 1, dtype=np.uint64) * np.uint64(rows.n_rows)

@@ -76,28 +76,7 @@ def solve_l1(
     team: Team,
     seed: int = 0,
 ) -> LinearSolution:
-    """Solve a problem of squared hinge with an L1 penalty.
-
-    Parameters
-    ----------
-    problem : LinearProblem
-        The problem; its loss must be squared.
-    columns : LinearColumns
-        The columns of its rows.
-    tol : float
-        Relative duality gap to reach.
-    max_iter : int
-        Most rounds.
-    team : Team
-        Shares passes over rows.
-    seed : int
-        Seed of the order of visits.
-
-    Returns
-    -------
-    LinearSolution
-        The best weights and dual variables met.
-    """
+    """Solve a problem of squared hinge with an L1 penalty."""
     rows = problem.rows
     penalties = np.ones(rows.width)
     if not problem.penalizes_intercept:
