@@ -37,8 +37,6 @@ from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
-__all__ = ["read_svmlight"]
-
 _SEARCH_BYTES = 1 << 16  # how much is read at a time while looking for the end of a line
 _COUNT_BYTES = 16 << 20
 

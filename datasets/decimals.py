@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from dsgd.kernels.jit import kernel
 
-__all__ = ["DEFERRED", "MALFORMED", "NOT_FINITE", "NUMBER", "power_tables", "scan_number"]
-
 NUMBER = 0  # the value returned is the number
 DEFERRED = 1  # the token is a number that Python has to round
 MALFORMED = 2  # no number starts here

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from dsgd.datasets.registry import DataFile, DatasetInfo, find
 from dsgd.errors import DatasetError
 
-__all__ = ["cache_folder", "fetch", "locate"]
-
 _PACKINGS = ("", ".bz2", ".xz", ".gz")
 
 

@@ -17,8 +17,6 @@ from dsgd.datasets.twin import Twin
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["TWINS", "GeneratedSet", "make_classification_twin", "make_like"]
-
 TEST_START = 1 << 40
 
 

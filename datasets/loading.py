@@ -23,8 +23,6 @@ from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
 from dsgd.files import replacing
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["DEFAULT_HOLDOUT", "Dataset", "load", "load_or_generate"]
-
 DEFAULT_HOLDOUT = 0.2
 _SPLIT_SEED = 20190505
 _PARSED_VERSION = 1  # part of the name of parsed files: raise it when parsing changes

@@ -14,8 +14,6 @@ from dsgd.archive import ArchiveError, read_arrays
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
 
-__all__ = ["read_npz", "write_npz"]
-
 _OF_CSR: Final = ("data", "indices", "indptr", "shape")
 
 

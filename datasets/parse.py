@@ -20,8 +20,6 @@ from dsgd.errors import InvalidDataError, ParseError
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray
 
-__all__ = ["LARGEST_COLUMN", "RawRows", "parse_bytes"]
-
 LARGEST_COLUMN = 2**32 - 1
 
 _GOOD, _BAD_LABEL, _LABEL_NOT_FINITE, _BAD_COLUMN, _NO_COLON, _BAD_VALUE, _VALUE_NOT_FINITE = range(7)

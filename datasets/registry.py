@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from dsgd.datasets.generators import TWINS
 from dsgd.errors import DatasetError
 
-__all__ = ["BINARY", "MULTICLASS", "REGRESSION", "DataFile", "DatasetInfo", "catalog", "find", "names"]
-
 BINARY = "binary"
 MULTICLASS = "multiclass"
 REGRESSION = "regression"

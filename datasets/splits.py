@@ -37,8 +37,6 @@ import numpy as np
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["SPLITS", "check_split", "split_rows"]
-
 #: The ways to split rows; the last two take a number, as ``dirichlet:0.5``.
 SPLITS: Final = ("contiguous", "shuffled", "label-skewed", "feature-skewed", "dirichlet:ALPHA", "quantity:ALPHA")
 _DRAWN: Final = tuple(name.partition(":")[0] for name in SPLITS if ":" in name)

@@ -29,8 +29,6 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["load_svmlight", "write_svmlight"]
-
 ZeroBased = bool | Literal["auto"]
 
 _PIECE_BYTES = 8 << 20

@@ -27,8 +27,6 @@ from scipy.special import gammaln, ndtr, stdtr, xlog1py, xlogy
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 
-__all__ = ["Twin"]
-
 BLOCK_ROWS = 1024
 _SEPARATOR_STREAM = 1 << 62  # a block number no row reaches
 

@@ -15,8 +15,6 @@ from typing import TextIO
 from dsgd.errors import DsgdError, RankError
 from dsgd.printing import printable
 
-__all__ = ["main"]
-
 # What a wrong path, a full disk or a folder in the place of a file raise: the user's to mend, so no traceback.
 _USER_ERRORS = (DsgdError, OSError)
 

@@ -21,8 +21,6 @@ import numpy as np
 
 from dsgd.types import AnyArray
 
-__all__ = ["MOST_INFLATED", "ArchiveError", "read_arrays"]
-
 #: How many bytes a byte of a deflate stream stands for at most.
 MOST_INFLATED: Final = 1032
 

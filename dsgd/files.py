@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-__all__ = ["regular", "replacing"]
-
 
 def regular(path: Path) -> os.stat_result:
     """Return what the file system says of a file; a folder, a device or a pipe is an `OSError`.

@@ -24,8 +24,6 @@ from typing import Any, Final, Literal
 
 from dsgd.types import AnyArray
 
-__all__ = ["ALIKE", "OWN", "SUMMED", "Handover", "handover_of"]
-
 Handover = Literal["mean", "sum", "same", "own"]
 _KEY: Final = "handover"
 

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["loaded_on_use"]
-
 
 def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package, which loads a name from its home when it is first used."""

@@ -24,8 +24,6 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["Kind", "installed", "part_of"]
-
 _NAMED: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 _WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none", str: "a text"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
-
 
 def printable(text: str) -> str:
     """Return a text on one line, with what moves, colours or reverses other output written as an escape.

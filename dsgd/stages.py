@@ -31,8 +31,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Self, TypeAlias, TypeVar
 
-__all__ = ["Recording", "Stage", "StageName", "carried", "recorded", "recording", "stage"]
-
 T = TypeVar("T")
 
 #: `docs/ledger.rst` says what each of them is.

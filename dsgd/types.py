@@ -7,18 +7,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "AnyArray",
-    "ByteVector",
-    "FloatMatrix",
-    "FloatVector",
-    "IndexVector",
-    "IntMatrix",
-    "IntVector",
-    "PointerVector",
-    "WordVector",
-]
-
 AnyArray: TypeAlias = NDArray[Any]
 FloatVector: TypeAlias = NDArray[np.floating[Any]]  # (n,), float32 or float64
 FloatMatrix: TypeAlias = NDArray[np.floating[Any]]  # (n, m), float32 or float64, C-contiguous

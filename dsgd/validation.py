@@ -15,19 +15,6 @@ from numpy.random import RandomState
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 
-__all__ = [
-    "as_random_state",
-    "check_bool",
-    "check_choice",
-    "check_labels",
-    "check_n_jobs",
-    "check_number",
-    "check_numbers",
-    "classes_and_codes",
-    "warn_user",
-    "weights_of_classes",
-]
-
 #: Packages whose frames lie between a warning and the line of the user that it is about.
 _LIBRARIES = ("dsgd", "joblib", "sklearn")
 

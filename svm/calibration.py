@@ -40,19 +40,6 @@ from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state
 
-__all__ = [
-    "METHODS",
-    "N_FOLDS",
-    "assign_folds",
-    "couple",
-    "draw_folds",
-    "draw_seed",
-    "fit_curve",
-    "fit_sigmoid",
-    "normalised",
-    "probabilities_of",
-]
-
 #: What `probability=` may be, besides LIBSVM's True.
 METHODS: Final = ("sigmoid", "isotonic")
 

@@ -12,8 +12,6 @@ import dask
 import distributed.utils
 import pytest
 
-__all__ = ["fork_workers", "forking", "server_pid"]
-
 
 def forking() -> ForkServerContext:
     """Return what starts processes that begin with all of `worker_image`; its server runs."""

@@ -14,8 +14,6 @@ from dsgd.comm.wires import carried
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
 from files import Files
 
-__all__ = ["connect", "make_folders_in"]
-
 _PAGE = Path(__file__).parents[1].joinpath("docs", "extending.rst").read_text(encoding="utf-8")
 _NAMES: dict[str, Any] = {"Files": Files, "Path": Path, "carried": carried, "tempfile": tempfile}
 (_CODE,) = re.findall(r"^ +def connect\(.*?(?=^\S)", _PAGE, re.M | re.S)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["descendants", "shared_names"]
-
 _FOLDER = Path("/dev/shm")
 _PREFIX = "dsgd"
 

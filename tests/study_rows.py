@@ -7,8 +7,6 @@ from typing import Any
 
 from dsgd.study.frame.study import Run, Study
 
-__all__ = ["made_rows"]
-
 _ABOUT = {
     "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None,
     "command": "dsgd study", "cluster": "local", "source": "<made>", "features": 3, "density": 0.5, "checksum": "0",

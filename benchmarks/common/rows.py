@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Rows", "machine"]
-
 
 def machine() -> dict[str, Any]:
     """Return commit, processor, cores and versions."""

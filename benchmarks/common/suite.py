@@ -38,18 +38,6 @@ from typing import Any
 from benchmarks.common.rows import Rows, machine
 from benchmarks.common.table import table
 
-__all__ = [
-    "SKIPPED",
-    "Benchmark",
-    "UnavailableError",
-    "benchmarks",
-    "child",
-    "find",
-    "main",
-    "options_of",
-    "where_found",
-]
-
 ROOT = Path(__file__).parents[2]
 #: Exit status of a benchmark that cannot run on this machine, as in automake.
 SKIPPED = 77

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["table"]
-
 # Where no terminal says how wide it is, lines are as wide as they need to be.
 WIDTH = 240
 

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from dsgd.ledger import PHASES
 
-__all__ = ["Timing", "epoch_s", "in_turns", "median_s", "ratio", "spread", "timed", "waiting_share"]
-
 Name = TypeVar("Name", bound=Hashable)
 
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["gloo", "in_processes", "workers"]
-
 
 @contextmanager
 def workers(n: int, threads: int = 1, *, set_as_default: bool = True, **options: Any) -> Iterator[Any]:

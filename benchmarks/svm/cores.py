@@ -21,8 +21,8 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, median_s, ratio
 from benchmarks.svm.peers import generated
+from dsgd.comm.memory.cores import count_cores
 from dsgd.datasets import make_like
-from dsgd.runtime.pools import count_cores
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "svm"

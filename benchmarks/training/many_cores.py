@@ -24,7 +24,7 @@ from benchmarks.common.workers import workers
 from benchmarks.svm.cores import counts
 from benchmarks.training.whole_fit import SHAPES, nbytes_of
 from dsgd import SGDClassifier
-from dsgd.runtime.pools import count_cores
+from dsgd.comm.memory.cores import count_cores
 
 PAGE = "performance"
 QUICK_S = 60

@@ -1,13 +1,11 @@
 """Every public name of dsgd has a place in the reference, and a name in single backticks links there.
 
-A name is public when the `__all__` of a module holds it. It is documented under the shortest path that exports it:
-`dsgd.sync.LocalSGD`, not `dsgd.sync.local.LocalSGD`. A page of the reference says ``public-module`` for a module:
-the directive links what the module is the home of, and there is a page for the module and one for each object. What no
-page names so is listed by ``internal-modules``, with a page for each package. The build warns, and so fails, for each
-public name on no page.
+A page of the reference says ``public-module`` for a package: what its `__all__` holds is public, and documented under
+the shortest path that exports it. The directive links these names; the package and each object have pages of their own.
 
-The role ``py:name`` is the default: `LocalSGD` links to the class wherever it is written. Parameters, expressions and
-names of other libraries stay plain code. A name that begins with ``dsgd.`` and that does not exist is a warning.
+The role ``py:name`` is the default: `LocalSGD` links to the class wherever it is written. Internals, parameters,
+expressions and names of other libraries stay plain code. A name that begins with ``dsgd.`` and that does not exist is a
+warning.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
@@ -32,12 +31,6 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
-import dsgd
-import dsgd.datasets
-import dsgd.svm
-
-# Its commands are documented by their help texts, and a test holds that each of them is on the page.
-_DOCUMENTED_AS_COMMANDS = ("dsgd.cli", "dsgd.__main__")
 _PRIVATE = ("__version__",)
 _METHODS = (FunctionType, property, cached_property, classmethod, staticmethod)
 _GENERATED = "generated"
@@ -48,13 +41,10 @@ logger = logging.getLogger(__name__)
 
 @cache
 def modules() -> tuple[str, ...]:
-    """Return the name of every module; mapped folders are asked themselves, as an import hook maps them."""
-    packages = (dsgd, dsgd.datasets, dsgd.svm)
-    inside = (
-        found.name for package in packages for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    )
-    names = dict.fromkeys([*(package.__name__ for package in packages), *inside])
-    return tuple(name for name in names if not name.startswith(_DOCUMENTED_AS_COMMANDS))
+    """Return the packages that pages of the reference name."""
+    pages = (Path(__file__).parents[1] / "api").glob("*.rst")
+    named = (re.findall(r"^\.\. public-module:: (\S+)$", page.read_text("utf-8"), flags=re.MULTILINE) for page in pages)
+    return tuple(name for page in named for name in page)
 
 
 @cache
@@ -101,21 +91,6 @@ class PublicModule(SphinxDirective):
             "",
             f"   {page}",
         ]
-        return self.parse_text_to_nodes("\n".join(lines))
-
-
-class InternalModules(SphinxDirective):
-    """Show a table of the packages that no page names, with their pages."""
-
-    def run(self) -> list[nodes.Node]:
-        """Return the table and a hidden list of pages."""
-        packages = _internal_packages(Path(self.env.srcdir) / "api")
-        rows = [
-            (f":doc:`{name} <{_GENERATED}/package-{name}>`", _sentence(importlib.import_module(name)))
-            for name in packages
-        ]
-        pages = [f"   {_GENERATED}/package-{name}" for name in packages]
-        lines = [*_table(rows), "", ".. toctree::", "   :hidden:", "", *pages]
         return self.parse_text_to_nodes("\n".join(lines))
 
 
@@ -167,8 +142,9 @@ def _is_type(item: Any) -> bool:
 
 def _comment(module: str, name: str) -> str:
     """Return what the comment above a constant says where it is made, if that is not the module that documents it."""
-    home = _homes()[module, name]
-    places = [origin for (origin, public), other in _homes().items() if (public, other) == (name, home)]
+    item = _item(module, name)
+    loaded = sorted(place for place in sys.modules if place.startswith("dsgd."))
+    places = [module, *(place for place in loaded if vars(sys.modules[place]).get(name) is item)]
     comments = (ModuleAnalyzer.for_module(place).find_attr_docs().get(("", name)) for place in places)
     return " ".join(" ".join(next(filter(None, comments), [])).split())
 
@@ -207,20 +183,6 @@ def _page_of(module: str, name: str) -> str:
     return f"{module}.{name}" + (f"-{twins.index(name)}" if len(twins) > 1 and twins.index(name) else "")
 
 
-def _internal_packages(folder: Path) -> dict[str, list[str]]:
-    """Return the modules with public names of their own that no page names, by package."""
-    named = {name for page in folder.glob("*.rst") for name in _named_on(page)}
-    packages: dict[str, list[str]] = {}
-    for name in sorted({home for home in _homes().values() if home not in named}):
-        module = importlib.import_module(name)
-        packages.setdefault(name if hasattr(module, "__path__") else name.rpartition(".")[0], []).append(name)
-    return dict(sorted(packages.items()))
-
-
-def _named_on(page: Path) -> list[str]:
-    return re.findall(r"^\.\. public-module:: (\S+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-
-
 def _module_page(module: str) -> str:
     rows = ((_link(module, public), _about(module, public)) for public in _owned(module))
     pages = [f"   {_page_of(module, public)}" for public in _owned(module)]
@@ -245,26 +207,11 @@ def _background(module: str, item: Any) -> list[str]:
     return ["", "Background", "----------", "", told, ""] if "Source" in told or "Update" in told else []
 
 
-def _package_page(package: str, modules: Iterable[str]) -> str:
-    lines = [package, "=" * len(package), ""]
-    for module in modules:
-        is_taken = _docstring_of(module)[0].startswith(".. py:currentmodule")
-        if module != package:
-            lines += [module, "-" * len(module), ""]
-        lines += [_docstring_of(module)[0], ""]
-        for public in _owned(module):
-            lines += _entry(module, public, getattr(importlib.import_module(module), public), take_all=is_taken)
-    return "\n".join(lines)
-
-
 def _write_pages(app: Sphinx) -> None:
-    """Write the pages of modules, objects and packages; those that did not change stay as they are."""
-    folder = Path(app.srcdir) / "api"
-    public = [module for page in folder.glob("*.rst") for module in _named_on(page)]
-    texts = {_page_of(module, name): _object_page(module, name) for module in public for name in _owned(module)}
-    texts |= {f"module-{name}": _module_page(name) for name in public}
-    texts |= {f"package-{name}": _package_page(name, modules) for name, modules in _internal_packages(folder).items()}
-    into = folder / _GENERATED
+    """Write the pages of packages and objects; those that did not change stay as they are."""
+    texts = {_page_of(module, name): _object_page(module, name) for module in modules() for name in _owned(module)}
+    texts |= {f"module-{name}": _module_page(name) for name in modules()}
+    into = Path(app.srcdir) / "api" / _GENERATED
     into.mkdir(exist_ok=True)
     for name, text in texts.items():
         path = into / f"{name}.rst"
@@ -323,7 +270,18 @@ def _link_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: 
         if full in objects:
             found = objects[full]
             return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, content, full)
-    return None if node["reftarget"].startswith("dsgd.") and node["reftarget"] not in modules() else content
+    return content if not node["reftarget"].startswith("dsgd.") or _exists(node["reftarget"]) else None
+
+
+def _exists(name: str) -> bool:
+    """Return whether there is a module, an object, or a field of one with this name."""
+    for path, field in ((name, ""), tuple(name.rsplit(".", 1))):
+        try:
+            item = pkgutil.resolve_name(path)
+        except (AttributeError, ImportError):
+            continue
+        return not field or field in getattr(item, "__annotations__", {})
+    return False
 
 
 def _spellings(target: str) -> Iterator[str]:
@@ -339,30 +297,18 @@ def _spellings(target: str) -> Iterator[str]:
 
 
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
-    del app
-    documented = set(env.domaindata["py"]["objects"])
+    """Warn of constants and types that nothing is said about."""
+    del app, env
     for home, name in sorted({(home, name) for (_, name), home in _homes().items()}):
-        if f"{home}.{name}" not in documented:
-            page = Path(env.srcdir) / "api"
-            logger.warning("public name %s.%s is on no page of the reference (%s)", home, name, page)
-    for home, name in _constants(Path(env.srcdir) / "api"):
-        if not _comment(home, name):
+        item = _item(home, name)
+        is_constant = _is_type(item) or not (callable(item) or isinstance(item, ModuleType))
+        if is_constant and not _comment(home, name):
             logger.warning("constant %s.%s has no comment (#: ...) that says what it is", home, name)
-
-
-def _constants(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the constants and types that have pages of their own."""
-    for home in sorted({module for page in folder.glob("*.rst") for module in _named_on(page)}):
-        for name in _owned(home):
-            item = _item(home, name)
-            if _is_type(item) or not (callable(item) or isinstance(item, ModuleType)):
-                yield home, name
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.add_directive("public-module", PublicModule)
-    app.add_directive("internal-modules", InternalModules)
     app.add_role_to_domain("py", "name", NameRole())
     app.connect("builder-inited", _write_pages)
     app.connect("missing-reference", _link_name)

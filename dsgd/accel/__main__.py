@@ -13,8 +13,6 @@ from dsgd.accel.calls import SETTINGS, recorded_calls, table_of
 from dsgd.accel.patch import install
 from dsgd.accel.profile import Profile
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a script with scikit-learn's classes accelerated."""

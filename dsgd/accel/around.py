@@ -28,8 +28,6 @@ from dsgd.accel.classes import n_threads, will_be_ours
 from dsgd.accel.searches import is_searching
 from dsgd.accel.similar import near_fits
 
-__all__ = ["calibrated", "folds_side_by_side", "side_by_side"]
-
 #: What a calibration fits at least, by cross-validation.
 _FEWEST_FITS = 2
 #: Folds where `cv` is None.

@@ -9,8 +9,6 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-__all__ = ["LOG", "SETTINGS", "Call", "Settings", "clear_calls", "note", "note_refusal", "recorded_calls", "table_of"]
-
 LOG: Final = logging.getLogger("dsgd.accel")
 _MOST_CALLS: Final = 10_000
 

@@ -29,8 +29,6 @@ from dsgd.accel.searches import n_fits_to_come, trained_in_chain
 from dsgd.accel.similar import begin_near
 from dsgd.accel.worth import Kind, Worth, estimated_seconds, prediction_seconds, shape_of
 
-__all__ = ["accelerated_methods", "n_threads", "will_be_ours"]
-
 #: Modules of our estimators of the same names.
 _OURS: Final = {
     **dict.fromkeys(("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"), "dsgd.svm"),

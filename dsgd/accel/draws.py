@@ -17,8 +17,6 @@ from typing import Any, Final
 import numpy as np
 from sklearn.utils import check_random_state
 
-__all__ = ["drawn_seed"]
-
 _END: Final = np.iinfo(np.int32).max
 #: Solvers that draw, of classes that have several.
 _STOCHASTIC: Final = ("sag", "saga")

@@ -16,8 +16,6 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["MODELS", "repeat_warnings", "take_over", "trained", "why_not"]
-
 #: Classes of `sklearn.linear_model`, and the parameters that mean the same to ours.
 MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "ElasticNet": ("alpha", "l1_ratio", "fit_intercept"),

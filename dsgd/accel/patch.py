@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from dsgd.accel.calls import SETTINGS, clear_calls
 
-__all__ = ["FUNCTIONS", "REPLACED", "WRAPPED", "install", "is_installed", "uninstall"]
-
 #: Modules that scripts import from, and their classes whose fits and predictions are replaced.
 REPLACED: Final = {
     "sklearn.svm": ("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"),

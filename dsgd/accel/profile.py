@@ -20,8 +20,6 @@ from typing import Any
 
 from dsgd.accel.calls import Call
 
-__all__ = ["Profile"]
-
 
 class Profile:
     """The seconds of the lines of a file, from `begin` to `end`."""

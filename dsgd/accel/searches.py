@@ -31,8 +31,6 @@ import scipy.sparse as sp
 
 from dsgd.accel.worth import shape_of
 
-__all__ = ["is_searching", "n_fits_to_come", "told", "trained_in_chain"]
-
 #: Rows of the largest problem from which a chain is faster than fits; an SVR has two variables for each.
 _LEAST_ROWS: Final = 1500
 #: Bytes of rows that are kept for candidates to come; fits beyond that are solved one by one.

@@ -17,8 +17,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["begin_near", "near_fits"]
-
 #: A list with the last machine, if there is one, while a loop of similar fits runs in this thread.
 _here: Final = threading.local()
 

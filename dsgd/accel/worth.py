@@ -20,8 +20,6 @@ from typing import Any, Final, Literal
 
 import scipy.sparse as sp
 
-__all__ = ["CONFIDENCE_S", "TINY_S", "WORTH_S", "Kind", "Worth", "estimated_seconds", "prediction_seconds", "shape_of"]
-
 #: Solvers that are loaded apart from each other.
 Kind = Literal["glm", "kernel", "linear", "sgd"]
 

@@ -13,8 +13,6 @@ from dsgd.cli.training_options import AsJson, examples
 if TYPE_CHECKING:
     from dsgd.sim import SavedCosts
 
-__all__ = ["EXAMPLES", "calibrate", "described"]
-
 EXAMPLES: Final = examples(
     "dsgd calibrate --workers 2",
     "dsgd calibrate --scheduler tcp://10.0.0.5:8786 --compress topk:0.01 --json",

@@ -13,8 +13,6 @@ from dsgd.cli import study_options as options
 from dsgd.cli.study import show
 from dsgd.cli.training_options import examples
 
-__all__ = ["EXAMPLES", "claims"]
-
 EXAMPLES: Final = examples(
     "dsgd claims --list",
     "dsgd claims --only gtopk --out claims/",

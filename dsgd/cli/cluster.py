@@ -11,8 +11,6 @@ from dsgd.errors import InvalidParameterError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["connected"]
-
 
 @contextmanager
 def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:

@@ -17,8 +17,6 @@ from dsgd.validation import check_choice
 if TYPE_CHECKING:
     from dsgd.datasets import DatasetInfo, Twin
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 _LIST_EXAMPLES: Final = examples("dsgd datasets list", "dsgd datasets list --json")

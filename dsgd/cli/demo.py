@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dsgd.report import Page
     from dsgd.study import DataSource, Study
 
-__all__ = ["EXAMPLES", "demo"]
-
 EXAMPLES: Final = examples("dsgd demo", "dsgd demo --out results/demo/")
 
 _WIDTH: Final = 100

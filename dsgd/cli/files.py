@@ -11,19 +11,6 @@ from typing import Any
 from dsgd.errors import InvalidDataError, InvalidParameterError, ModelFileError
 from dsgd.files import replacing
 
-__all__ = [
-    "check_inputs",
-    "check_model_path",
-    "is_svmlight",
-    "load_model",
-    "read_rows",
-    "rows_or_dataset",
-    "savable_model",
-    "save_model",
-    "tables_in",
-    "tables_with_target",
-]
-
 _TABLE_SUFFIXES = (".npz",)
 # Names of models that are written as pickles.
 _PICKLES = (".joblib", ".pickle", ".pkl")

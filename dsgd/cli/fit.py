@@ -37,8 +37,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.printing import printable
 from dsgd.validation import check_choice
 
-__all__ = ["EXAMPLES", "encoding", "fit", "make_estimator"]
-
 EXAMPLES: Final = examples(
     "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.dsgd",
     "dsgd fit --data train.svm --sync diloco:every=512,outer_rate=0.7 --compress topk:0.01 --jobs 4 -m model.dsgd",

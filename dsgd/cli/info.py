@@ -12,8 +12,6 @@ import typer
 from dsgd.cli.cluster import connected
 from dsgd.cli.training_options import examples
 
-__all__ = ["EXAMPLES", "collect", "info"]
-
 EXAMPLES: Final = examples("dsgd info", "dsgd info --scheduler tcp://10.0.0.5:8786 --json")
 
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "scikit-learn", "numba", "dask", "distributed", "pandas", "torch")
@@ -53,9 +51,9 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     ClusterUnreachableError
         No scheduler answers at the address.
     """
+    from dsgd.comm.memory.cores import count_cores
     from dsgd.report.provenance import versions
     from dsgd.runtime.dask_internals import memory_bytes
-    from dsgd.runtime.pools import count_cores  # and this what taskset leaves
 
     facts: dict[str, dict[str, Any]] = {
         "versions": versions(_PACKAGES),

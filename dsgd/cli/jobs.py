@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from dsgd.jobs import JobInfo
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 _LIST_EXAMPLES: Final = examples(

@@ -10,19 +10,6 @@ from typing import Any, Final
 
 from dsgd.errors import DsgdError, InvalidParameterError
 
-__all__ = [
-    "COMPRESS_HELP",
-    "FEATURES_HELP",
-    "OPTIMIZER_HELP",
-    "SAMPLING_HELP",
-    "SYNC_HELP",
-    "compressing",
-    "parse_compress",
-    "parse_sync",
-    "stepping",
-    "variants",
-]
-
 #: What options say of the texts that `parse_sync` and `parse_compress` take.
 SYNC_HELP: Final = (
     "every N rows of each rank (256), a strategy (auto, epoch, one-shot, easgd, ...), or one with parameters: "

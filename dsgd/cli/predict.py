@@ -17,8 +17,6 @@ from dsgd.cli.files import load_model, read_rows, tables_in
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["PREDICT_EXAMPLES", "SCORE_EXAMPLES", "predict", "score"]
-
 PREDICT_EXAMPLES: Final = examples(
     "dsgd predict --model model.dsgd --data test.svm --out predictions.csv",
     "dsgd predict --model model.dsgd --data test.svm --proba --out - | head",

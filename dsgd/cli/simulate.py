@@ -15,8 +15,6 @@ from dsgd.cli.study_options import numbers
 from dsgd.cli.training_options import DATA, AsJson, Task, examples
 from dsgd.ledger import PHASES
 
-__all__ = ["EXAMPLES", "simulate"]
-
 EXAMPLES: Final = examples(
     "dsgd simulate --data train.svm --ranks 64 --network 1GbE --network InfiniBand --sync 512",
     "dsgd simulate --dataset ijcnn1 --ranks 16 -s local -s easgd -s minibatch --every 64,1024 --compress topk:0.01",

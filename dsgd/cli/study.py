@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dsgd.report import Page, Table
     from dsgd.study import DataSource, StudyRun
 
-__all__ = ["check_place", "follow", "show", "sized", "tell"]
-
 
 def sized(sources: Sequence[DataSource], rows: int | None) -> tuple[DataSource, ...]:
     """Return data sets with so many training rows each, and as many to test on as they have; None changes nothing."""

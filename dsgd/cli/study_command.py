@@ -20,8 +20,6 @@ from dsgd.cli.training_options import examples
 if TYPE_CHECKING:
     from dsgd.study.frame.study import Option, Study
 
-__all__ = ["STUDIES", "Studies", "app"]
-
 #: The studies that are declared, with what the list of commands says of each.
 STUDIES: Final[Mapping[str, str]] = {
     "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",

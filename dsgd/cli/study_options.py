@@ -10,28 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from dsgd.cli.training_options import AsJson
 from dsgd.errors import InvalidParameterError
-
-__all__ = [
-    "AsJson",
-    "Dataset",
-    "Force",
-    "OnNetwork",
-    "OnScheduler",
-    "Out",
-    "Rows",
-    "Scheduler",
-    "Seeds",
-    "Simulated",
-    "first_seeds",
-    "grid_option",
-    "numbers",
-    "numbers_or_none",
-    "place_option",
-    "underscored",
-    "words",
-]
 
 
 def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:

@@ -9,8 +9,6 @@ import typer
 
 from dsgd.printing import printable
 
-__all__ = ["as_text", "print_table"]
-
 
 def as_text(value: Any) -> str:
     """Return a value as a reader wants it."""

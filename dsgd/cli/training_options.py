@@ -6,25 +6,6 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-__all__ = [
-    "DATA",
-    "Alpha",
-    "AsJson",
-    "Categorical",
-    "Jobs",
-    "Loss",
-    "More",
-    "Penalty",
-    "Read",
-    "Scheduler",
-    "Target",
-    "Task",
-    "Workers",
-    "examples",
-    "model_option",
-    "place_option",
-]
-
 
 def model_option(*flags: str, **settings: Any) -> Any:
     """Return an option in the panel "The objective" of ``--help``; see `typer.Option`."""

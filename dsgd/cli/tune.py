@@ -22,8 +22,6 @@ from dsgd.errors import InvalidParameterError
 if TYPE_CHECKING:
     from dsgd.tuning import TuningResult
 
-__all__ = ["EXAMPLES", "tune"]
-
 EXAMPLES: Final = examples(
     "dsgd tune --dataset a9a --workers 2",
     "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html",

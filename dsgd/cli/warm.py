@@ -13,8 +13,6 @@ import typer
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["EXAMPLES", "compile_ahead", "warm"]
-
 EXAMPLES: Final = examples("dsgd warm", "dsgd warm --estimators svc,sgd", "dsgd warm --all")
 
 #: The estimators of each name, and the parameters that their fits in turn are given.

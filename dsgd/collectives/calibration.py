@@ -27,8 +27,6 @@ from dsgd.collectives.model import LinkCost, n_levels
 from dsgd.comm.frames import OP_ALLREDUCE
 from dsgd.errors import IncompatiblePartsError
 
-__all__ = ["calibrate"]
-
 _SHORT: Final = 500
 _BATCH: Final = 20  # sums between two looks at the clock: who waits in one need not in the next
 _LONG: Final = 20

@@ -45,24 +45,6 @@ from typing import Final, Literal
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather, n_levels, tree_pieces
 from dsgd.comm.frames import HEADER_BYTES
 
-__all__ = [
-    "Algorithm",
-    "Cost",
-    "allgather_cost",
-    "allgathered_bytes",
-    "allgatherv_cost",
-    "allreduce_cost",
-    "barrier_cost",
-    "broadcast_cost",
-    "fold_of",
-    "gather_cost",
-    "gather_steps",
-    "groups_of",
-    "is_hierarchical",
-    "n_levels",
-    "ring_bounds",
-]
-
 #: Algorithm of an all-reduce: one of `dsgd.collectives.model.ALGORITHMS`, in two levels, or the fastest.
 Algorithm = Literal[
     "auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", "hierarchical"

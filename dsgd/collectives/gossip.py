@@ -36,8 +36,6 @@ from dsgd.comm.topology.mixing import shares, weights
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["check_gossip", "gossip_cost", "neighbour_mean", "push_sum"]
-
 
 # Infinities are mixed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
 @np.errstate(over="ignore", invalid="ignore")

@@ -29,8 +29,6 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["Algorithm", "Group"]
-
 _MOST_LENGTHS: Final = 1024
 _COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 

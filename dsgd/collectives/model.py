@@ -41,26 +41,6 @@ from typing import Final, Literal, get_args
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = [
-    "ALGORITHMS",
-    "DEFAULT_LINK",
-    "LINKS",
-    "FlatAlgorithm",
-    "GatherAlgorithm",
-    "LinkCost",
-    "allgather_seconds",
-    "allreduce_seconds",
-    "barrier_seconds",
-    "broadcast_seconds",
-    "choose_algorithm",
-    "choose_gather",
-    "gossip_seconds",
-    "hierarchical_seconds",
-    "n_levels",
-    "tally_seconds",
-    "tree_pieces",
-]
-
 #: All-reduces of ranks at equal distances.
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
 ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)

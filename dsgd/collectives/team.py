@@ -16,8 +16,6 @@ from dsgd.types import AnyArray, FloatVector
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
 
-__all__ = ["Team"]
-
 
 class Team:
     """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks."""

@@ -8,8 +8,6 @@ from typing import Final
 
 from dsgd.errors import AbortedError, InvalidParameterError
 
-__all__ = ["MAX_LIMIT_S", "AbortFlag", "check_limit"]
-
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 MAX_LIMIT_S: Final = 1e6
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dsgd.comm.memory.window import Window
     from dsgd.comm.offload import Offload
 
-__all__ = ["AbstractTransport", "TransportName", "check_transport"]
-
 _Ours = Literal["auto", "spin", "shm", "tcp", "rpc"]
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
 #: ports of the workers alone; or ``"package.module:function"``, a wire of another package.

@@ -23,8 +23,6 @@ from dsgd.errors import ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["SPIN_S", "FrameExchange", "drain"]
-
 #: How long a rank of a spinning gang looks at memory before it sleeps.
 SPIN_S: Final = 0.01
 

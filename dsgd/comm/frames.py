@@ -31,29 +31,6 @@ import numpy as np
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.types import AnyArray
 
-__all__ = [
-    "DTYPE_CODES",
-    "HEADER_BYTES",
-    "MAX_FRAME_BYTES",
-    "OP_ALLGATHER",
-    "OP_ALLREDUCE",
-    "OP_BARRIER",
-    "OP_BROADCAST",
-    "OP_GATHER",
-    "OP_GOSSIP",
-    "OP_NAMES",
-    "OP_POST",
-    "OP_SCATTER",
-    "OP_SEND",
-    "Header",
-    "check_array",
-    "describe_mismatch",
-    "job_code",
-    "op_name",
-    "pack_into",
-    "unpack_from",
-]
-
 MAGIC: Final = b"dsgd"
 VERSION: Final = 1
 _LAYOUT: Final = struct.Struct("<4sBBHQIIQQ")

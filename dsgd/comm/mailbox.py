@@ -26,8 +26,6 @@ from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.ledger import WAIT, RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["MAX_OUTSTANDING", "AbstractMailbox", "next_after", "no_room"]
-
 #: Frames of one rank that may wait for one other before `post` waits.
 MAX_OUTSTANDING: Final = 8
 

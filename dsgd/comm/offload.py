@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, Protocol
 
 from dsgd.types import AnyArray, FloatMatrix, IntMatrix, IntVector
 
-__all__ = ["Call", "Offload", "Repeats", "Schedule"]
-
 
 class Schedule(NamedTuple):
     """The messages of a collective, of all ranks.

@@ -21,18 +21,6 @@ import numpy as np
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray, ByteVector, FloatVector, WordVector
 
-__all__ = [
-    "WORD_BYTES",
-    "AbstractCompressor",
-    "AbstractMemory",
-    "AbstractMemoryless",
-    "MemoryT",
-    "NoMemory",
-    "Scratch",
-    "as_words",
-    "words_for",
-]
-
 #: Payloads are a multiple of so many bytes.
 WORD_BYTES = 8
 

@@ -39,8 +39,6 @@ from dsgd.kernels import waves
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IndexVector
 from dsgd.validation import check_numbers
 
-__all__ = ["DeMo", "DeMoMemory"]
-
 
 @dataclass
 class DeMoMemory(AbstractMemory):

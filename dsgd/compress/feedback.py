@@ -28,8 +28,6 @@ from dsgd.handover import SUMMED
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["ErrorFeedback", "FeedbackMemory"]
-
 
 @dataclass
 class FeedbackMemory(AbstractMemory):

@@ -14,8 +14,6 @@ import numpy as np
 from dsgd.compress.base import WORD_BYTES, AbstractMemoryless, NoMemory, as_words, words_for
 from dsgd.types import ByteVector, FloatVector
 
-__all__ = ["Identity"]
-
 
 @dataclass(frozen=True)
 class Identity(AbstractMemoryless):

@@ -33,8 +33,6 @@ from dsgd.compress.powersgd import PowerSGD
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolError
 from dsgd.types import ByteVector, FloatVector
 
-__all__ = ["Layerwise", "LayerwiseMemory", "Part"]
-
 
 @dataclass
 class LayerwiseMemory(AbstractMemory):

@@ -20,8 +20,6 @@ from dsgd.compress.sparsify import AdaComp, RandomK, TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of
 
-__all__ = ["COMPRESSOR_NAMES", "parse_compressor"]
-
 #: What each name makes.
 COMPRESSOR_NAMES: Final[Mapping[str, Callable[..., AbstractCompressor[Any]]]] = MappingProxyType(
     {

@@ -29,8 +29,6 @@ from dsgd.kernels import quantize as kernels
 from dsgd.types import ByteVector, FloatMatrix, FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["PowerMemory", "PowerSGD", "times_rows"]
-
 
 @dataclass
 class PowerMemory(AbstractMemory):

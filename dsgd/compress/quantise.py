@@ -65,8 +65,6 @@ from dsgd.kernels.bits import pack_codes, unpack_codes
 from dsgd.types import AnyArray, ByteVector, FloatVector
 from dsgd.validation import check_choice, check_numbers
 
-__all__ = ["QSGD", "TERNARY_PER_WORD", "Half", "TernGrad"]
-
 
 @dataclass(frozen=True)
 class Half(AbstractMemoryless):

@@ -56,8 +56,6 @@ from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice, check_numbers
 
-__all__ = ["DGC", "DGCMemory", "GTopK", "GTopKMemory"]
-
 
 @dataclass
 class DGCMemory(AbstractMemory):

@@ -76,8 +76,6 @@ from dsgd.kernels.quantize import select_beyond
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["AdaptiveThreshold", "MajorityVote", "OneBit", "Sign", "Threshold", "VoteMemory"]
-
 
 @dataclass(frozen=True)
 class Sign(AbstractMemoryless):

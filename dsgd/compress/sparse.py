@@ -20,22 +20,6 @@ from dsgd.kernels.select import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, plac
 from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVector
 from dsgd.validation import check_number
 
-__all__ = [
-    "AbstractSparse",
-    "as_bits",
-    "check_density",
-    "check_places",
-    "decode_sparse",
-    "encode_at",
-    "encode_sparse",
-    "largest",
-    "n_entries",
-    "place_words",
-    "sparse_bytes",
-    "staged",
-    "unpack_places",
-]
-
 _MOST_PLACES: Final = 2**32
 
 

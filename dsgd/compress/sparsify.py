@@ -91,9 +91,6 @@ from dsgd.kernels.quantize import select_adaptive, strata
 from dsgd.types import ByteVector, FloatVector, IndexVector, WordVector
 from dsgd.validation import check_bool, check_numbers
 
-__all__ = ["AdaComp", "NonZero", "RandomK", "ResidualMemory", "StreamMemory", "TopK", "stream_of"]
-
-
 #: With a sampled threshold, how many more than k entries may pass it.
 _SLACK = 1.3
 

@@ -66,8 +66,6 @@ from dsgd.validation import as_random_state, warn_user
 if TYPE_CHECKING:
     from dsgd.preprocessing import ColumnEncoder
 
-__all__ = ["AbstractSGD"]
-
 # Least rows of a thread if the user sets no strategy: with fewer, communication takes longer than the steps it saves.
 _LEAST_ROWS: Final = 1000
 

@@ -8,15 +8,13 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils import check_X_y
 
+from dsgd.comm.memory.cores import count_cores
 from dsgd.estimators.start import Start
 from dsgd.inputs.blocks import Block, nbytes_of
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
-from dsgd.runtime.pools import count_cores
 from dsgd.stages import stage
-
-__all__ = ["check_all", "check_rows", "rows_here"]
 
 
 def rows_here(estimator: Any, X: Any, y: Any, sample_weight: Any, start: Start) -> LocalRows:

@@ -26,8 +26,6 @@ from dsgd.local import CustomLoss, LearningRate, Objective
 from dsgd.types import AnyArray
 from dsgd.validation import weights_of_classes
 
-__all__ = ["SGDClassifier"]
-
 #: Attributes that say which labels there are; a call that fails leaves them as they were.
 _OF_LABELS: Final = ("classes_", "_grows", "_absent")
 

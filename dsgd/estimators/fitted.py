@@ -24,8 +24,6 @@ from dsgd.runtime.train.job import Divergence
 from dsgd.sync import resolve
 from dsgd.validation import check_number, warn_user
 
-__all__ = ["BESIDE", "OF_RANKS", "check_resumable", "resumed", "take_in"]
-
 #: The last model and the mean of the models, there where they are two; named as in scikit-learn.
 BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
 #: The model of each rank, there where a strategy keeps them.

@@ -29,8 +29,6 @@ from dsgd.local import pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["GROW", "grown", "joined", "present_mean"]
-
 #: As `classes` of ``partial_fit``: those of the rows so far.
 GROW: Final = "grow"
 

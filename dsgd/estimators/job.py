@@ -28,8 +28,6 @@ from dsgd.stages import stage
 from dsgd.sync import resolve
 from dsgd.types import FloatVector
 
-__all__ = ["job_of"]
-
 
 def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed: int) -> tuple[Packer, TrainJob, Any]:
     """Return what packs the rows, what trains on them, and what rank 0 alone is given for it."""

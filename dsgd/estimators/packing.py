@@ -20,8 +20,6 @@ from dsgd.runtime.train.visits import entries_per_call
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
-__all__ = ["OUT_OF_CORE_ADVICE", "Packer", "weight_scale_of"]
-
 #: What to do with rows that are more than memory.
 OUT_OF_CORE_ADVICE: Final = (
     "Set out_of_core=True to keep rows on the disks of the workers, give workers more memory, or use more of them."

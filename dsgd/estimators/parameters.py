@@ -34,8 +34,6 @@ from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 
-__all__ = ["check_parameters", "check_whole_fit", "loss_parameter", "losses_for"]
-
 #: The losses with a threshold, and its default.
 _THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
 

@@ -15,8 +15,6 @@ from dsgd.local import CustomLoss, RandomMap, cycle_of
 if TYPE_CHECKING:
     from sklearn.kernel_approximation import RBFSampler
 
-__all__ = ["from_plain", "peer_of", "to_plain"]
-
 #: Fitted attributes that all linear models have, here and there.
 _SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")
 

@@ -19,8 +19,6 @@ from dsgd.kernels import LOSSES
 from dsgd.local import CustomLoss, Deviance, LearningRate, Objective
 from dsgd.types import AnyArray
 
-__all__ = ["SGDRegressor"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False)

@@ -11,8 +11,6 @@ from dsgd.errors import InvalidDataError
 from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["Start", "initial"]
-
 
 @dataclass(frozen=True)
 class Start:

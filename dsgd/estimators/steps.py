@@ -9,8 +9,6 @@ from dsgd.estimators.start import Start
 from dsgd.local import SGD, AbstractReduction, AbstractRule, Objective, RandomMap, resolve_sampling
 from dsgd.local.parse import resolve_optimizer
 
-__all__ = ["map_bytes", "map_of", "optimizer_of"]
-
 
 def optimizer_of(estimator: Any, objective: Objective, seed: int) -> SGD:
     """Return what takes the steps; its random map is known."""

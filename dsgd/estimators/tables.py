@@ -25,7 +25,8 @@ from dsgd.inputs.named import check_names, kind_of_labels, take_named
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.simulated import holds_blocks, is_simulated
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
-from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
+from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
+from dsgd.inputs.table_pieces import Piece
 from dsgd.inputs.tables import Kind, Table, as_table, batches, column
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.stages import stage
@@ -33,8 +34,6 @@ from dsgd.stages import stage
 if TYPE_CHECKING:
     from dsgd.preprocessing import ColumnEncoder
     from dsgd.preprocessing.statistics import Statistics
-
-__all__ = ["check_encoder", "encoded"]
 
 # Statistics of so many parts are merged by one task.
 _MERGED: Final = 8

@@ -17,8 +17,6 @@ from dsgd.local import unpack
 from dsgd.runtime.train import TrainJob
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["watched", "with_validation"]
-
 
 @dataclass(frozen=True)
 class _ModelOf:

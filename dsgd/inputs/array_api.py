@@ -16,8 +16,6 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 
-__all__ = ["answers_in_kind", "as_numpy"]
-
 
 def as_numpy(X: Any, name: str = "X") -> Any:
     """Return an array of another library as one of numpy, a view if it can be; anything else as it is."""

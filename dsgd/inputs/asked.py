@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsgd.comm.base import TransportName
+from dsgd.comm.memory.cores import count_cores
 from dsgd.inputs.blocks import Block
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import Mail, RankProgram
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.validation import warn_user
-
-__all__ = ["Expected", "Spread", "Terms", "Work", "count_threads", "ranks_asked"]
 
 #: Threads beyond both of these mostly wait.
 _CROWD: Final = 32

@@ -19,20 +19,6 @@ from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.local.order import count_visits
 from dsgd.types import AnyArray, IndexVector
 
-__all__ = [
-    "Block",
-    "BlockSummary",
-    "check_summaries",
-    "has_finite_sum",
-    "hold_out",
-    "make_block",
-    "nbytes_of",
-    "summarise",
-    "summarise_part",
-    "targets_of",
-    "widen",
-]
-
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
 
 

@@ -26,8 +26,6 @@ from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTrainin
 from dsgd.progress.lines import PrintedLines
 from dsgd.stages import recording
 
-__all__ = ["notifies_callbacks", "wrap_callbacks"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

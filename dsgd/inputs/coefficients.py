@@ -10,8 +10,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, MissingPackageError
 
-__all__ = ["CoefficientsMixin"]
-
 
 class CoefficientsMixin:
     """A linear model that shows its coefficients."""

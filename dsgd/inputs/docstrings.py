@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-__all__ = ["inherit_docs", "inherit_method_docs"]
-
 #: Sections of one entry per name, in the order of numpydoc.
 _TABLES = ("Parameters", "Attributes")
 

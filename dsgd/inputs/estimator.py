@@ -35,8 +35,6 @@ from dsgd.saving import SavingMixin
 from dsgd.stages import recorded, stage
 from dsgd.validation import warn_user
 
-__all__ = ["AbstractClusterEstimator"]
-
 
 class _LeftOut:
     """Explains why an estimator has no ledger; an actual ledger takes precedence."""

@@ -15,17 +15,6 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
 
-__all__ = [
-    "column_values",
-    "in_memory",
-    "is_table",
-    "missing_column",
-    "number_dtype",
-    "refuse_queries",
-    "table_values",
-    "validated",
-]
-
 # How numpy begins to say that a value is no number.
 _NOT_CONVERTED = ("could not convert string", "setting an array element with a sequence")
 

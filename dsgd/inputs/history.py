@@ -15,8 +15,6 @@ from dsgd.types import FloatMatrix
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "line_of"]
-
 
 class History(list[dict[str, Any]]):
     """Lines of a history; ``history[-1, "train_loss"]`` is an entry of a line and ``history[:, "epoch"]`` a column."""

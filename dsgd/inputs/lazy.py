@@ -15,8 +15,6 @@ from dsgd.inputs.tables import is_frame
 from dsgd.local import Evaluation
 from dsgd.types import AnyArray
 
-__all__ = ["accuracy", "apply", "d2", "d2_here", "r2", "with_targets"]
-
 
 def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
     """Return the lazy result of ``model.method`` on every block of X."""

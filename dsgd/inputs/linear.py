@@ -20,8 +20,6 @@ from dsgd.local import RandomMap
 from dsgd.local.features import blocks_of, entries_of
 from dsgd.types import AnyArray
 
-__all__ = ["AbstractLinearEstimator"]
-
 #: What is drawn to try a model of a file: whose columns are many may be made up.
 _MOST_DRAWN: Final = 1 << 18
 #: Rows of a table that are encoded together.

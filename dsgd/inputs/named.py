@@ -14,20 +14,11 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.frames import refuse_queries
 from dsgd.inputs.simulated import is_simulated
 from dsgd.inputs.sources import is_collection
-from dsgd.inputs.table_files import Piece, TableFiles, are_table_files, with_files_opened
+from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
+from dsgd.inputs.table_pieces import Piece
 from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column, saved_index
 from dsgd.stages import stage
 from dsgd.types import AnyArray
-
-__all__ = [
-    "check_names",
-    "kind_of_labels",
-    "known_columns",
-    "read_columns",
-    "take_named",
-    "take_tables",
-    "takes_tables",
-]
 
 
 def take_named(X: Any, y: Any, sample_weight: Any, *, classes: AnyArray | None = None) -> tuple[Any, Any, Any]:

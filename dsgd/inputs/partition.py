@@ -30,16 +30,14 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.sparse import issparse
 
+from dsgd.comm.memory.cores import count_cores
 from dsgd.inputs.blocks import Block
 from dsgd.kernels.row_order import CHUNK, deal_rows
 from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection
 from dsgd.local.order import MAX_COPIES, count_visits
-from dsgd.runtime.pools import count_cores
 from dsgd.stages import carried, stage
 from dsgd.types import FloatVector, IndexVector, IntVector
-
-__all__ = ["Partition", "pack_for_threads", "partition_rows", "side_by_side"]
 
 Packed = TypeVar("Packed")
 

@@ -9,8 +9,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["copied", "of_peer"]
-
 
 def of_peer(kind: Any, peer: Any, given: Any) -> Any:
     """Return an estimator of a class, not fitted, with the parameters of a fitted one of scikit-learn."""

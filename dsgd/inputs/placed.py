@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from dsgd.runtime.gang.cluster import Cluster
 
-__all__ = ["ClusterBlocks", "kept_blocks", "place_blocks", "released"]
-
 
 @dataclass(frozen=True)
 class ClusterBlocks:
@@ -256,5 +254,6 @@ def released(held: list[Any]) -> Iterator[list[Any]]:
 
 
 def release(held: Sequence[Any]) -> None:
+    """Let go of futures."""
     for future in held:
         future.release()

@@ -13,8 +13,6 @@ from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.scoring import AbstractClusterClassifier, AbstractClusterRegressor
 from dsgd.types import AnyArray
 
-__all__ = ["AbstractLinearClassifier", "AbstractLinearRegressor"]
-
 
 @inherit_method_docs
 class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimator):

@@ -29,6 +29,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.validation import validate_data
 
+from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, has_finite_sum, nbytes_of, summarise
 from dsgd.inputs.frames import in_memory, is_table, validated
@@ -39,12 +40,9 @@ from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.local import split
 from dsgd.local.blocks import Piece, readable
-from dsgd.runtime.pools import count_cores
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
-
-__all__ = ["KeptPacks", "LocalRows", "Rows", "refuse_beside", "unpacked"]
 
 Packed = TypeVar("Packed")
 Opened = TypeVar("Opened")

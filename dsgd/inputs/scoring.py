@@ -18,8 +18,6 @@ from dsgd.inputs.named import take_named
 from dsgd.inputs.rows import unpacked
 from dsgd.types import AnyArray
 
-__all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor", "classes_of"]
-
 
 def classes_of(summaries: Sequence[BlockSummary]) -> AnyArray:
     """Return the labels that blocks have between them, sorted."""

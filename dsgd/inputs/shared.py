@@ -38,8 +38,6 @@ from dsgd.types import AnyArray, IndexVector
 if TYPE_CHECKING:
     from dsgd.runtime.gang.cluster import Cluster
 
-__all__ = ["SharedBlock", "neighbours", "share_block"]
-
 _FROM_BYTES: Final = 1 << 20
 #: Arrays begin at multiples of it.
 _LINE: Final = 64

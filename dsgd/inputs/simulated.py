@@ -21,8 +21,6 @@ from dsgd.types import AnyArray, IndexVector
 if TYPE_CHECKING:
     from dsgd.sim import SimulatedCluster
 
-__all__ = ["SimulatedBlocks", "cut_rows", "holds_blocks", "is_simulated", "take_rows"]
-
 
 def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
     """Return whether a client is a simulated cluster."""

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
 # Blocks that are sent to be put on disk.
 _PART_BYTES: Final = 32 << 20
 
-__all__ = [
-    "check_room",
-    "check_targets",
-    "feature_names",
-    "is_collection",
-    "is_distributed",
-    "scatter_block",
-    "scatter_rows",
-    "to_delayed_blocks",
-]
-
 
 def _computed(values: list[Any]) -> Any:
     """Compute delayed values on the current cluster, or in this process."""

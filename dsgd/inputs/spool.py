@@ -23,8 +23,6 @@ from dsgd.inputs.blocks import Block, BlockSummary, make_block, summarise
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.types import AnyArray
 
-__all__ = ["SpooledBlock", "look", "make_spooled_block", "scratch_folder", "spool", "visit"]
-
 
 class SpooledBlock:
     """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three."""

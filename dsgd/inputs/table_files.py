@@ -27,8 +27,6 @@ from dsgd.inputs.table_paths import expanded, format_of, is_folder
 from dsgd.inputs.table_pieces import PLURAL, Piece, Reading, names_of_csv, no_columns, surveyed
 from dsgd.inputs.tables import ArrowTable, Kind, State, joined, kind_of_type, pyarrow_for, saved_index
 
-__all__ = ["Piece", "TableFiles", "are_table_files", "with_files_opened"]
-
 _KINDS: Final[Mapping[State, Kind]] = {
     "null": "number",
     "bool": "number",

@@ -9,8 +9,6 @@ from urllib.parse import unquote
 from dsgd.inputs.tables import pyarrow_for
 from dsgd.validation import warn_user
 
-__all__ = ["expanded", "format_of", "is_folder", "opened", "packing_of"]
-
 _FORMATS: Final = {
     ".parquet": "parquet",
     ".pq": "parquet",

@@ -30,8 +30,6 @@ from dsgd.inputs.tables import (
     state_of_text,
 )
 
-__all__ = ["PLURAL", "Piece", "Reading", "names_of_csv", "no_columns", "surveyed"]
-
 _CSV_BYTES: Final = 8 << 20
 _HEADER_BYTES: Final = 1 << 20
 #: What pandas takes for a missing value, beside an empty field.

@@ -32,16 +32,6 @@ from dsgd.runtime.train.job import best_of
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import warn_user
 
-__all__ = [
-    "ScoredRows",
-    "checked_block",
-    "given_validation",
-    "refuse_idle",
-    "refuse_unknown_labels",
-    "scorer_for",
-    "take_best",
-]
-
 
 @dataclass(frozen=True)
 class ScoredRows:

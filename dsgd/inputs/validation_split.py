@@ -17,8 +17,6 @@ from dsgd.inputs.simulated import holds_blocks
 from dsgd.inputs.sources import is_distributed
 from dsgd.types import AnyArray
 
-__all__ = ["hold_out_as_sklearn", "split_off"]
-
 
 def hold_out_as_sklearn(estimator: Any, block: Block, *, stratify: bool) -> AnyArray | None:
     """Return which rows are held out, bool, shape (n,).

@@ -9,8 +9,6 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray
 
-__all__ = ["check_any_weight", "check_sample_weight"]
-
 
 def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
     """Check the weights of rows."""

@@ -22,8 +22,6 @@ from dsgd.validation import check_number
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["DetachedFit", "attach", "submit"]
-
 # Larger data are sent to a worker; smaller ones travel with the task, through the scheduler, and outlive any worker.
 _SMALL_BYTES: Final = 1 << 20
 _SLICE_S: Final = 5.0

@@ -27,8 +27,6 @@ from dsgd.runtime.worker.failures import pickled_error, unpickled_error
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitOutcome", "describe_error", "error_of", "run_fit"]
-
 _log: Final = logging.getLogger("dsgd.jobs")
 
 _MAX_TEXT: Final = 16_384

@@ -11,8 +11,6 @@ from dsgd.runtime.gang.versions import check_scheduler
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN
 from dsgd.runtime.timeouts import Timeouts
 
-__all__ = ["JobInfo", "cancel", "find_job", "list_jobs"]
-
 
 @dataclass(frozen=True)
 class JobInfo:

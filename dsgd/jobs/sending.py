@@ -19,8 +19,6 @@ from distributed import Client, Future
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.sim import SimulatedCluster
 
-__all__ = ["packed", "unpacked"]
-
 _CLIENT: Final = "client"
 _FUTURE: Final = "future"
 #: What a pickle of an estimator leaves out, and how it says so; see `AbstractClusterEstimator.__getstate__`.

@@ -31,8 +31,6 @@ from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 from dsgd.validation import as_random_state, check_choice, check_number, warn_user
 
-__all__ = ["Nystroem"]
-
 #: What is fitted, here and in scikit-learn.
 _FITTED: Final = (
     *("components_", "component_indices_", "normalization_"),

@@ -8,8 +8,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernel_approximation.random_features import RandomFeatures
 from dsgd.named import Kind, part_of
 
-__all__ = ["parse_features"]
-
 _FEATURES: Final = Kind(
     "map to random features", RandomFeatures, "dsgd.kernel_approximation", {"rff": RandomFeatures}, "dsgd.features"
 )

@@ -17,8 +17,6 @@ from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_number
 
-__all__ = ["RandomFeatures"]
-
 #: What is fitted, here and in scikit-learn, whose formula is that of every kernel.
 _FITTED: Final = ("random_weights_", "random_offset_", "n_features_in_", "feature_names_in_", "_n_features_out")
 

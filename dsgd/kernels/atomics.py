@@ -23,8 +23,6 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import scalar
 from dsgd.types import AnyArray
 
-__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "ring_if_asleep", "store", "yield_core"]
-
 #: ``memcpy(target, source, n_bytes)`` of the C library.
 copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 #: Lets another thread that wants this core have it.

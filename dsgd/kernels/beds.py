@@ -24,8 +24,6 @@ from dsgd.kernels.atomics import load, store
 from dsgd.kernels.jit import scalar
 from dsgd.types import IntVector
 
-__all__ = ["BED_WORDS", "core_of", "leave_core_in", "make_bed", "sleep_in"]
-
 _DESCRIPTOR_AT: Final = 8
 _SCRATCH_AT: Final = 16
 # As many cores as the masks of glibc have bits.

@@ -23,20 +23,6 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import AnyArray, FloatVector, IndexVector, WordVector
 
-__all__ = [
-    "add_at",
-    "add_signs",
-    "count_votes",
-    "pack_ascending",
-    "pack_codes",
-    "pack_signs",
-    "put_at",
-    "take_at",
-    "take_nonzero",
-    "unpack_ascending",
-    "unpack_codes",
-]
-
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)

@@ -34,8 +34,6 @@ from numba.misc.appdirs import user_cache_dir
 
 from dsgd.kernels.stamps import stamp_of
 
-__all__ = ["KernelCache", "kernel_folder"]
-
 _SUFFIX: Final = ".kernel"
 # What a wheel carries kernels for (``make wheel KERNELS=1``), as the compiler names it, and the processors that run it.
 _PORTABLE: Final = ("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2")

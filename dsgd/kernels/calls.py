@@ -13,8 +13,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["call_at"]
-
 
 @intrinsic
 def call_at(typing_context: Any, table: Any, place: Any, y: Any, p: Any) -> Any:

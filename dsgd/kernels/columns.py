@@ -43,8 +43,6 @@ from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
 from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["CLOCK", "PANEL_CODES", "ROWS", "SCRATCH", "TABLE", "WIDTH", "run_panel"]
-
 # Rows of `table`, (TABLE, WIDTH): what a column is given, what changes, and scratch.
 ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, T0, INTERCEPT_RATE, POSITIVE, NEGATIVE, OUTPUT = range(10)
 INTERCEPT, SCALE, L1_TOTAL, LOSS_SUM, LOSS_PRODUCT = range(10, 15)

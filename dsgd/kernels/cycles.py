@@ -29,8 +29,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.schedules import Schedule
 from dsgd.types import FloatVector
 
-__all__ = ["CYCLES", "FIRST_CYCLE", "add_factors", "cycle_factor"]
-
 TRIANGULAR = 6
 TRIANGULAR2 = 7
 EXP_RANGE = 8

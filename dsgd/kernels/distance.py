@@ -11,8 +11,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.types import FloatVector
 
-__all__ = ["squared_distances"]
-
 
 @kernel
 def squared_distances(vector: FloatVector, other: FloatVector) -> tuple[float, float]:

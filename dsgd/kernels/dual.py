@@ -21,8 +21,6 @@ from dsgd.kernels.penalties import truncate
 from dsgd.kernels.state import L1_TOTAL
 from dsgd.types import FloatVector
 
-__all__ = ["to_dual", "to_primal"]
-
 
 @kernel
 def to_dual(vector: FloatVector, received: FloatVector | None, counters: FloatVector) -> None:

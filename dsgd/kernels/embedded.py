@@ -14,8 +14,6 @@ from typing import Any
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
-__all__ = ["PartCompiler"]
-
 
 class PartCompiler(Compiler):
     """A pipeline of Numba's whose outcome is linked into kernels, and never called by itself."""

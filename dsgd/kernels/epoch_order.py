@@ -12,8 +12,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import draw, mix64
 from dsgd.types import IntMatrix
 
-__all__ = ["BEGINS", "SHIFTS", "block_at", "lay_out", "rows_ahead"]
-
 # Rows of the matrix `order` (int64): the place at which each block begins, and how far its rows lie from their places.
 # Its last column stands behind the last block: how many rows there are, and whether their order was drawn.
 BEGINS, SHIFTS = range(2)

@@ -9,8 +9,6 @@ from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope
 from dsgd.kernels.vector import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, PointerVector
 
-__all__ = ["add_deviances", "evaluate_rows"]
-
 _ONE = np.uint64(1)
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["project_sparse"]
-
 
 @kernel
 def project_sparse(

@@ -31,8 +31,6 @@ from dsgd.kernels.state import (
 from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["gradient_rows", "step_all"]
-
 _ONE = np.uint64(1)
 
 

@@ -29,8 +29,6 @@ from dsgd.kernels.state import (
 from dsgd.kernels.vector import ask_ahead, row_bounds
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["run_shared_rows", "run_shared_softmax_rows"]
-
 
 @scalar
 def shared_score(

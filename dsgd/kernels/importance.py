@@ -62,8 +62,6 @@ from dsgd.kernels.sum_tree import find_all, total, update_all
 from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
-__all__ = ["AHEAD", "choose_rows", "gradient_drawn", "run_drawn"]
-
 #: Rows that are drawn together.
 AHEAD = 32
 #: Entries of a row that are asked for ahead, in lines of 64 bytes; those behind follow by themselves.

@@ -21,8 +21,6 @@ from dsgd.kernels.embedded import PartCompiler
 from dsgd.kernels.turns import Turns
 from dsgd.stages import stage
 
-__all__ = ["SAID", "inlined", "kernel", "leaf_kernel", "part", "scalar"]
-
 #: The environment variable of processes whose starter says by itself that kernels are compiled.
 SAID: Final = "DSGD_COMPILING_SAID"
 

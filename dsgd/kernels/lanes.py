@@ -24,20 +24,6 @@ from numba import types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-__all__ = [
-    "LANE_BYTES",
-    "add_up",
-    "has_many_registers",
-    "load",
-    "load_pair",
-    "multiply_add",
-    "multiply_add_each",
-    "store",
-    "without_first",
-    "zeros",
-    "zeros_pair",
-]
-
 #: Bytes of one value: a line of the cache.
 LANE_BYTES: Final = 64
 

@@ -44,17 +44,6 @@ from dsgd.kernels.calls import call_at
 from dsgd.kernels.jit import scalar
 from dsgd.types import FloatVector
 
-__all__ = [
-    "LOSSES",
-    "MAX_EXPONENT",
-    "MAX_SLOPE",
-    "SQUARED_ERROR",
-    "Loss",
-    "least_loss",
-    "loss_and_slope",
-    "plain_loss",
-]
-
 #: Slopes are clipped to this size, as in scikit-learn: one absurd row must not throw the model to infinity.
 MAX_SLOPE = 1e12
 

@@ -18,8 +18,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.types import FloatVector
 
-__all__ = ["PENALTIES", "Penalty", "add_penalties", "soft_threshold", "truncate", "violation"]
-
 _any_order = part(fastmath={"reassoc", "contract"})
 
 

@@ -12,8 +12,6 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import scalar
 from dsgd.types import AnyArray
 
-__all__ = ["prefetch"]
-
 
 @intrinsic
 def _prefetch(context: Any, array: Any, place: Any) -> Any:

@@ -21,8 +21,6 @@ from dsgd.kernels.atomics import store
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["CAN_READ", "N_WORDS", "read_into", "read_process"]
-
 #: Whether this system has such a call at all; whether it may be used shows when it is.
 CAN_READ: Final = hasattr(ctypes.CDLL(None), "process_vm_readv")
 #: Words of scratch that a read needs: two pairs of address and length.

@@ -12,25 +12,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, ByteVector, FloatMatrix, FloatVector, IndexVector, WordVector
 
-__all__ = [
-    "add_codes",
-    "add_halves",
-    "add_levels",
-    "add_outer",
-    "add_two_means",
-    "orthonormalise",
-    "pack_ternary",
-    "quantise_levels",
-    "quantise_ternary",
-    "select_adaptive",
-    "select_beyond",
-    "strata",
-    "to_bfloat",
-    "to_half",
-    "two_means",
-    "unpack_ternary",
-]
-
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)

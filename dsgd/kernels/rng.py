@@ -11,8 +11,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import WordVector
 
-__all__ = ["GOLDEN", "draw", "draw_each", "draw_one", "mix64", "mix64_each"]
-
 #: The odd number nearest to 2^64 over the golden ratio; multiples of it are spread evenly over the words.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

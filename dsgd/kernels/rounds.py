@@ -37,20 +37,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "ABORTED",
-    "BROKEN",
-    "DONE",
-    "FULL",
-    "LATE",
-    "N_PLACES",
-    "N_STAMPS",
-    "SLOT_BYTES",
-    "TURN",
-    "box_bytes",
-    "run_rounds",
-]
-
 # What `run_rounds` returns.
 DONE: Final = 0
 LATE: Final = 1  # a peer lets this rank wait and will ring; sleep and call again

@@ -8,8 +8,6 @@ from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.rng import draw, mix64
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
-__all__ = ["CHUNK", "GROUP", "deal_rows", "draw_order"]
-
 #: Neighbours that stay together, and how many rows are then shuffled among themselves: those lie in the L2 cache.
 CHUNK, GROUP = 32, 1024
 

@@ -20,17 +20,6 @@ from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import GOLDEN, mix64
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
-__all__ = [
-    "count_entries",
-    "fingerprint_dense",
-    "fingerprint_sparse",
-    "has_canonical_rows",
-    "place_dense",
-    "place_sparse",
-    "place_wide",
-    "take_entries",
-]
-
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 # Column numbers and values enter a word through different odd multipliers, so that pairs of them do not collide.

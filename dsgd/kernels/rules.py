@@ -30,8 +30,6 @@ from dsgd.kernels.state import INTERCEPT_RATE, N_FEATURES, N_OUTPUTS, SHRINK_RAT
 from dsgd.kernels.state import T as STEP
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["run_batches", "step_rule"]
-
 HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS, PLAIN = range(6)
 # Places in the vector `rule` (float64).
 CODE, BETA1, BETA2, EPSILON, TRUST, IS_DECOUPLED, IS_COLUMN_MAJOR, BATCH = range(8)

@@ -26,20 +26,6 @@ from dsgd.kernels.state import L1_RATE
 from dsgd.kernels.vector import add_columns, add_row
 from dsgd.types import FloatVector, IndexVector
 
-__all__ = [
-    "MIN_SCALE",
-    "MIN_SCALE_AVERAGING",
-    "MIN_SHRINK",
-    "add_step",
-    "add_steps",
-    "clear",
-    "fold",
-    "join_average",
-    "owe",
-    "truncate_row",
-    "wipe",
-]
-
 #: Below this the scale is folded into the weights: far from underflow, and 1 / scale is far from overflow in float32.
 MIN_SCALE = 1e-9
 #: With averaging, earlier: ``auxiliary`` and ``a * stored`` nearly cancel when the scale has fallen since a was set.

@@ -27,8 +27,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import FloatVector
 
-__all__ = ["SCHEDULES", "Schedule", "learning_rate", "optimal_t0", "relative_sums"]
-
 CONSTANT = 0
 OPTIMAL = 1
 INVSCALING = 2

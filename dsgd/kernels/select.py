@@ -23,8 +23,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
-__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "merge_ascending", "places_length", "spread_nonzero"]
-
 #: Bits of a digit of the radix select; a histogram has ``2**DIGIT_BITS`` counts.
 DIGIT_BITS = 11
 #: Entries in the sample that gives the first bound.

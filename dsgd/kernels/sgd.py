@@ -53,8 +53,6 @@ from dsgd.kernels.state import (
 from dsgd.kernels.vector import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["run_rows"]
-
 #: Dense rows up to this long are always added.
 SHORT_ROW = np.uint64(64)
 

@@ -51,8 +51,6 @@ from dsgd.kernels.state import (
 from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
-__all__ = ["evaluate_softmax_rows", "gradient_softmax_rows", "loss_and_slopes", "run_softmax_rows"]
-
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 

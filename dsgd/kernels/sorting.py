@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["sort_hashes"]
-
 #: Hashes that are spread evenly take fewer than two moves each within their buckets; more are no hashes.
 _MOVES_PER_HASH: Final = 16
 

@@ -21,8 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["stamp_of"]
-
 _OURS: Final = "dsgd"
 
 

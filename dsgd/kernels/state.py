@@ -17,18 +17,6 @@ from dsgd.kernels.losses import SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.schedules import learning_rate
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "CODES",
-    "CONSTANTS",
-    "COUNTERS",
-    "count_rows",
-    "is_plain",
-    "loss_of_output",
-    "plain_rate",
-    "rate_now",
-    "rate_sum",
-]
-
 # What changes: places in the vector `counters` (float64); behind them stands the sum of the losses of each output.
 T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
 COUNTERS = 9

@@ -22,8 +22,6 @@ from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.types import FloatVector, IntVector, WordVector
 
-__all__ = ["FANOUT", "build", "find_all", "sum_levels", "total", "update_all"]
-
 #: Entries that a sum is of: a cache line of float64.
 FANOUT = 8
 

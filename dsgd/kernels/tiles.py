@@ -38,8 +38,6 @@ from dsgd.kernels.lanes import (
 )
 from dsgd.types import FloatVector, IndexVector, PointerVector
 
-__all__ = ["GRAM", "ROWS", "STEPS", "WIDTH", "add_dense", "add_row", "multiply_rows", "predict_dense", "predict_row"]
-
 #: Columns of a panel, and rows of a block.
 WIDTH = 32
 ROWS = 8

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["Turns"]
-
 _PATIENCE_S: Final = 120.0
 _LOOK_S: Final = 0.02
 

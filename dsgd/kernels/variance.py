@@ -48,8 +48,6 @@ from dsgd.kernels.state import (
 from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
-__all__ = ["gradient_reduced", "largest_square", "remember_slopes", "run_reduced"]
-
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 

@@ -22,8 +22,6 @@ from dsgd.kernels.jit import inlined, kernel, scalar
 from dsgd.kernels.prefetch import prefetch
 from dsgd.types import FloatVector, IndexVector, PointerVector
 
-__all__ = ["add_columns", "add_row", "all_finite", "ask_ahead", "row_bounds", "row_dot", "row_square", "score_columns"]
-
 _ONE = np.uint64(1)
 # Rows are asked for so many steps ahead, and so many lines of each; row starts twice as far ahead.
 _AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), np.uint64(16), 64

@@ -13,8 +13,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.types import FloatMatrix, FloatVector, IndexVector
 
-__all__ = ["add_waves", "into_waves", "largest_of_chunks"]
-
 _ONE = np.uint64(1)
 
 

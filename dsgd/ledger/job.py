@@ -15,8 +15,6 @@ from dsgd.stages import Stage
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Ledger"]
-
 # Advice is given where another setting takes less than so much of the time; and for communication that is more than the
 # first of these shares of the rank-seconds, so that it becomes the second.
 _CLEARLY: Final = 0.8

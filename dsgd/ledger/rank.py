@@ -25,20 +25,6 @@ from numpy.typing import NDArray
 
 from dsgd.types import FloatMatrix, IntVector
 
-__all__ = [
-    "COMPUTE",
-    "CONTROL",
-    "CONTROL_OPS",
-    "ENCODE",
-    "PHASES",
-    "RECORD_DTYPE",
-    "SENT",
-    "WAIT",
-    "WIRE",
-    "RankLedger",
-    "RankRecords",
-]
-
 COMPUTE: Final = 0
 ENCODE: Final = 1
 WIRE: Final = 2

@@ -26,8 +26,6 @@ from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_n_jobs, check_number, warn_user
 
-__all__ = ["AbstractLinearModel"]
-
 
 class AbstractLinearModel(CoefficientsMixin, SavingMixin, BaseEstimator):
     """A generalised linear model with a certificate.

@@ -24,8 +24,6 @@ from dsgd.errors import InvalidDataError
 from dsgd.linear_model.columns import check_products
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["inverse_of"]
-
 _TRIES: Final = 8
 
 

@@ -22,8 +22,6 @@ from dsgd.linear_model.distributed import Packer, RankResult, train_rows
 from dsgd.linear_model.problem import Solution
 from dsgd.types import AnyArray
 
-__all__ = ["AbstractClusterModel", "AbstractRegressor"]
-
 
 class AbstractClusterModel(AbstractLinearModel, AbstractClusterEstimator):
     """A generalised linear model, which ranks of a cluster can fit together.

@@ -23,17 +23,6 @@ from dsgd.kernels.jit import inlined, kernel
 from dsgd.kernels.penalties import soft_threshold, violation
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "ColumnArrays",
-    "Columns",
-    "check_products",
-    "complete",
-    "descend_columns",
-    "descend_gram",
-    "make_columns",
-    "multiply_pairs",
-]
-
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
 

@@ -24,8 +24,6 @@ from dsgd.runtime.pools import limit_blas
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["Packer", "RankResult", "RankRows", "train_rows"]
-
 
 @dataclass(frozen=True)
 class RankRows:

@@ -15,8 +15,6 @@ from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import ElasticNetObjective
 from dsgd.validation import check_number
 
-__all__ = ["ElasticNet", "Lasso"]
-
 
 @inherit_method_docs
 class AbstractL1Regressor(AbstractRegressor):

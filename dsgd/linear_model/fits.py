@@ -27,8 +27,6 @@ from dsgd.linear_model.rows import make_rows
 from dsgd.linear_model.sparse_newton import solve_l1
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["Start", "fit_here", "fit_on_ranks"]
-
 #: Weights to begin at, shape (n_features,) or (n_classes, n_features), and intercepts, shape (n_outputs,).
 Start: TypeAlias = tuple[FloatVector | FloatMatrix, FloatVector]
 

@@ -12,8 +12,6 @@ import numpy as np
 from dsgd.linear_model.columns import Columns, complete, multiply_pairs
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Gram"]
-
 
 class Gram:
     """The sums of ``d_i x_ij x_ik`` of some columns about their means, plus a constant where j is k.

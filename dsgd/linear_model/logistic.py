@@ -22,8 +22,6 @@ from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_labels, check_number, classes_and_codes, weights_of_classes
 
-__all__ = ["LogisticRegression"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

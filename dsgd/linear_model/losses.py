@@ -30,8 +30,6 @@ from scipy.special import expit, xlogy
 from dsgd.collectives import Team
 from dsgd.types import FloatVector
 
-__all__ = ["AbstractLoss", "LogisticLoss", "PoissonLoss", "SquaredLoss"]
-
 _MOST_STEPS = 50
 #: The sum of dual variables, as a share of that of their sizes, from which one more step is the last.
 _NEAR = 1e-6

@@ -32,8 +32,6 @@ from dsgd.linear_model.columns import Columns
 from dsgd.linear_model.problem import Solution
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["Multinomial", "solve_multinomial"]
-
 _MOST_CG_STEPS = 300
 _MOST_HALVINGS = 30
 

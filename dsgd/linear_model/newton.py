@@ -24,8 +24,6 @@ from dsgd.linear_model.columns import Columns
 from dsgd.linear_model.problem import Problem, Solution, certify, longest_step
 from dsgd.types import FloatVector
 
-__all__ = ["solve_l2"]
-
 #: The widest matrix that is factored.
 _MOST_FACTORED = 1500
 _MOST_CG_STEPS = 500

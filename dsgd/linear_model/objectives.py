@@ -15,16 +15,6 @@ from dsgd.inputs.docstrings import inherit_docs
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "AbstractObjective",
-    "ElasticNetObjective",
-    "LogisticObjective",
-    "PoissonObjective",
-    "Posed",
-    "PosedClasses",
-    "RidgeObjective",
-]
-
 #: The share of the objective, or of its terms, below which a gap is rounding; of that of least squares with L1.
 _ROUNDING: Final = 1e-14
 _SQUARED_ROUNDING: Final = 1e-15

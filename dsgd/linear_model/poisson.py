@@ -16,8 +16,6 @@ from dsgd.linear_model.objectives import PoissonObjective
 from dsgd.local import Deviance
 from dsgd.validation import check_number
 
-__all__ = ["PoissonRegressor"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -28,9 +28,6 @@ from dsgd.linear_model.columns import Columns
 from dsgd.linear_model.losses import AbstractLoss
 from dsgd.types import FloatVector
 
-__all__ = ["Certificate", "Problem", "Solution", "certify", "longest_step"]
-
-
 _MOST_HALVINGS = 30
 
 

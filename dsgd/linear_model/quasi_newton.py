@@ -39,8 +39,6 @@ from dsgd.linear_model.problem import Solution
 from dsgd.linear_model.rows import Rows, SparseRows
 from dsgd.types import FloatVector
 
-__all__ = ["SmoothProblem", "has_many_rows", "solve_smooth"]
-
 #: The widest matrix that is factored.
 _MOST_FACTORED = 1500
 #: The sample: at least so many rows per column, else a share of all of which a matrix takes no longer than some passes.

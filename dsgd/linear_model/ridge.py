@@ -15,8 +15,6 @@ from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import RidgeObjective
 from dsgd.validation import check_number
 
-__all__ = ["Ridge"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False)

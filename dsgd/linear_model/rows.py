@@ -21,8 +21,6 @@ from dsgd.kernels.jit import inlined, kernel, scalar
 from dsgd.linear_model.losses import AbstractLoss, LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Rows", "SparseRows", "make_rows"]
-
 _any_order = inlined({"reassoc", "contract"})
 _CODES = {SquaredLoss: 0, LogisticLoss: 1, PoissonLoss: 2}
 _MOST_BLOCKS, _BLOCK_ROWS = 64, 1024

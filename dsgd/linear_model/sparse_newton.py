@@ -39,8 +39,6 @@ from dsgd.linear_model.gram import Gram
 from dsgd.linear_model.problem import Certificate, Problem, Solution, certify, longest_step
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["solve_l1"]
-
 #: Up to this many columns all of them are the working set; above, it begins with no more.
 _FEW_COLUMNS = 100
 #: Columns that a round adds at least to those of weights that are not zero.

@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 from dsgd.kernels import state as places
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OF_ROWS", "AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Evaluation", "Steps", "new_counters"]
-
 #: What comes before the names of those vectors of a state that belong to the rows of its rank: their length differs
 #: from rank to rank, and with other rows they begin anew. One of them, ``mark``, names the rows.
 OF_ROWS: Final = "rows."

@@ -23,19 +23,6 @@ from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = [
-    "DensePiece",
-    "Piece",
-    "Selection",
-    "SparsePiece",
-    "as_column",
-    "as_weights",
-    "cut",
-    "fingerprints",
-    "kernel_type",
-    "readable",
-]
-
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
 #: Rows of so many bytes at least are written past the caches, where all together are more than caches hold.

@@ -18,16 +18,14 @@ import numpy as np
 
 from dsgd.kernels import columns as kernels
 from dsgd.kernels import state as places
-from dsgd.kernels.columns import WIDTH
 from dsgd.kernels.lanes import LANE_BYTES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import INVSCALING
+from dsgd.kernels.tiles import WIDTH
 from dsgd.local.cycles import schedule_of
 from dsgd.local.sgd import SGD
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector, PointerVector
-
-__all__ = ["Column", "Panel", "deal", "make_panels", "regroup"]
 
 _Item = TypeVar("_Item")
 

@@ -23,8 +23,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels.losses import LOSSES, Loss
 from dsgd.validation import check_number
 
-__all__ = ["CustomLoss", "loss_row"]
-
 #: Predictions at which value and slope are compared: zero, where training begins, and others that are no round numbers.
 _PREDICTIONS: Final = (0.0, -1.87, -0.61, 0.38, 2.23)
 #: How far from them; differences have about eight digits there.

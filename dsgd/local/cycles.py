@@ -21,8 +21,6 @@ from dsgd.kernels.cycles import CYCLES
 from dsgd.kernels.schedules import SCHEDULES, Schedule
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["AbstractCycle", "Cyclical", "LearningRate", "OneCycle", "check_learning_rate", "cycle_of", "schedule_of"]
-
 
 class AbstractCycle(ABC):
     """A schedule of rates that is eta0 times a factor which rises and falls."""

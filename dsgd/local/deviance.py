@@ -12,8 +12,6 @@ from dsgd.kernels.losses import LOSSES, least_loss
 from dsgd.local.base import Evaluation
 from dsgd.types import AnyArray
 
-__all__ = ["Deviance"]
-
 
 @dataclass(frozen=True)
 class Deviance:

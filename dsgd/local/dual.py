@@ -25,8 +25,6 @@ import numpy as np
 from dsgd.kernels.dual import to_dual, to_primal
 from dsgd.types import FloatVector
 
-__all__ = ["Dual"]
-
 
 class Dual:
     """A model of one rank that turns into its dual and back, in the same memory."""

@@ -11,8 +11,6 @@ from dsgd.local.objective import Objective
 from dsgd.local.shard import Residency, Shard
 from dsgd.types import FloatVector
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     params: FloatVector, shard: Shard, objective: Objective, start: int = 0, stop: int | None = None

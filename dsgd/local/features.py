@@ -34,8 +34,6 @@ from dsgd.local.order import epoch_order, spans
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["FREQUENCIES", "CosineMap", "FeatureBlocks", "RandomMap", "blocks_of", "draw_map", "entries_of"]
-
 # Of the transformed rows: about what a core's second cache holds.
 _BLOCK_BYTES: Final = 1 << 20
 

@@ -24,8 +24,6 @@ from dsgd.local.windows import WINDOW_BYTES, Windows
 from dsgd.stages import stage
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["ShardBuilder", "concat_blocks", "make_shard"]
-
 
 class ShardBuilder:
     """Packs blocks into one shard: `look` at each block, `place` each block in the same order, `finish`."""

@@ -22,8 +22,6 @@ import numpy as np
 from dsgd.errors import DiskSpaceError
 from dsgd.types import AnyArray
 
-__all__ = ["STRIDE_BYTES", "MappedFile", "mapped_bytes"]
-
 _PAGE = mmap.PAGESIZE
 #: What is read or written once is released this much at a time: a call costs as much as reading some 20 kB.
 STRIDE_BYTES = 8 << 20

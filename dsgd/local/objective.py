@@ -14,8 +14,6 @@ from dsgd.kernels.penalties import PENALTIES
 from dsgd.local.custom_loss import CustomLoss, loss_row
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["Objective", "n_params", "pack", "unpack"]
-
 
 @dataclass(frozen=True)
 class Objective:

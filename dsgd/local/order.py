@@ -51,19 +51,6 @@ from dsgd.kernels.rng import draw_each, mix64_each
 from dsgd.kernels.row_order import CHUNK, draw_order
 from dsgd.types import FloatVector, IndexVector, IntMatrix, IntVector
 
-__all__ = [
-    "EPOCH_BLOCKS",
-    "MAX_COPIES",
-    "Words",
-    "arrange",
-    "count_visits",
-    "epoch_order",
-    "spans",
-    "visits",
-    "walking_order",
-    "word_type",
-]
-
 #: Into how many blocks an epoch is cut at most. Few rows are a block each.
 EPOCH_BLOCKS = 256
 #: As many are enough; where there are more, none has fewer than so many rows: at each, memory is read from a new place.

@@ -12,8 +12,6 @@ from dsgd.local.sampling import Importance
 from dsgd.local.variance import SAGA, SVRG, AbstractReduction
 from dsgd.named import Kind, part_of
 
-__all__ = ["OPTIMIZER_KIND", "OPTIMIZER_NAMES", "parse_optimizer", "parse_sampling", "resolve_optimizer"]
-
 #: What each name makes.
 OPTIMIZER_NAMES: Final[Mapping[str, Callable[..., AbstractRule | AbstractReduction]]] = MappingProxyType(
     {

@@ -28,8 +28,6 @@ from dsgd.local.variance import AbstractReduction
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_number
 
-__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "GradientDescent", "Momentum", "RuleState", "steps_of"]
-
 #: Rows of a local batch where the rule does not say.
 DEFAULT_BATCH = 32
 

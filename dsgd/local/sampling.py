@@ -21,8 +21,6 @@ from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatVector, IntVector, WordVector
 from dsgd.validation import check_number
 
-__all__ = ["Importance", "SamplingState", "key_of", "mark_of", "resolve_sampling"]
-
 # Rows whose content names a shard.
 _NAMING: Final = 64
 # Whole numbers up to here are exact in float64.

@@ -34,8 +34,6 @@ from dsgd.local.shard import Residency, Shard
 from dsgd.local.variance import SVRG, AbstractReduction, check_reduction
 from dsgd.types import FloatVector
 
-__all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "is_finite"]
-
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
 SPARSE_INTERCEPT_DECAY = 0.01
 

@@ -14,8 +14,6 @@ from dsgd.local.sampling import SamplingState
 from dsgd.local.variance import ReductionState
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 
-__all__ = ["SGDState"]
-
 
 @dataclass
 class SGDState(AbstractState):

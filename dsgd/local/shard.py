@@ -18,8 +18,6 @@ from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.local.order import epoch_order, spans, word_type
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntMatrix, PointerVector
 
-__all__ = ["Residency", "Shard", "split"]
-
 # A digest reads this many entries of the rows, spread over all of them.
 _SAMPLE: Final = 65_536
 # Stands for the numbers of rows that lie in walking order.

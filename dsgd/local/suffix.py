@@ -30,8 +30,6 @@ from dsgd.kernels.state import L1_TOTAL
 from dsgd.local.sgd_state import SGDState
 from dsgd.types import FloatVector
 
-__all__ = ["add_to_suffix", "begin_suffix", "end_suffix", "is_in_suffix"]
-
 
 def is_in_suffix(number: int, n: int, share: float) -> bool:
     """Return whether a step, from 0, is among the last of n, so large a share of them; the very last one always is."""

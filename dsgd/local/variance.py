@@ -38,8 +38,6 @@ from dsgd.local.shard import Residency, Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector, WordVector
 from dsgd.validation import check_number
 
-__all__ = ["SAGA", "SVRG", "AbstractReduction", "ReductionState", "check_reduction"]
-
 # The length of a step is one over so many times the largest curvature of a row.
 _SAFE: Final = 3.0
 

@@ -22,8 +22,6 @@ from dsgd.local.blocks import Piece, SparsePiece
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["WINDOW_BYTES", "Windows"]
-
 #: Rows of a window; of a file of n bytes a block of b bytes is written in pieces of about ``b * WINDOW_BYTES / n``.
 WINDOW_BYTES = 16 << 20
 # A page that is written to may bring the 2 MiB around it into memory: no more windows are written to before a release.

@@ -24,8 +24,6 @@ from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_n_jobs
 
-__all__ = ["AbstractSearchCV"]
-
 
 def _has(method: str) -> Any:
     """Return a check whether the best estimator, or else the one to search for, has a method."""

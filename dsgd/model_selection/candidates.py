@@ -22,17 +22,6 @@ from dsgd.local.blocks import Selection
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray
 
-__all__ = [
-    "OF_COLUMNS",
-    "PackedRows",
-    "check_base",
-    "check_candidates",
-    "check_in_process",
-    "check_on_cluster",
-    "make_models",
-    "pack_rows",
-]
-
 #: The parameters that a column has of its own, or that say when it stops or is averaged.
 OF_COLUMNS: Final = frozenset(
     {

@@ -30,8 +30,6 @@ from dsgd.svm import SVC, SVR, svm_path
 from dsgd.svm.kernels.distances import share_pays
 from dsgd.types import AnyArray
 
-__all__ = ["Chain", "Point", "Split", "follows_path", "is_inside", "make_chains", "make_points", "shares_distances"]
-
 #: The rows of the largest problem from which a path is faster than fits.
 LEAST_ON_PATH: Final = 1500
 

@@ -17,8 +17,6 @@ from dsgd.errors import InvalidDataError
 from dsgd.model_selection.training import Training
 from dsgd.types import AnyArray
 
-__all__ = ["Race", "Score", "Scores"]
-
 #: Returns the scores by metric of models, by their numbers, on the rows of a split of a kind (``"test"`` or
 #: ``"train"``), and the seconds of each.
 Score = Callable[[Sequence[int], int, str], tuple[Sequence[dict[str, float]], float]]

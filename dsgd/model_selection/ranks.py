@@ -49,8 +49,6 @@ from dsgd.runtime.train.pooling import missing_factor
 from dsgd.sync import EpochAveraging, LocalSGD, mean_shares, resolve
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector
 
-__all__ = ["Found", "RankRows", "RolePacker", "SharedTraining", "search_on_rank", "split_roles", "strategies_of"]
-
 #: The strategies by which columns are averaged.
 Averaging: TypeAlias = LocalSGD | EpochAveraging
 

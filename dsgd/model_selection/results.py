@@ -11,8 +11,6 @@ from scipy.stats import rankdata
 
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["make_results", "ranked"]
-
 
 def make_results(
     candidates: Sequence[Mapping[str, Any]],

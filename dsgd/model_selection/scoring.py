@@ -21,8 +21,6 @@ from dsgd.local import Deviance, Evaluation
 from dsgd.model_selection.training import Model
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["OWN_SCORE", "Measure", "decisions_of", "fitted", "measure_of", "score_models", "takes_weights"]
-
 #: In place of a scorer: the ``score`` of an estimator.
 OWN_SCORE: Final = "own"
 

@@ -50,8 +50,6 @@ from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
 from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.validation import check_number, warn_user
 
-__all__ = ["SGDSearchCV"]
-
 #: The scores that need no scorer, of classifiers and of regressors.
 _OWN_SCORES = {True: "accuracy", False: "r2"}
 

@@ -35,8 +35,6 @@ from dsgd.svm.kernels.threads import open_pool
 from dsgd.types import AnyArray
 from dsgd.validation import warn_user
 
-__all__ = ["SVMSearchCV"]
-
 
 class SVMSearchCV(AbstractSearchCV):
     """Search for parameters of `dsgd.svm.SVC` or `dsgd.svm.SVR` in which each C starts from the solution of the last.

@@ -22,8 +22,6 @@ from dsgd.local.order import arrange, epoch_order
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["Model", "Training", "weigh"]
-
 #: Rows that all panels of a thread visit before the next ones are read: what a core's own cache holds.
 _STRETCH_BYTES: Final = 1 << 20
 # A call of a kernel visits every weight once: it must be long beside that.

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from dsgd.preprocessing.statistics import Categories, Moments, Statistics
 
-__all__ = ["stands_out"]
-
 _LEAST_ROWS: Final = 100
 #: A share of the rows with different values that is nearly all of them, and one of values that are nearly all alike.
 _NEARLY_ALL: Final = 0.9

@@ -18,8 +18,6 @@ from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number, warn_user
 
-__all__ = ["BATCH_ROWS", "ColumnEncoder", "learned"]
-
 _ROLES: Final = tuple(role for role in get_args(Role) if role != "auto")
 #: Rows whose columns are looked at together.
 BATCH_ROWS: Final = 65_536

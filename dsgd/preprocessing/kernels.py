@@ -9,8 +9,6 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
 
-__all__ = ["add_moments", "count_words", "hash_documents", "hash_strings", "write_rows"]
-
 _MASK = np.uint64(0xFFFFFFFF)
 _C1, _C2 = np.uint64(0xCC9E2D51), np.uint64(0x1B873593)
 _FIVE, _ADDED = np.uint64(5), np.uint64(0xE6546B64)

@@ -22,8 +22,6 @@ from dsgd.preprocessing.statistics import days_of, missing_text
 from dsgd.preprocessing.texts import hashed_texts
 from dsgd.types import AnyArray
 
-__all__ = ["Layout", "Numbers", "OneHot", "RowWriter"]
-
 #: Rows that are encoded at once: what is made of their columns stays in the caches, and calls cost nothing.
 _BATCH_ROWS: Final = 65_536
 #: So many rows with unknown categories are no accident.

@@ -24,8 +24,6 @@ from dsgd.inputs.tables import Kind, Table, categories
 from dsgd.preprocessing.kernels import add_moments
 from dsgd.types import FloatVector
 
-__all__ = ["CATEGORICAL", "Categories", "Moments", "Role", "Statistics", "days_of", "missing_text", "wanted_of"]
-
 #: What becomes of a column; "auto" is one-hot or hashed, as it has few or many categories.
 Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "text", "date", "drop"]
 

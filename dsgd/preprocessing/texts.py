@@ -15,8 +15,6 @@ import scipy.sparse as sp
 from dsgd.inputs.tables import Coded, utf8
 from dsgd.preprocessing.kernels import count_words, hash_documents
 
-__all__ = ["hashed_texts"]
-
 _NOT_OF_WORDS: Final = re.compile(r"[^\w]+")
 
 

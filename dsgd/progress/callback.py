@@ -7,8 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from dsgd.progress.event import Notice, ProgressEvent, read_event
 
-__all__ = ["Audience", "Callback", "StopTraining"]
-
 
 class StopTraining(Exception):  # noqa: N818 - a wish, not an error
     """Raised by a callback to end training after the current epoch, keeping the model so far.

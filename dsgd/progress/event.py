@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["Notice", "ProgressEvent", "read_event"]
-
 
 @dataclass(frozen=True)
 class ProgressEvent:

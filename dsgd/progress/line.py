@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressLine"]
-
 # A redraw takes about two milliseconds of one core: at this rate less than half a per cent of it.
 _REDRAWS_PER_S: Final = 2
 # Where nothing can be redrawn, a log say, lines follow each other.

@@ -7,8 +7,6 @@ from typing import Any
 
 from dsgd.progress.event import Notice, ProgressEvent
 
-__all__ = ["PrintedLines"]
-
 
 class PrintedLines:
     """Prints a line for everything a fit tells."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-__all__ = ["LIBRARY_AUTHORS", "LIBRARY_TITLE", "Publication", "library_bibtex"]
-
 #: Title and authors of this library, those of CITATION.cff.
 LIBRARY_TITLE: Final = "dsgd: parallel SGD and SVMs on Dask with a tunable model synchronisation frequency"
 LIBRARY_AUTHORS: Final = "The dsgd developers"

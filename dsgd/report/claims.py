@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from dsgd.report.tables import Table
 
-__all__ = ["Claim", "claims_table"]
-
 
 @dataclass(frozen=True)
 class Claim:

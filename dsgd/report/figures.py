@@ -13,23 +13,6 @@ from typing import Final, Literal, TypeAlias
 from dsgd.report.tables import byte_text, figure_text, seconds_text
 from dsgd.report.theme import BLUE, MARKERS, MUTED, SERIES, TEXT, Colour
 
-__all__ = [
-    "Axis",
-    "Band",
-    "Bars",
-    "Dash",
-    "Figure",
-    "Level",
-    "Line",
-    "Mark",
-    "Panel",
-    "Side",
-    "Words",
-    "period_axis",
-    "series",
-    "texts_at",
-]
-
 Dash: TypeAlias = Literal["solid", "dashed", "dotted", "dotdash"]
 Side: TypeAlias = Literal["x", "y"]
 _MARGIN: Final = 0.04

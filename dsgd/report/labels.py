@@ -22,8 +22,6 @@ import numpy as np
 
 from dsgd.types import AnyArray
 
-__all__ = ["boxes_along", "boxes_at", "place_labels"]
-
 #: Places of a label: by how much of its width and height its middle is away from the point, best first.
 _SIDES: Final = np.array([(-1, -1), (1, -1), (-1, 1), (1, 1), (1, 0), (-1, 0), (0, -1), (0, 1)], dtype=float)
 #: The same a line further away, for labels in a crowd.

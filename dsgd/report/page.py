@@ -16,8 +16,6 @@ from dsgd.report.claims import Claim
 from dsgd.report.figures import Figure
 from dsgd.report.tables import Table, sort_value
 
-__all__ = ["Page", "check_extras"]
-
 _EXTRAS: Final = ("jinja2", "matplotlib")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 

@@ -25,8 +25,6 @@ from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Pan
 from dsgd.report.labels import boxes_along, boxes_at, place_labels
 from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 
-__all__ = ["canvas", "draw", "log_scale", "picture", "settings", "spread", "vectors"]
-
 _SVG: Final = "http://www.w3.org/2000/svg"
 _DPI: Final = 120
 _CROWDED: Final = 7

@@ -15,19 +15,6 @@ from typing import Any, Final
 
 import psutil
 
-__all__ = [
-    "command_line",
-    "commit",
-    "is_busy",
-    "load",
-    "load_doubts",
-    "machine",
-    "origin",
-    "origin_doubts",
-    "ran",
-    "versions",
-]
-
 # Other work that takes more than this share of the cores is felt: one process that computes, on two cores.
 _BUSY: Final = 0.4
 # The system counts in hundredths of a second.
@@ -38,7 +25,7 @@ _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "
 def machine() -> dict[str, str | int | float]:
     """Return the CPU model, the cores this process may use, the memory in GiB and the operating system."""
     # Here, as the process that draws figures needs nothing of what this loads, which takes as long as drawing two.
-    from dsgd.runtime.pools import count_cores
+    from dsgd.comm.memory.cores import count_cores
 
     return {
         "cpu": _cpu_model(),

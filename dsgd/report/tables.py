@@ -14,8 +14,6 @@ from rich.table import Table as RichTable
 
 from dsgd.printing import printable
 
-__all__ = ["Table", "byte_text", "figure_text", "seconds_text", "sort_value", "span_of"]
-
 _NUMBER: Final = re.compile(r"([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*(µs|us|ms|kB|MB|GB|TB|KiB|MiB|GiB)?", re.ASCII)
 _UNITS: Final = {
     "": 1.0, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,

@@ -8,27 +8,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "GRID",
-    "GROUND",
-    "MARKERS",
-    "MUTED",
-    "ORANGE",
-    "PHASES",
-    "PHASE_COLOURS",
-    "PHASE_MARKERS",
-    "PURPLE",
-    "SERIES",
-    "SKY",
-    "TEXT",
-    "VERMILION",
-    "Colour",
-    "ramp",
-]
-
 
 class Colour(NamedTuple):
     """A colour as it is drawn on a light and on a dark background."""

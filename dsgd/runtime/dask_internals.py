@@ -29,47 +29,6 @@ if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
     from tornado.ioloop import PeriodicCallback
 
-__all__ = [
-    "QUIET_HEARTBEATS",
-    "BlockedCall",
-    "add_page",
-    "add_worker_plugin",
-    "as_frame",
-    "ask_scheduler",
-    "ask_worker",
-    "blocked_call",
-    "cpu_count",
-    "departure",
-    "event_loop",
-    "fetch_block",
-    "forget_replicas",
-    "has_dashboard",
-    "interface_address",
-    "make_installer",
-    "make_scheduler_probe",
-    "memory_bytes",
-    "needed_workers",
-    "offers",
-    "open_client",
-    "open_client_beside",
-    "pause_worker",
-    "ping_worker",
-    "plugins_of",
-    "published",
-    "remove_worker",
-    "resume_worker",
-    "scheduler_address",
-    "serve",
-    "servers_here",
-    "ssl_context",
-    "state_of",
-    "stop_loop",
-    "tell_scheduler",
-    "tell_worker",
-    "timers_of",
-    "unpublish",
-]
-
 _log: Final = logging.getLogger("dsgd.runtime")
 
 # ------------------------------------------------------------------------------------------------------------ messages

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-__all__ = ["JsonFormatter", "RankFilter", "Whereabouts", "keep_log", "whereabouts", "working_for"]
-
 _FORMAT: Final = "%(asctime)s - %(name)s - %(levelname)s - job %(dsgd_job).8s, rank %(dsgd_rank)s - %(message)s"
 
 

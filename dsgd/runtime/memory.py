@@ -16,8 +16,6 @@ from typing import Final
 
 from dsgd.errors import MemoryLimitError
 
-__all__ = ["KEPT_SHARE", "USABLE", "MemoryDemand", "needed_bytes", "refuse"]
-
 #: What a Dask worker may fill before it pauses (distributed.worker.memory.pause).
 USABLE: Final = 0.8
 #: Blocks from other workers are kept up to this share of the limit (as distributed.worker.memory.transfer).

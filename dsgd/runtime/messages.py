@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["HEARTBEAT", "JOB_ORDER", "MEMBER_END", "MEMBER_EVENT", "WORKER_ANSWER", "pack_table", "read_table"]
-
 #: From the scheduler to a worker: open, abort, end early or close a job.
 JOB_ORDER: Final = "dsgd-job"
 #: From a worker to the scheduler: a member has started, or tells of its progress.

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-__all__ = ["METRICS", "Collector", "Metric", "as_family", "register"]
-
 
 class Metric(NamedTuple):
     """One number, or one for each value of a label."""

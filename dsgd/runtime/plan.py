@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime.memory import MemoryDemand, needed_bytes, refuse
 
-__all__ = ["Block", "MemberPlan", "Plan", "WorkerInfo", "make_plan"]
-
 # A holder keeps its block up to this many times the mean load: moving a block costs once, imbalance in every round.
 _OVERLOAD = 1.2
 

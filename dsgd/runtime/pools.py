@@ -19,10 +19,6 @@ from typing import Any, Final
 
 from threadpoolctl import ThreadpoolController
 
-from dsgd.comm.memory.cores import count_cores
-
-__all__ = ["blas_threads", "count_cores", "limit_blas", "limit_pools"]
-
 _NUMBA_POOL: Final = "numba.np.ufunc.parallel"
 
 _lock: Final = threading.Lock()

@@ -11,8 +11,6 @@ import numpy as np
 
 from dsgd.progress.callback import StopTraining
 
-__all__ = ["Publisher", "heeding"]
-
 _PERIOD_S: Final = 0.2
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dsgd.comm.mailbox import AbstractMailbox
     from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 
-__all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
-
 
 def _say_nothing(event: Mapping[str, Any]) -> None:
     """Drop a progress event."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["Workers", "check_workers", "meant_workers"]
-
 #: What ``workers=`` takes: names, addresses or hosts of workers, or amounts of resources by name.
 Workers = Sequence[str] | Mapping[str, float] | None
 

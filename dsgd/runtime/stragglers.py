@@ -23,8 +23,6 @@ import numpy as np
 from dsgd.ledger import COMPUTE, RankLedger
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["Straggler", "StragglerWatch", "straggler_text"]
-
 _SLOW: Final = 2.0
 _MIN_ROUNDS: Final = 20
 _MIN_WINDOW_S: Final = 2.0

@@ -15,15 +15,14 @@ from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.mailbox import AbstractMailbox
+from dsgd.comm.memory.cores import count_cores
 from dsgd.comm.wires import inproc, inproc_mailbox
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
-from dsgd.runtime.pools import count_cores, limit_pools
+from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import heeding
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 from dsgd.stages import carried, stage
-
-__all__ = ["ThreadGang", "peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
 
 _JOIN_SLICE_S: Final = 0.1  # how long the main thread is deaf to ctrl-C
 

@@ -14,8 +14,6 @@ from typing import Any, Final, Self
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 
-__all__ = ["DEFAULT_TIMEOUTS", "Timeouts", "check_timeouts"]
-
 _SETTING: Final = "dsgd.runtime.timeouts"
 
 #: Seconds, by the names of the settings.

@@ -6,8 +6,6 @@ import platform
 from importlib.metadata import version
 from typing import Final
 
-__all__ = ["LOADED_VERSION", "local_versions"]
-
 #: The dsgd that this process runs; another version may be installed by now.
 LOADED_VERSION: Final = version("dsgd")
 

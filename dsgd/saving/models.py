@@ -29,8 +29,6 @@ from dsgd.saving.registry import ESTIMATORS
 from dsgd.saving.trial import check_use, zeros
 from dsgd.saving.values import Reader, UnsavedError, Writer
 
-__all__ = ["SavingMixin", "is_model_file", "load", "packed"]
-
 _FILES: Final = Container("a model", b"DSGDMODL", 1)
 
 #: Parameters that say where a fit runs, reads and writes, which is no part of a model.

@@ -10,8 +10,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["ESTIMATORS", "history", "name_of_record", "record_of"]
-
 #: Where the estimators and transformers are that can be saved, by name.
 ESTIMATORS: Final = {
     "ColumnEncoder": "dsgd.preprocessing",

@@ -14,8 +14,6 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["foreign_part"]
-
 #: Parameters that are or may become texts of `dsgd.named`.
 _OF_PARTS: Final = frozenset({"compressor", "features", "optimizer", "sampling", "sync", "topology"})
 

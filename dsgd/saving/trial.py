@@ -27,8 +27,6 @@ from sklearn.exceptions import NotFittedError
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.runtime.checkpoints.container import DamagedError
 
-__all__ = ["check_fields", "check_use", "zeros"]
-
 #: What answers for rows, where a model has it.
 _METHODS: Final = ("predict", "decision_function", "predict_proba", "transform")
 #: Wider rows are tried as CSR: what a file says of its width takes no memory then.

@@ -21,9 +21,6 @@ from dsgd.saving.texts import foreign_part
 from dsgd.saving.trial import check_fields
 from dsgd.types import AnyArray
 
-__all__ = ["Reader", "UnsavedError", "Writer"]
-
-
 #: Values may be copies of arrays, so many of each on average and so many bytes more; a file may name one array often.
 _MOST_COPIES: Final = 16
 _MOST_COPIED: Final = 1 << 20

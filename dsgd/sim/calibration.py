@@ -32,8 +32,6 @@ from dsgd.sim.network import Link, Network
 from dsgd.sim.synthetic import RoundKind, SyntheticRounds, are_fused
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
-__all__ = ["Calibration", "calibrate", "calibration_of", "measure_rounds", "run_measurement"]
-
 # Widths of models and rows between synchronisations.
 _NARROW, _WIDE, _LONG = 8, 256, 16_384
 _FEW, _MANY = 1, 512

@@ -35,8 +35,6 @@ from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.stages import stage
 from dsgd.validation import check_number
 
-__all__ = ["SimulatedCluster"]
-
 # Of so many threads, which take turns, the time goes to waking the next one.
 _MANY: Final = 32
 

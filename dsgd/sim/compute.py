@@ -24,8 +24,6 @@ from dsgd.kernels.rng import draw_each, draw_one
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 
-__all__ = ["AbstractStragglers", "Compute", "Exponential", "HeavyTail", "NoStragglers", "SlowRank", "stragglers_for"]
-
 
 @dataclass(frozen=True)
 class Compute:

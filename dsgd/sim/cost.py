@@ -49,18 +49,6 @@ from dsgd.sync import (
 from dsgd.sync.base import Exchange
 from dsgd.validation import check_number
 
-__all__ = [
-    "CostModel",
-    "EpochCost",
-    "Layout",
-    "RowCost",
-    "Workload",
-    "estimated_costs",
-    "interpolate",
-    "kind_of",
-    "spread",
-]
-
 Layout = Literal["dense", "sparse"]
 
 # A late epoch: strategies that start differently are priced by their later behaviour.

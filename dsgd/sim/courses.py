@@ -27,8 +27,6 @@ from dsgd.sync.compression import meant_compressor
 from dsgd.sync.server import AbstractServerStrategy, message_bytes
 from dsgd.types import FloatMatrix
 
-__all__ = ["AbstractCourse", "Visits", "course_of"]
-
 # Rounds of a topology that changes; and of a server, until they are alike.
 _MOST_GRAPHS: Final = 32
 # Of what a rank says when an epoch ends.

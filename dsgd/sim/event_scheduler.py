@@ -24,8 +24,6 @@ from dsgd.comm.abort import AbortFlag
 from dsgd.errors import ProtocolError
 from dsgd.sim.player import Player
 
-__all__ = ["Channel", "EventScheduler", "VirtualClock"]
-
 _DEAF_S: Final = 0.25
 _NEVER: Final = inf, 1 << 62
 

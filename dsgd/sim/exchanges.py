@@ -57,8 +57,6 @@ from dsgd.sim.network import Link, network_for
 from dsgd.sim.plays import play_rounds
 from dsgd.types import FloatVector
 
-__all__ = ["MOST_PLAYED", "Exchange", "Exchanges"]
-
 #: All-reduces of more ranks are taken from their closed forms.
 MOST_PLAYED: Final = 256
 _IN_PARTS: Final = (Half, MajorityVote, TernGrad)

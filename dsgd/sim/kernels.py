@@ -19,35 +19,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 
-__all__ = [
-    "AT",
-    "BUSY",
-    "END",
-    "FREE_MESSAGE",
-    "FREE_SPAN",
-    "FULL",
-    "LAST",
-    "MERGED",
-    "MESSAGES",
-    "NOW",
-    "N_ARRIVAL",
-    "N_COUNTS",
-    "N_DONE",
-    "N_HEAP",
-    "N_PLACES",
-    "N_SECONDS",
-    "PLAYED",
-    "RESUMES",
-    "SOURCE",
-    "STOP",
-    "WAIT",
-    "WIRE",
-    "Plays",
-    "PortState",
-    "play",
-    "reserve",
-]
-
 # What `play` returns.
 PLAYED: Final = 0
 FULL: Final = 1  # no room for another message: make some and call again

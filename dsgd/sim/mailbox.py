@@ -20,8 +20,6 @@ from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.transport import DEADLINE_S, Fabric, Message
 from dsgd.types import AnyArray
 
-__all__ = ["LOOK_S", "SimMailbox", "connect"]
-
 #: Virtual seconds of a look into a mailbox that finds nothing.
 LOOK_S: Final = 1e-6
 

@@ -38,8 +38,6 @@ from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
 from dsgd.sim.synthetic import RoundKind, SyntheticRounds, are_fused
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD, resolve
 
-__all__ = ["measure_costs"]
-
 _NARROW: Final = 16
 #: Entries of the rows of rounds without work.
 _FEW: Final = 4

@@ -25,8 +25,6 @@ from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 
-__all__ = ["NETWORKS", "Link", "Network", "network_for"]
-
 
 @dataclass(frozen=True)
 class Link:

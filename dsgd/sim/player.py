@@ -31,8 +31,6 @@ from dsgd.sim.plays import PlayTable
 from dsgd.sim.ports import Ports
 from dsgd.types import IntMatrix
 
-__all__ = ["Ended", "Player"]
-
 # Moves of schedules that are kept while no rank is in them: those of some rounds of a training are used again.
 _MOST_MOVES: Final = 1 << 22
 

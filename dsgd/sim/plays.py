@@ -26,8 +26,6 @@ from dsgd.sim.network import Network
 from dsgd.sim.ports import Ports, grown
 from dsgd.types import FloatMatrix, FloatVector, IntMatrix
 
-__all__ = ["PlayTable", "play_rounds"]
-
 _CAPACITY: Final = 64
 _N_REPEATED: Final = 4
 _NEVER: Final = inf, 1 << 62

@@ -10,8 +10,6 @@ from dsgd.sim.kernels import FREE_MESSAGE, FREE_SPAN, N_COUNTS, PortState, reser
 from dsgd.sim.network import Network
 from dsgd.types import FloatMatrix, IntVector
 
-__all__ = ["Ports", "grown"]
-
 # Of messages that are under way at the same time; there is room for more when there are more.
 _CAPACITY: Final = 64
 

@@ -37,8 +37,6 @@ from dsgd.sync import resolve
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 
-__all__ = ["Prediction", "predict"]
-
 # Factors that are drawn: of one kind at once, of any other kind one by one.
 _MOST_DRAWN: Final = 2_000_000
 _MOST_CALLS: Final = 100_000

@@ -33,17 +33,6 @@ from dsgd.sim.cost import CostModel, Layout, RowCost, kind_of
 from dsgd.sim.measure import measure_costs
 from dsgd.sim.network import Link, Network
 
-__all__ = [
-    "MAX_AGE_DAYS",
-    "SavedCosts",
-    "costs_path",
-    "known_costs",
-    "open_costs",
-    "read_costs",
-    "signature_of",
-    "write_costs",
-]
-
 #: An older calibration is repeated.
 MAX_AGE_DAYS: Final = 30
 _FORMAT: Final = 2

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from dsgd.types import FloatMatrix
 
-__all__ = ["Desk", "served_s"]
-
 
 class Desk(NamedTuple):
     """A server, as its workers meet it."""

@@ -15,8 +15,6 @@ from dsgd.runtime.train.fused import window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.sync import AbstractStrategy
 
-__all__ = ["RoundKind", "SyntheticRounds", "are_fused"]
-
 # Rows that are drawn; longer shards repeat them.
 _N_DRAWN: Final = 512
 

@@ -34,8 +34,6 @@ from dsgd.sim.player import Player
 from dsgd.sim.ports import Ports
 from dsgd.types import AnyArray, IntMatrix
 
-__all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
-
 #: Longer than any simulated training, because simulations study stragglers instead of giving up on them.
 DEADLINE_S: Final = 1e6
 

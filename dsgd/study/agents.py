@@ -28,10 +28,6 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = [
-    "ALONE", "GRAPHS", "ONE_MACHINE", "Agents", "blocks_of", "models_after", "one_machine", "run_agents", "weights_of",
-]  # fmt: skip
-
 #: Graphs of agents by name, from few links to all.
 GRAPHS: Final[MappingProxyType[str, AbstractTopology]] = MappingProxyType(
     {"cycle": Ring(), "grid": Grid(), "expander": RandomRegular(4), "complete": Complete()}

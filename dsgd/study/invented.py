@@ -14,8 +14,6 @@ import numpy as np
 
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["InventedText"]
-
 _LETTERS: Final = 20
 _LONGEST: Final = 7
 

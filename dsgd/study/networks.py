@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["CNN", "MLP", "AnnealedSGD"]
-
 
 class AnnealedSGD(torch.optim.SGD):
     """SGD whose rate falls linearly, from ``lr`` at the first step to zero after the last."""

@@ -34,8 +34,6 @@ from dsgd.sim import NETWORKS, Network
 from dsgd.sim.plays import play_rounds
 from dsgd.types import FloatMatrix
 
-__all__ = ["BOXES", "PartOfBox", "best_part", "measure_parts", "parts_figure", "parts_table"]
-
 #: By name: the links of a box, and bytes per second of one of them.
 BOXES: Final = {"DGX-1P": (DGX_1P, 20e9), "DGX-1V": (DGX_1V, 25e9)}
 _N_BYTES: Final = 1 << 29

@@ -19,11 +19,6 @@ from typing import Any, Final
 from dsgd.report import Claim, Publication
 from dsgd.study.verdict import Interval, Margin
 
-__all__ = [
-    "FIGURES", "SOURCES", "STATEMENTS", "Source", "Statement", "as_number", "as_percent", "as_points", "as_times",
-    "citations", "sources_of", "statements",
-]  # fmt: skip
-
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
 _CROSSES: Final = "The interval over the runs crosses the margin."

@@ -9,8 +9,6 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-__all__ = ["BUILDERS", "CharLSTM", "alexnet", "ptb_lstm", "resnet20", "resnet50", "vgg16"]
-
 _WORDS: Final = 10_000
 _STEPS: Final = 35
 

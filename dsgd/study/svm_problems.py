@@ -21,8 +21,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.study.frame.data import checksum_of, density, file_names
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["PROBLEMS", "Problem", "ProblemData", "find_problem", "load_problem"]
-
 
 @dataclass(frozen=True)
 class Problem:

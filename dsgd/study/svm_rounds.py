@@ -82,12 +82,6 @@ from dsgd.svm.kernels.threads import Pool, open_pool
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
-__all__ = [
-    "FABRIC", "Costs", "MeasuredRun", "Observation", "PhaseSeconds", "Place", "RoundAmounts", "RunSettings",
-    "amounts_of", "check_process_claim", "check_round_claims", "extrapolate", "fit_costs", "observe",
-    "pairwise_seconds", "predict_phases",
-]  # fmt: skip
-
 #: What a message costs on the network of a supercomputer.
 FABRIC: Final = LinkCost(1.5e-6, 0.1e-9)
 #: What each phase costs: seconds for each of the amounts in the table above, in that order.

@@ -24,8 +24,6 @@ from scipy.special import stdtrit
 
 from dsgd.report import is_busy
 
-__all__ = ["Interval", "Margin", "average", "difference", "exact", "largest", "ratio", "were_busy"]
-
 _SHARE: Final = 0.95
 
 

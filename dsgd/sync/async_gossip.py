@@ -69,8 +69,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
-__all__ = ["ADPSGD", "InFlightState", "OverlapSGP", "PairState"]
-
 
 @dataclass
 class InFlightState(AbstractRejoining):

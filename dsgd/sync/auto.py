@@ -48,8 +48,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
-__all__ = ["AutoState", "AutoSync"]
-
 _PER_EPOCH: Final = 16
 _APART: Final = 0.5
 _FIRST_ROUNDS: Final = 5

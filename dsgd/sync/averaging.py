@@ -13,8 +13,6 @@ from dsgd.collectives.group import Group
 from dsgd.ledger import ENCODE
 from dsgd.types import FloatVector
 
-__all__ = ["weighted_mean"]
-
 
 def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
     """Replace `vector` by its weighted mean over ranks, in place; bitwise equal on all of them.

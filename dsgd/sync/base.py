@@ -26,22 +26,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = [
-    "AbstractAdaptation",
-    "AbstractLocalTerm",
-    "AbstractStrategy",
-    "Exchange",
-    "LocalSteps",
-    "NoState",
-    "Plan",
-    "Seen",
-    "Talk",
-    "check_state",
-    "rejoin",
-    "state_arrays",
-    "state_handovers",
-]
-
 #: What ranks exchange.
 Exchange = Literal["model", "gradient"]
 Talk = Literal["together", "in pairs", "by mailbox"]

@@ -29,8 +29,6 @@ from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.types import FloatVector
 
-__all__ = ["GradientBuckets", "buckets_for"]
-
 
 class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.

@@ -16,8 +16,6 @@ from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.sync.weighing import Weighing
 
-__all__ = ["check_combination"]
-
 #: What a strategy declares in one word of several.
 _WORDS: Final = {"exchanges": Exchange, "talks": Talk, "weighs": Weighing, "momentum": MomentumPolicy}
 

@@ -46,18 +46,6 @@ from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 
-__all__ = [
-    "AbstractAveraging",
-    "CompressionState",
-    "Compressor",
-    "acts_alone",
-    "check_compressor",
-    "common_factor",
-    "delta_mean",
-    "gradient_mean",
-    "start_compression",
-]
-
 #: What strategies accept: a compressor, ``"auto"`` for lossless compression, None for whole vectors.
 Compressor: TypeAlias = AbstractCompressor[Any] | Literal["auto"] | None
 

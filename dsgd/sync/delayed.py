@@ -31,8 +31,6 @@ from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 
-__all__ = ["AbstractBeside", "Beside", "DelayedMean", "beside_for"]
-
 StateT = TypeVar("StateT")
 
 

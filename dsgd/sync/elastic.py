@@ -78,8 +78,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 
-__all__ = ["EASGD", "AsyncEASGD", "CentreState", "Downpour", "DownpourState", "ElasticState", "steady_share"]
-
 
 @dataclass
 class CentreState:

@@ -55,8 +55,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["SCAFFOLD", "AnchorState", "ControlState", "FedProx"]
-
 
 @dataclass
 class ControlState(AbstractRejoining):

@@ -103,8 +103,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_numbers
 
-__all__ = ["DPSGD", "SGP", "ChocoSGD", "ChocoState", "PushSumState", "RoundState", "check_topology", "load_mass"]
-
 
 @dataclass
 class RoundState:

@@ -33,8 +33,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["Hogwild"]
-
 
 @dataclass(frozen=True)
 class Hogwild(AbstractStrategy[NoState]):

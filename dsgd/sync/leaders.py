@@ -84,8 +84,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 
-__all__ = ["AsyncLeaderSGD", "FollowerState", "LeaderSGD", "LeaderState", "take_score"]
-
 
 @dataclass
 class LeaderState:

@@ -77,8 +77,6 @@ from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch, EveryRows, OftenThenRarely, Once
 from dsgd.validation import check_bool, check_choice, check_numbers
 
-__all__ = ["EpochAveraging", "LocalSGD", "OneShotAveraging", "PostLocalSGD"]
-
 
 @dataclass(frozen=True)
 class LocalSGD(AbstractAveraging):

@@ -43,8 +43,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_choice, check_numbers
 
-__all__ = ["MinibatchSGD"]
-
 
 @dataclass(frozen=True)
 class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):

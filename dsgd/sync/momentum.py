@@ -20,8 +20,6 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 from dsgd.validation import check_choice
 
-__all__ = ["MomentumPolicy", "carry_over", "check_momentum"]
-
 #: What becomes of the momentum of a rank where models are averaged: it is kept, reset or averaged as well.
 MomentumPolicy = Literal["keep", "zero", "average"]
 

@@ -27,8 +27,6 @@ from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.outer import DiLoCo, SlowMo
 from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
 
-__all__ = ["STRATEGIES", "STRATEGY_KIND"]
-
 #: Every strategy by its short name, which stands for it with its defaults, and pooled rates where it has any.
 STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
     {

@@ -72,8 +72,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["AbstractOuter", "DiLoCo", "OuterState", "SlowMo", "outer_step", "slow_momentum_for"]
-
 
 @dataclass
 class OuterState:

@@ -125,16 +125,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 
-__all__ = [
-    "ASGD",
-    "AbstractPushStrategy",
-    "BackupWorkers",
-    "DelayCompensatedASGD",
-    "PushState",
-    "StaleSynchronous",
-    "StalenessAware",
-]
-
 
 @dataclass
 class PushState:

@@ -15,18 +15,6 @@ from typing import Final, NamedTuple
 
 from dsgd.validation import check_numbers
 
-__all__ = [
-    "AbstractPeriod",
-    "Cut",
-    "EveryBatch",
-    "EveryEpoch",
-    "EveryRows",
-    "GrowingBatch",
-    "OftenThenRarely",
-    "Once",
-    "RoundClock",
-]
-
 #: Entries that a weight meets on average, at least, in a round whose length nobody has chosen: a rank reads the entries
 #: of its rows once in a round, and all weights a few times.
 ENTRIES_PER_WEIGHT: Final = 4.0

@@ -19,8 +19,6 @@ from dsgd.named import part_of
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.local import LocalSGD
 
-__all__ = ["resolve"]
-
 
 def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
     """Return the strategy that `sync` means.

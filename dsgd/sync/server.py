@@ -35,22 +35,6 @@ from dsgd.ledger import COMPUTE
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = [
-    "DONE",
-    "EPOCH_END",
-    "NEWS",
-    "QUESTION",
-    "AbstractServerHandler",
-    "AbstractServerStrategy",
-    "Model",
-    "ServerMessage",
-    "await_epoch_model",
-    "finish",
-    "message_bytes",
-    "push",
-    "serve",
-]
-
 StateT = TypeVar("StateT")
 
 # What a message is: a vector, which its sender wants answered or not; the word that it is done; or, without a vector,

@@ -20,8 +20,6 @@ from typing import Literal, TypeAlias, get_args, get_type_hints
 
 from dsgd.validation import check_choice
 
-__all__ = ["Optimisation", "Parallelism", "Pattern", "Scheduling", "Sent", "Taxonomy"]
-
 Parallelism: TypeAlias = Literal["data", "model"]
 Optimisation: TypeAlias = Literal["centralised", "decentralised"]
 Scheduling: TypeAlias = Literal["synchronous", "bounded", "asynchronous"]

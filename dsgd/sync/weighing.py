@@ -34,8 +34,6 @@ import numpy as np
 
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["Weighing", "mean_shares"]
-
 #: What ranks count by in a mean of models: their rows; their rows over the sums of their rates; or all alike, with what
 #: their steps have changed scaled instead.
 Weighing: TypeAlias = Literal["rows", "rates", "alike"]

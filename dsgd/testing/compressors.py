@@ -18,8 +18,6 @@ from dsgd.sync import LocalSGD, MinibatchSGD, check_combination
 from dsgd.testing.laws import Check, check_is_value, fields_of, require, run_checks
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["check_compressor", "compressor_checks"]
-
 _LENGTHS: Final = (0, 1, 2, 63, 64, 65, 1000)
 _DTYPES: Final = (np.float32, np.float64)
 #: Draws of an unbiased compressor, and standard errors that their mean may be off.

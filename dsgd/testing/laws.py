@@ -9,8 +9,6 @@ from typing import Any
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["Check", "check_is_value", "fields_of", "require", "run_checks"]
-
 #: A law: takes the part, raises `AssertionError`.
 Check = Callable[[Any], None]
 

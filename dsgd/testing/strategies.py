@@ -24,8 +24,6 @@ from dsgd.sync.weighing import Weighing
 from dsgd.testing.laws import Check, check_is_value, fields_of, require, run_checks
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["check_strategy", "strategy_checks"]
-
 _D: Final = 5
 #: Rows of the ranks: uneven, and one without any.
 _ROWS: Final = (40, 0, 53)

@@ -11,8 +11,6 @@ from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.errors import DsgdError
 from dsgd.testing.laws import Check, check_is_value, require, run_checks
 
-__all__ = ["check_topology", "topology_checks"]
-
 _SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 12, 17)
 
 

@@ -15,8 +15,6 @@ from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.types import AnyArray
 
-__all__ = ["agree", "check_ranks", "share_buffers"]
-
 _SHARE_TOL: Final = 1e-6
 
 

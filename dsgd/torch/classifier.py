@@ -27,8 +27,6 @@ from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
 from dsgd.types import AnyArray
 
-__all__ = ["TorchClassifier"]
-
 
 @inherit_method_docs
 class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):

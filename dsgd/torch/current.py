@@ -10,8 +10,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.torch import process_group
 
-__all__ = ["current_rank", "finish_with", "run_function"]
-
 # Ranks may be threads of one process.
 _here = threading.local()
 

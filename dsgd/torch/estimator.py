@@ -51,8 +51,6 @@ from dsgd.torch.weights import checked_weights, mean_weight
 from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
 
-__all__ = ["PREFIXES", "AbstractTorchEstimator"]
-
 #: What the names of options begin with that go to a part of the estimator.
 PREFIXES = ("module__", "criterion__", "optimizer__")
 

@@ -20,8 +20,6 @@ from torch import nn
 
 from dsgd.errors import VersionMismatchError
 
-__all__ = ["check_same", "fingerprint"]
-
 
 def fingerprint(module: nn.Module) -> dict[str, str]:
     """Return what two copies of a module have in common if they are the same."""

@@ -25,8 +25,6 @@ from torch import nn
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["FlatModule", "FlatTensors", "NamedTensors", "is_of_host"]
-
 
 def is_of_host(device: torch.device) -> bool:
     """Return whether numpy sees the memory of a device."""

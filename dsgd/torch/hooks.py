@@ -30,8 +30,6 @@ from dsgd.ledger import RankLedger
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import AnyArray
 
-__all__ = ["compress_hook"]
-
 # Random numbers of compressors start here, on all ranks.
 _SEED = 0
 

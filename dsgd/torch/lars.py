@@ -25,8 +25,6 @@ import torch
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["LARS"]
-
 
 class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling, as an optimiser of torch.

@@ -13,8 +13,6 @@ from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 from dsgd.torch.current import run_function
 
-__all__ = ["launch"]
-
 
 def launch(
     function: Callable[..., Any],

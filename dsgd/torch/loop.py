@@ -17,8 +17,6 @@ from dsgd.torch.parts import is_plain_sgd
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["LoopState", "LoopSteps", "Stopwatch", "check_owned", "has_overflowed", "steps_of_loop"]
-
 
 class LoopState(AbstractState):
     """What changes while a loop of your own trains, beside the model."""

@@ -13,8 +13,6 @@ from torch import nn
 from dsgd.sim.scaling import Node
 from dsgd.torch.trace import calls_of
 
-__all__ = ["measure_node"]
-
 # Nominal rates of layers that were not measured; those that were do not use them.
 _FLOP_PER_S, _MEMORY_BYTES_PER_S = 1e10, 5e9
 

@@ -16,8 +16,6 @@ from torch import nn
 from dsgd.errors import InvalidParameterError
 from dsgd.torch.flat import NamedTensors
 
-__all__ = ["OptimizerMemory"]
-
 
 class OptimizerMemory(NamedTensors):
     """The memory of an optimiser that has not taken a step yet."""

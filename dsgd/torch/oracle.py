@@ -35,8 +35,6 @@ from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.torch.streaming import streamed_gradient
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["DEFAULT_BATCH", "ModuleOptimizer"]
-
 #: Rows of a local batch where nobody says.
 DEFAULT_BATCH: Final = 128
 

@@ -13,8 +13,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import FloatVector
 
-__all__ = ["first_output", "in_shape_of", "mean_loss", "predictions", "score_sums"]
-
 
 def predictions(module: nn.Module, rows: TensorRows, device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Yield (output, target) of batch after batch, the module as it is when it predicts."""

@@ -16,8 +16,6 @@ from dsgd.runtime.train import TrainData
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.types import AnyArray
 
-__all__ = ["TensorPacker", "cut"]
-
 # Between the seeds of two ranks, so that those of neighbouring seeds of a user do not meet.
 _SEED_STEP: Final = 7919
 

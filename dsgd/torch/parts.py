@@ -13,8 +13,6 @@ from torch import nn
 from dsgd.errors import InvalidParameterError
 from dsgd.torch.randomness import repeatable
 
-__all__ = ["build_criterion", "build_module", "build_optimizer", "check_weighable", "is_plain_sgd"]
-
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
     """Make a module, or copy one that is made already."""

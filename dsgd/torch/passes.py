@@ -35,8 +35,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["LossScale", "Passes", "Precision"]
-
 #: What the passes compute in.
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 _DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -39,8 +39,6 @@ from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray
 
-__all__ = ["TorchProcessGroup", "is_running", "rank_here"]
-
 _DEADLINE_S: Final = 600.0
 _TAG: Final = 0
 _JOB: Final = job_code("torchrun")

@@ -14,8 +14,6 @@ from typing import Final
 import torch
 from torch import nn
 
-__all__ = ["draws", "repeatable"]
-
 _STREAM: Final = threading.Lock()
 
 

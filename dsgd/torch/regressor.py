@@ -24,8 +24,6 @@ from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
 from dsgd.types import AnyArray
 
-__all__ = ["TorchRegressor"]
-
 
 class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
     """Regressor whose model is a torch module, trained by parallel SGD.

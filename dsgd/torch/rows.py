@@ -15,8 +15,6 @@ from dsgd.kernels.rows import fingerprint_dense
 from dsgd.local import AbstractRows
 from dsgd.types import AnyArray
 
-__all__ = ["ROWS_PER_LOOK", "TensorRows", "as_tensor"]
-
 #: Rows of a forward pass without gradients.
 ROWS_PER_LOOK: Final = 512
 

@@ -17,8 +17,6 @@ from dsgd.torch.rows import TensorRows
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["ModuleState"]
-
 
 @dataclass
 class ModuleState(AbstractState):

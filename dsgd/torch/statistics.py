@@ -26,8 +26,6 @@ from dsgd.torch.flat import NamedTensors
 from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import AnyArray
 
-__all__ = ["BatchNormPolicy", "ModuleStatistics"]
-
 #: What becomes of running statistics.
 BatchNormPolicy: TypeAlias = Literal["average", "local", "recompute"]
 

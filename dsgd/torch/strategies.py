@@ -20,8 +20,6 @@ from dsgd.sync import (
 )
 from dsgd.torch.flat import FlatModule
 
-__all__ = ["bound_to", "check_loop", "strategy_for"]
-
 
 def strategy_for(
     sync: AbstractStrategy[Any] | int | str | None, compressor: AbstractCompressor[Any] | str | None, batch_size: int

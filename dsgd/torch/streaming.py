@@ -15,8 +15,6 @@ import torch
 from dsgd.torch.flat import FlatModule
 from dsgd.types import FloatVector
 
-__all__ = ["streamed_gradient"]
-
 
 @contextmanager
 def streamed_gradient(flat: FlatModule, out: FloatVector, scale: float, ready: Callable[[int], None]) -> Iterator[None]:

@@ -59,8 +59,6 @@ from dsgd.torch.strategies import bound_to, check_loop, strategy_for
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["Synchronizer"]
-
 _NO_STEPS: Final = LocalSteps(0.0, 0.0, 0)
 _ROUNDING: Final = 1e-12
 

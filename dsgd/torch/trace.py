@@ -17,8 +17,6 @@ from torch import nn
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.sim.scaling import Layer, other_layer
 
-__all__ = ["UNSEEN", "calls_of", "trace"]
-
 #: The layer of what the forward pass does not call by itself.
 UNSEEN = "(unseen)"
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -19,8 +19,6 @@ from dsgd.torch.statistics import ModuleStatistics
 from dsgd.torch.weights import checked_weights
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["scored_rows"]
-
 
 @dataclass(frozen=True)
 class _ModelOf:

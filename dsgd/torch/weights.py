@@ -21,8 +21,6 @@ from dsgd.inputs.frames import in_memory
 from dsgd.inputs.weights import check_sample_weight
 from dsgd.types import AnyArray
 
-__all__ = ["checked_weights", "mean_weight"]
-
 
 def checked_weights(sample_weight: Any, X: Any) -> AnyArray | None:
     """Return checked weights in float64, whatever numbers the rows are made of."""

@@ -19,18 +19,6 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = [
-    "FACTOR",
-    "Point",
-    "Standing",
-    "epochs_within",
-    "held_score",
-    "rung_sizes",
-    "seconds_to",
-    "slice_s",
-    "standing",
-]
-
 #: Of how many candidates one survives a rung.
 FACTOR: Final = 3
 _FINALISTS: Final = 3

@@ -9,8 +9,6 @@ from typing import Any, Final
 import numpy as np
 from sklearn.base import BaseEstimator
 
-__all__ = ["call_text", "client_lines", "estimator_line", "import_lines"]
-
 # Objects of this process, which no call can make again: a cluster, or a random generator in some state.
 _LEFT_OUT: Final = ("client", "random_state")
 

@@ -15,8 +15,6 @@ from dsgd.tuning.line import import_lines
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.space import Fragments
 
-__all__ = ["tuning_page", "write_tuning_report"]
-
 # Curves of so many candidates can be told apart.
 _MOST_CURVES: Final = 6
 

@@ -12,8 +12,6 @@ from dsgd.tuning.halving import Point
 from dsgd.tuning.line import estimator_line, import_lines
 from dsgd.tuning.space import Candidate, Fragments
 
-__all__ = ["Trial", "TuningResult"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -20,8 +20,6 @@ from dsgd.inputs.rows import Rows
 from dsgd.inputs.sources import is_distributed, scatter_rows, to_delayed_blocks
 from dsgd.sim import Workload
 
-__all__ = ["TuningRows", "place_rows"]
-
 _N_NORMS: Final = 1000
 #: Fewer rows than this say nothing, however little time there is.
 LEAST_ROWS: Final = 200

@@ -55,8 +55,6 @@ from dsgd.validation import check_number, warn_user
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["tune"]
-
 # Below this budget a cluster is not measured: it would take most of the time.
 _LEAST_TO_MEASURE_S: Final = 30.0
 # Share of the budget kept for the work after the last fit, and for a fit that ends late.

@@ -31,8 +31,6 @@ from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoC
 from dsgd.sync.contrib.fragments import kept_of
 from dsgd.tuning.line import call_text
 
-__all__ = ["Candidate", "Fragments", "StepSize", "candidates", "fragments_of", "strategies_of", "useful_periods"]
-
 #: Of models that are longer, compressors and fragments are tried.
 LONG_MODEL: Final = 10_000
 _NUMBERS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

@@ -25,8 +25,6 @@ from dsgd.svm.certify.screening import radius_of
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance
 from dsgd.types import FloatVector
 
-__all__ = ["count_proven", "prove_linear"]
-
 _HALVINGS = 60
 
 

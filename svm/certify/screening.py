@@ -56,8 +56,6 @@ from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Ball", "feature_norms", "gap_ball", "intercept_bracket", "path_ball", "prove", "radius_of"]
-
 
 @dataclass(frozen=True)
 class Ball:

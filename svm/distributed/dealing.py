@@ -31,8 +31,6 @@ from dsgd.svm.kernel_solver.elimination import EVENTS, EliminationRecord
 from dsgd.svm.kernel_solver.problem import Counts, Solution
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Dealer", "TrainedPair", "deal", "dealer_of"]
-
 #: Samples of the largest pair, at most: larger ones gain from the cores and the caches of all ranks.
 _LARGEST: Final = 20_000
 #: Up to so many samples two ranks together take longer for a pair than one alone (`svm/cluster` of the benchmarks).

@@ -31,8 +31,6 @@ from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certif
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["room_for_survivors", "solve_survivors"]
-
 #: A sweep is due when rank 0 made as many visits as this many passes over the survivors, or the rows of a rank.
 _VISITS_PER_SWEEP = 5.0
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.

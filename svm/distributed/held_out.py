@@ -21,8 +21,6 @@ from dsgd.collectives import Team
 from dsgd.svm.linear_solver.rows import LinearRows, gather_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["HeldRows", "HoldOut", "fit_held_out"]
-
 
 @dataclass(frozen=True)
 class HoldOut:

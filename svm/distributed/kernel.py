@@ -26,8 +26,6 @@ from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["Gang", "RankRows", "RowPacker", "fit_on_rank", "join_gang"]
-
 
 @dataclass(frozen=True)
 class RankRows:

@@ -54,17 +54,6 @@ from dsgd.svm.linear_solver.rows import LinearRows, gather_rows
 from dsgd.svm.linear_solver.solve import COLUMNS_PER_PASS, PATIENCE, SMOOTH_PATIENCE, solve_linear
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = [
-    "WARM_ROUNDS",
-    "GapRecord",
-    "LinearJob",
-    "LinearPacker",
-    "LinearResult",
-    "LinearShare",
-    "Starts",
-    "train_linear",
-]
-
 #: Most rounds of CoCoA+ before another method has its turn.
 WARM_ROUNDS: Final = 40
 #: Survivors are sent when those that nothing pushes outwards fill this share of the room.

@@ -52,8 +52,6 @@ from dsgd.runtime.rank import Rank
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Progress", "Saving", "saving_of"]
-
 #: Seconds between two copies.
 _EVERY_S: Final = 0.5
 #: Parameters that say where and how fast a problem is solved, and how exactly, but not which.

@@ -8,8 +8,6 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.svm.calibration import METHODS, probabilities_of
 from dsgd.types import FloatMatrix
 
-__all__ = ["AbstractCalibrated"]
-
 
 @inherit_method_docs
 class AbstractCalibrated:

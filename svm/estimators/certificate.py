@@ -16,8 +16,6 @@ from dsgd.svm.estimators.svr import SVR
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["screen"]
-
 
 def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weight: Any = None) -> FloatMatrix:
     r"""Return the dual coefficients of training rows that the gap of a fitted model proves.

@@ -9,8 +9,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy, Shrink, as_policy
 
-__all__ = ["check_restart", "check_saving"]
-
 
 def check_restart(name: str, value: FailurePolicy) -> None:
     """Refuse what is no policy, and to go on without rows."""

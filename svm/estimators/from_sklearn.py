@@ -11,8 +11,6 @@ from sklearn import svm
 from dsgd.inputs.peers import copied, of_peer
 from dsgd.svm.estimators.objects import are_objects, as_objects
 
-__all__ = ["kernel_machine_from_sklearn", "linear_machine_from_sklearn"]
-
 _SHARED = ("n_features_in_", "feature_names_in_", "classes_", "n_iter_")
 
 

@@ -41,8 +41,6 @@ from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_n_jobs, check_number, warn_user
 
-__all__ = ["AbstractKernelSVM", "fill", "near_start", "row_dtype"]
-
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
 

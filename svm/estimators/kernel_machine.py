@@ -24,8 +24,6 @@ from dsgd.svm.kernels.prediction import kernel_sums, linear_sums
 from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["AbstractKernelMachine", "canonical"]
-
 #: Rows of a given kernel matrix at a time in prediction.
 _SLAB = 256
 #: Below so many products of features, rows are predicted on one thread.

@@ -34,8 +34,6 @@ from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
 
-__all__ = ["AbstractLinearSVM"]
-
 
 @inherit_method_docs
 class AbstractLinearSVM(AbstractLinearEstimator):

@@ -37,8 +37,6 @@ from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_labels, classes_and_codes, weights_of_classes
 
-__all__ = ["LinearSVC"]
-
 
 def _has_curves(model: LinearSVC) -> bool:
     if model._curve_method() is None:

@@ -18,8 +18,6 @@ from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.validation import check_number
 
-__all__ = ["LinearSVR"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

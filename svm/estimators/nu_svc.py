@@ -30,8 +30,6 @@ from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["NuSVC"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -16,8 +16,6 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs import is_distributed
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["are_objects", "as_objects", "compare"]
-
 
 def as_objects(X: Any) -> Any:
     """Return the rows that a callable kernel is given, as an array of objects if that is what they are, else X itself.

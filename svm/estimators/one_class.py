@@ -22,8 +22,6 @@ from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["OneClassSVM"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -48,9 +48,6 @@ from dsgd.validation import (
     weights_of_classes,
 )
 
-__all__ = ["AbstractKernelClassifier"]
-
-
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
 #: digit takes more steps than those before and none is enough. A gap that is no larger than this is nothing.
 _STEPS_EACH, _NO_GAP = 20, 1e-9

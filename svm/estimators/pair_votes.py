@@ -22,9 +22,6 @@ from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import warn_user
 
-__all__ = ["AbstractPairVotes"]
-
-
 #: Numbers of pairs, each under both of its classes, that are held at once.
 _HELD = 2**17
 

@@ -16,8 +16,6 @@ from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
-
 
 class AbstractSingleSVM(AbstractKernelSVM):
     """Kernel SVM of one problem; `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.

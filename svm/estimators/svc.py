@@ -18,8 +18,6 @@ from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["SVC"]
-
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -16,8 +16,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.svm.calibration import N_FOLDS
 from dsgd.types import FloatMatrix
 
-__all__ = ["kernel_machine_to_sklearn", "linear_machine_to_sklearn"]
-
 _SHARED = ("n_features_in_", "feature_names_in_", "classes_", "intercept_", "n_iter_")
 
 

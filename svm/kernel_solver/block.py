@@ -61,8 +61,6 @@ from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import find, mask_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["solve"]
-
 _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
 #: Largest number of passes in a row without progress.

@@ -30,8 +30,6 @@ from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.kernels.values import block_values
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["ClassPairs"]
-
 #: Samples of a pair, at most: up to so many rows are float64 whatever the tolerance. And columns: one call is short.
 _LARGEST, _WIDEST = 2000, 4096
 #: From so many classes on a sample is a member of some pair often enough that all values within its class pay.

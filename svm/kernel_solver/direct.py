@@ -28,8 +28,6 @@ from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["LARGEST_DIRECT", "fits_directly", "solve_directly"]
-
 #: Largest number of variables of such a problem: all rows of so many take 32 megabytes. A start with known sums needs
 #: few rows in blocks, but here the rows of all samples with coefficients.
 LARGEST_DIRECT, _LARGEST_KNOWN = 2048, 512

@@ -21,8 +21,6 @@ import numpy as np
 from dsgd.svm.kernels.peers import Peers
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["duality_gap"]
-
 #: Points that are tried at a time where ranks search a quantile together.
 _TRIED = 255
 

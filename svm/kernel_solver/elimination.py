@@ -24,8 +24,6 @@ from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice, check_number
 
-__all__ = ["EVENTS", "Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
-
 #: What a record of a run may tell of.
 EVENTS: Final = ("block", "eliminate", "grow", "rebalance", "reconstruct", "verify")
 

@@ -16,8 +16,6 @@ from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.slabs import Slabs
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["ExactSums"]
-
 _SLABS = 8  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
 _PART_BYTES = 32 * 2**20  # and their values with those that have coefficients

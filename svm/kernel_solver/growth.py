@@ -43,8 +43,6 @@ from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["Growth", "begin_small"]
-
 #: A problem is large if it has so many times the samples that it would begin with.
 _TIMES_FIRST = 8
 #: A batch comes when the gap is below this share of the one at the start.

@@ -14,8 +14,6 @@ from dsgd.svm.kernel_solver.state import State
 from dsgd.svm.kernels.numbering import find
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["InactiveSamples"]
-
 _MAX_EVENTS = 32
 #: What the rounds after a mistake cost, in cheap kernel values for each value of a block: some ten of them, in each of
 #: which the steps and the choice of variables take as long as two and a half times the values.

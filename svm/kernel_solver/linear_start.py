@@ -32,8 +32,6 @@ from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.svm.linear_solver.solve import solve_linear
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["FIRST_STEPS", "has_linear_start", "solve_from_weights", "weights_begin"]
-
 #: From so many rows on the linear solver begins, if they are so many per column.
 _MANY, _PER_COLUMN = 512, 20
 #: Steps per sample that the kernel solver has where it begins.

@@ -13,8 +13,6 @@ from dsgd.kernels.jit import kernel, part
 from dsgd.svm.kernel_solver.smo import extremes, solve_block
 from dsgd.svm.kernels.cached_rows import add_rows
 
-__all__ = ["add_members", "advance", "pick_worst"]
-
 #: Kernels that the ones here take in as parts. Numba would make kernels of them first, and then both together.
 _solve_block, _add_rows = part()(solve_block.py_func), part()(add_rows.py_func)
 

@@ -18,8 +18,6 @@ from dsgd.kernels.sorting import sort_hashes
 from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal", "sums_by"]
-
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
     """Return which rows represent all, and who represents each.

@@ -20,8 +20,6 @@ from dsgd.svm.kernel_solver.problem import SUM_ROUNDING
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.exponential import exp_double
 
-__all__ = ["BROKEN", "GIVEN", "KINDS", "OPEN", "PROVEN", "TOLD", "solve_pairs"]
-
 #: How a call ends: with a gap below the tolerance, with work left to do, with numbers that are not finite.
 PROVEN, OPEN, BROKEN = 0, 1, 2
 #: Kernels by name; of a given matrix rows are read.

@@ -37,8 +37,6 @@ from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
 from dsgd.svm.kernels.values import block_values, left_form, row_values
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["solve_pairwise"]
-
 _TAU = 1e-12
 _RECORD_EVERY = 100  # steps
 _CHUNK = 256

@@ -21,8 +21,6 @@ from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["SUM_ROUNDING", "Counts", "Dual", "Posed", "Solution", "conclude", "refuse", "settled"]
-
 #: Sums of bounds round by this share of what is summed, at least.
 SUM_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 

@@ -16,8 +16,6 @@ from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.numbering import find
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["plan_moves", "rebalance"]
-
 _UNEVEN = 1.5
 
 

@@ -25,8 +25,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["BestLists", "best", "best_of"]
-
 
 def best(keys: FloatVector, numbers: IntVector, most: int) -> tuple[FloatVector, IntVector]:
     """Return at most `most` smallest keys and their numbers; of equal keys the smaller number is better."""

@@ -30,8 +30,6 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 
-__all__ = ["collect", "extremes", "solve_block"]
-
 #: Stands for a curvature that is not above zero: equal rows, or a kernel that is not positive semi-definite.
 _TAU = 1e-12
 

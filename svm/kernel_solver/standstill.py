@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["Standstill"]
-
 #: Steps of a window: so many, or so many for each sample.
 _STEPS, _STEPS_PER_SAMPLE = 100_000, 20
 #: The lowest gap falls to this share of that before, or hardly at all.

@@ -20,8 +20,6 @@ from dsgd.svm.kernel_solver.work import Watch
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["State"]
-
 #: Sent in place of the flag of a short cache if an indicator is not finite.
 _BROKEN = -2.0
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from dsgd.types import FloatVector
 
-__all__ = ["AMOUNTS", "PHASES", "Watch", "Work"]
-
 #: The phases of a round: the extremes; the choice of variables; the rows of their features; the steps within the block;
 #: the update of the indicators. All else is a check: samples left out or brought back, batches, proofs.
 PHASES: Final = ("scan", "choose", "rows", "solve", "update", "check")

@@ -17,8 +17,6 @@ import numpy as np
 
 from dsgd.types import AnyArray
 
-__all__ = ["Buffers", "borrow", "release_memory"]
-
 _SMALL_BYTES = 2**20  # below, an ordinary array does as well
 
 

@@ -17,8 +17,6 @@ from dsgd.svm.kernels.cached_rows import compact_rows, move_rows
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["RowCache"]
-
 _LONG_AGO = 2**40  # rounds
 _EMPTY = -(2**60)
 _MOVED = 2**17  # values that a thread moves at a time

@@ -9,8 +9,6 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 
-__all__ = ["add_rows", "add_rows_of_slabs", "compact_rows", "move_rows", "read_block", "store_rows"]
-
 
 @kernel
 def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-untyped-def]

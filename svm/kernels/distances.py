@@ -26,8 +26,6 @@ from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.values import Left, left_form, row_values
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 
-__all__ = ["Distances", "share_pays"]
-
 _UNIT = Kernel("rbf", 1.0)  # rows prepared for it give minus the squared distance
 _PLAIN = Kernel("linear")  # leaves products as they are
 _SLAB = 512

@@ -25,8 +25,6 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import kernel, part
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["exponentials"]
-
 # Products may be fused with sums; the order of operations is what the split of ln 2 lives on.
 _fused = part(fastmath={"contract"})
 

@@ -12,21 +12,6 @@ import scipy.sparse as sp
 from dsgd.svm.kernels.rows import Rows, centre_rows, gather_csr, is_plain, sum_columns, sum_squares
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = [
-    "KERNELS",
-    "Kernel",
-    "as_dense",
-    "centre",
-    "is_far",
-    "is_sparse_cheaper",
-    "prefers_sparse",
-    "prepare",
-    "row_sums",
-    "scale_gamma",
-    "survey",
-    "width_of",
-]
-
 #: Kernels by name; a callable k(A, B) -> (n_a, n_b) is the sixth kind.
 KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 

@@ -26,8 +26,6 @@ from dsgd.svm.kernels.tiles import add_tile, is_single
 from dsgd.svm.kernels.values import Left, block_values, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["KernelMatrix", "Picked"]
-
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _COLUMNS = 1024  # the same, of rows that are only read
 _CHUNK = 256

@@ -6,8 +6,6 @@ import numpy as np
 
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["find", "mask_of", "places_of"]
-
 
 def mask_of(ids: AnyArray, n: int) -> AnyArray:
     """Return which of n numbers are among some, bool, shape (n,); `numpy.isin` takes ten times as long."""

@@ -25,8 +25,6 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 if TYPE_CHECKING:
     from dsgd.collectives import Group
 
-__all__ = ["Peers"]
-
 
 #: Numbers of samples that a rank sends at a time.
 _PART = 1 << 16

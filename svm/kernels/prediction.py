@@ -23,8 +23,6 @@ from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import FloatMatrix
 
-__all__ = ["kernel_sums", "linear_sums"]
-
 _SLAB_BYTES = 2**22
 _SPARSE_ROWS = 8192
 #: Weights of a sparse machine are multiplied as a dense matrix up to this size.

@@ -20,8 +20,6 @@ from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["Products"]
-
 #: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
 #: take no longer than two messages and the wait for the slowest rank.
 _FEW = 2048

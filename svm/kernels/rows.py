@@ -11,19 +11,6 @@ import scipy.sparse as sp
 from dsgd.kernels.jit import kernel as compiled
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = [
-    "Rows",
-    "cast_rows",
-    "centre_rows",
-    "concatenate_rows",
-    "gather_csr",
-    "is_plain",
-    "span",
-    "sum_columns",
-    "sum_squares",
-    "take_rows",
-]
-
 
 @dataclass(frozen=True)
 class Rows:

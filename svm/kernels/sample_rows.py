@@ -16,8 +16,6 @@ from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.rows import Rows, cast_rows, take_rows
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["SampleRows"]
-
 _HELD_BYTES = 16 * 2**20
 
 

@@ -23,8 +23,6 @@ from dsgd.svm.kernels.tiles import sum_tiles
 from dsgd.svm.kernels.values import Left, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Held", "Slabs", "values_by_slabs"]
-
 _SLAB = 256  # columns at a time: a slab of some rows stays in the second-level cache
 _CHUNK = 256  # rows at a time
 #: Slabs that a thread is given at once, at most, and of how many columns: of long rows one takes long enough.

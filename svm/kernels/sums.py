@@ -20,8 +20,6 @@ from dsgd.svm.kernels.tiles import fits, is_single, part_sums, part_values, tile
 from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Sums"]
-
 _SLAB = 512  # right rows at a time
 _CHUNK = 256
 _STRIP = 2048  # left rows between two passes over the right ones

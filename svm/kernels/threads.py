@@ -22,8 +22,6 @@ from dsgd.runtime.pools import blas_threads, limit_blas
 from dsgd.svm.kernels.buffers import borrow
 from dsgd.types import AnyArray
 
-__all__ = ["Pool", "StoppedError", "count_threads", "open_pool", "scratch"]
-
 _LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
 
 _own = threading.local()

@@ -20,18 +20,6 @@ from dsgd.kernels.jit import kernel
 from dsgd.svm.kernels.exponential import exp_double, exp_single
 from dsgd.types import AnyArray
 
-__all__ = [
-    "add_tile",
-    "fits",
-    "is_single",
-    "part_sums",
-    "part_values",
-    "sum_tile",
-    "sum_tiles",
-    "tile_sums",
-    "tile_values",
-]
-
 
 def fits(*arrays: AnyArray) -> bool:
     """Return whether arrays are as these kernels want them: of one type, contiguous, and not read-only.

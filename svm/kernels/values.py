@@ -22,8 +22,6 @@ from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.tiles import fits, is_single, tile_values
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["Left", "block_values", "left_bytes", "left_form", "row_values", "tile_rows"]
-
 _TILE = 16
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 #: Left rows that are densified together, and of how many bytes each: 512 rows take 32 megabytes. Wider ones are given

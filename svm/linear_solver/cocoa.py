@@ -41,8 +41,6 @@ from dsgd.svm.linear_solver.kernels import measure
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["outward_push", "solve_cocoa"]
-
 #: A sweep is due when this many visits per row were made since the last one.
 _VISITS_PER_SWEEP = 3.0
 #: So it is when on every rank the largest violation has fallen to this share of what it was right after that.

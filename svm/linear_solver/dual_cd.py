@@ -28,8 +28,6 @@ from dsgd.svm.linear_solver.kernels import cd_pass, cd_passes
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["Trend", "make_lines", "solve_dual_cd", "visit_rows"]
-
 #: A sweep for the gap is due when this many visits per row were made since the last one.
 _VISITS_PER_SWEEP = 3.0
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.

@@ -28,8 +28,6 @@ from dsgd.collectives import Team
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance, certify, relative_gap
 from dsgd.types import FloatVector
 
-__all__ = ["solve_free_intercept"]
-
 #: The constant column, in units of the root mean square length of the rows.
 _REACH = {"dual_cd": 3.0, "newton": 30.0}
 #: A round is solved until its own gap is this share of the gap of the whole, or of the tolerance.

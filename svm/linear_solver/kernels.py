@@ -19,27 +19,6 @@ from dsgd.kernels.prefetch import prefetch
 from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = [
-    "DualTerms",
-    "RowArrays",
-    "add_rows",
-    "best_dual",
-    "cd_pass",
-    "cd_passes",
-    "column_of",
-    "compress",
-    "copy_rows",
-    "densify",
-    "hessian_rows",
-    "line_derivatives",
-    "measure",
-    "place_duals",
-    "same_rows",
-    "score_rows",
-    "square_columns",
-    "square_norms",
-]
-
 #: Entries, their columns or None, where each row starts and ends in them, and the constant.
 RowArrays: TypeAlias = tuple[FloatVector, IndexVector | None, PointerVector, PointerVector, float]
 #: Targets, the ends of the intervals, ridges, and epsilon.

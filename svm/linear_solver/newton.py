@@ -43,8 +43,6 @@ from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certif
 from dsgd.svm.linear_solver.rows import LinearRows, spread
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
-
 #: The preconditioner is a Cholesky factor up to this many columns, the diagonal above.
 MAX_FACTOR_WIDTH = 3000
 #: Rows in the sample of the preconditioner, per column.

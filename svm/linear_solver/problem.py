@@ -44,19 +44,6 @@ from dsgd.svm.linear_solver.kernels import DualTerms, measure
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = [
-    "LOSSES",
-    "LinearProblem",
-    "LinearSolution",
-    "balance",
-    "balanced_factors",
-    "certify",
-    "conclude",
-    "make_problem",
-    "one_vs_rest",
-    "relative_gap",
-]
-
 #: The losses of classification and of regression.
 LOSSES = {
     "classification": ("hinge", "squared_hinge"),

@@ -41,8 +41,6 @@ from dsgd.svm.linear_solver.kernels import (
 )
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["LinearRows", "gather_rows", "spread"]
-
 #: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache; longer ones
 #: are walked where they are.
 _PACKED_ROW_BYTES = 512

@@ -31,8 +31,6 @@ from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import spread
 
-__all__ = ["COLUMNS_PER_PASS", "PATIENCE", "SOLVERS", "solve_linear"]
-
 #: What `solver=` may be.
 SOLVERS = ("auto", "dual_cd", "newton", "cocoa")
 #: Passes that coordinate descent may have ahead, and columns per further one: with them Newton steps grow dearer.

@@ -22,8 +22,6 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.path.warm_starts import Link
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["PathRecord", "solve_path_on_rank"]
-
 #: Solves one problem of a model at all costs.
 Chain = Callable[[Any, Posed], list[Link]]
 

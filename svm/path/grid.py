@@ -31,8 +31,6 @@ from dsgd.svm.path.warm_starts import Link, solve_chain
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["PathPoint", "SVMPath", "svm_path"]
-
 
 @dataclass(frozen=True)
 class PathPoint:

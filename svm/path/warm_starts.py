@@ -31,9 +31,6 @@ from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Link", "solve_chain"]
-
-
 #: Samples whose mean is the point that distances in feature space are taken from.
 _N_MEAN = 64
 

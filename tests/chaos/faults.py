@@ -27,8 +27,6 @@ from chaos.scene import ALL, CONNECTED, MODEL, RUNNING, STEPS, VICTIM, Fault, Sc
 from chaos.strangers import garbage, half_open, partition
 from gang_cluster import wait_until
 
-__all__ = ["FAULTS"]
-
 # Of fits whose client stands still.
 _LEASE_S = 2.0
 # Of fits whose ranks cannot hear each other.

@@ -20,8 +20,6 @@ from distributed.core import Status
 
 from dsgd.runtime import Rank
 
-__all__ = ["GatedPack", "GatedProgram", "Gates", "Visit", "gated_block"]
-
 # Longer than it takes to inject any fault: a gate that stays shut must not look like a rank that hangs.
 _HOLD_S = 10.0
 _STEP_S = 0.005

@@ -27,8 +27,6 @@ from forks import forking, server_pid
 from gang_cluster import assert_clean, wait_until
 from shared_memory import shared_names
 
-__all__ = ["Cluster", "Fit", "Outcome", "fork"]
-
 _START_S = 60.0
 _END_S = 20.0
 _STEP_S = 0.01

@@ -7,8 +7,6 @@ from typing import Any
 
 from distributed import Client, Future
 
-__all__ = ["Neighbour"]
-
 
 class Neighbour:
     """Keeps an object on every worker, and knows its process.

@@ -31,8 +31,6 @@ from dsgd import SGDClassifier
 from dsgd.errors import DsgdError
 from dsgd.runtime import Checkpoint, Timeouts
 
-__all__ = ["FitOrder", "run_adaptive", "run_client", "run_scheduler", "run_workers"]
-
 N_BLOCKS = 6
 _ROWS = 1500
 _FEATURES = 20

@@ -14,8 +14,6 @@ import gang_programs
 from chaos.scene import Scene, send_signal
 from chaos.strangers import knock
 
-__all__ = ["exhaust_files", "fill_disk", "fill_shared_memory", "hold_interpreter", "pause_worker", "shift_clock"]
-
 
 def fill_shared_memory(scene: Scene, rng: random.Random) -> None:
     """Let the system refuse every file of more than 64 KiB, as a /dev/shm without room does."""

@@ -21,8 +21,6 @@ from chaos.nodes import FitOrder
 from chaos.scene import ALL, NONE, STEPS, Fault, Scene
 from gang_cluster import wait_until
 
-__all__ = ["POLICIES", "Scenario", "draw", "measure", "play"]
-
 KINDS = ("delayed", "array", "numpy")
 POLICIES = ("raise", "restart", "shrink")
 # A rank that hangs is found after this long.

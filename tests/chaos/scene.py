@@ -15,8 +15,6 @@ from distributed import Client
 from chaos.gates import Visit
 from chaos.harness import Cluster, Fit
 
-__all__ = ["ALL", "CONNECTED", "MODEL", "NONE", "RUNNING", "STEPS", "VICTIM", "Fault", "Scene", "send_signal"]
-
 STEPS = ("plan", "queue", "load", "rendezvous", "first round", "training", "epoch end", "collect", "after")
 RUNNING = ("load", "rendezvous", "first round", "training", "epoch end", "collect")
 CONNECTED = ("rendezvous", "first round", "training", "epoch end")

@@ -9,8 +9,6 @@ from typing import Any
 
 from chaos.scene import Scene
 
-__all__ = ["garbage", "half_open", "knock", "partition"]
-
 _TIMEVAL_BYTES = 16
 
 

@@ -16,8 +16,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["newest", "summary", "tabulate"]
-
 ENDS = ("model", "error", "interrupted", "killed")
 COMPLAINTS = ("wrong end", "left behind", "harmed")
 

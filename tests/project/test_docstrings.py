@@ -36,14 +36,13 @@ MODULES = sorted(
         if not name.endswith("__main__") and not (name.startswith("dsgd.torch") and find_spec("torch") is None)
     }
 )
+PUBLIC = re.findall(r"^\.\. public-module:: (\S+)$", (ROOT / "docs/api/index.rst").read_text("utf-8"), re.MULTILINE)
 
 
 @cache
 def _public_objects() -> dict[str, Any]:
     found, seen = {}, set()
-    for module_name in MODULES:
-        if module_name.startswith("dsgd.cli"):  # commands are documented by their help
-            continue
+    for module_name in PUBLIC:
         module = importlib.import_module(module_name)
         for name in module.__all__:
             item = getattr(module, name)

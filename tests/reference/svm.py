@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["dual_gap", "smo"]
-
 
 def dual_gap(K: np.ndarray, y: np.ndarray, p: np.ndarray, upper: np.ndarray, alpha: np.ndarray) -> float:
     """Return max f over I_low minus min f over I_up, f = K(y alpha) + y p."""

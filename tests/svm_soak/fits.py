@@ -20,8 +20,6 @@ from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.kernel_solver import block
 from svm_soak.problems import Problem
 
-__all__ = ["Answer", "ask_libsvm", "ask_us"]
-
 _RANKS_S = 30.0
 
 

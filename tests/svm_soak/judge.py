@@ -34,8 +34,6 @@ from svm_soak.fits import Answer, ask_libsvm, ask_us
 from svm_soak.oracle import Part, find_parts, kernel_values
 from svm_soak.problems import Problem
 
-__all__ = ["Verdict", "judge", "step_bound"]
-
 #: LIBSVM's steps for one dual are cut off here: it is a peer, and not what is tested.
 _PEER_STEPS = 20_000
 #: And here where ours are slow, as rounds are short; ours are cut off at so many times as many.

@@ -16,8 +16,6 @@ from scipy.spatial.distance import cdist
 
 from svm_soak.problems import Problem
 
-__all__ = ["Part", "Values", "find_parts", "kernel_values"]
-
 _EPS = float(np.finfo(np.float64).eps)
 #: A variable so near to a bound, as a share of it, may be meant to be at it: equal rows are dealt out one variable.
 _AT_BOUND = 1e-11

@@ -9,8 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import compute_class_weight
 
-__all__ = ["PRESETS", "Problem", "draw", "draw_coarse", "draw_hard"]
-
 PRESETS = ("auto", "none", "single", "multi", "libsvm", "aggressive", "average", "conservative")
 
 _ESTIMATORS = {

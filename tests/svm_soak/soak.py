@@ -18,8 +18,6 @@ import psutil
 
 from svm_soak.problems import draw
 
-__all__ = ["Summary", "soak"]
-
 _MODULE = "svm_soak.worker"
 _TELL_EVERY_S = 30.0
 #: Until the first line of a process: imports and compiled kernels are loaded.

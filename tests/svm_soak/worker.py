@@ -12,8 +12,6 @@ import traceback
 from svm_soak.judge import judge
 from svm_soak.problems import draw
 
-__all__ = ["main"]
-
 
 def main(seed: int, first: int, stop: int, step: int) -> None:
     """Judge every `step`-th problem from `first` to `stop`."""

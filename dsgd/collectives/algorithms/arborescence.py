@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["shortest_arborescence"]
-
 Edge = tuple[int, int]
 
 

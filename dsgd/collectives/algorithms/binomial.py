@@ -20,8 +20,6 @@ from functools import lru_cache
 
 from dsgd.collectives.algorithms.plan import Move, Part, Plan
 
-__all__ = ["binomial_plan"]
-
 
 @lru_cache(maxsize=1024)
 def binomial_plan(rank: int, size: int, n: int) -> Plan:

@@ -24,8 +24,6 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.types import AnyArray
 
-__all__ = ["bruck_allgather"]
-
 
 def bruck_allgather(transport: AbstractTransport, whole: AnyArray, ends: Sequence[int], scratch: AnyArray) -> None:
     """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``."""

@@ -13,8 +13,6 @@ from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_plan
 from dsgd.collectives.algorithms.torus import torus_plan
 
-__all__ = ["PLANS"]
-
 #: What a rank does in an all-reduce of n elements of some bytes, by algorithm: from rank, size, n and bytes.
 PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
     "recursive_doubling": lambda rank, size, n, itemsize: doubling_plan(rank, size, n),

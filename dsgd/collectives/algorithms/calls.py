@@ -40,8 +40,6 @@ from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER
 from dsgd.comm.offload import Call, Schedule
 from dsgd.types import AnyArray
 
-__all__ = ["allreduce_call", "barrier_call", "fill_call", "tally_call"]
-
 
 def allreduce_call(flat: AnyArray, size: int, algorithm: Algorithm, op: Operation, combine: Combine) -> Call:
     """Return an all-reduce of vectors of one dimension."""

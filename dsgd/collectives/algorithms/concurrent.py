@@ -30,8 +30,6 @@ from typing import NamedTuple
 from dsgd.collectives.algorithms.pipeline import Parents, children_of
 from dsgd.collectives.algorithms.plan import Move, Part, Plan
 
-__all__ = ["concurrent_plan"]
-
 _NOTHING = Part(0, 0)
 
 

@@ -23,8 +23,6 @@ from dsgd.collectives.algorithms.pipeline import Parents, tree_plan
 from dsgd.collectives.algorithms.plan import Part, Plan
 from dsgd.collectives.model import tree_pieces
 
-__all__ = ["double_tree", "double_tree_plan"]
-
 
 @lru_cache(maxsize=256)
 def double_tree(size: int) -> tuple[Parents, Parents]:

@@ -36,17 +36,6 @@ from dsgd.collectives.algorithms.pipeline import Parents, children_of
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = [
-    "duplex_rate",
-    "joined",
-    "over_servers",
-    "pack_duplex",
-    "pack_rings",
-    "ring_trees",
-    "share_of_slower",
-    "star_trees",
-]
-
 _CLOSE: Final = 0.95
 _SMALL: Final = 1e-9
 # Nodes of the search for few trees: a limit by the clock would make the packing depend on what else the machine does.

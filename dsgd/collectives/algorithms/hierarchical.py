@@ -40,8 +40,6 @@ from dsgd.collectives.cost import groups_of
 from dsgd.comm.base import AbstractTransport
 from dsgd.types import AnyArray
 
-__all__ = ["Above", "Hierarchy", "Subset"]
-
 
 class Above(Protocol):
     """What the leaders of units do together: the collectives of a `dsgd.collectives.Group`."""

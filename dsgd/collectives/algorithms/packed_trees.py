@@ -32,8 +32,6 @@ from dsgd.comm.frames import HEADER_BYTES, check_array
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 
-__all__ = ["packed_cost", "packed_plan", "tree_allreduce"]
-
 
 @np.errstate(over="ignore", invalid="ignore")
 def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Packing, pieces: int = 4) -> None:

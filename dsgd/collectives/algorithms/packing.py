@@ -36,18 +36,6 @@ from dsgd.comm.topology.machines import DGX_1P_LINKS, DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 
-__all__ = [
-    "DGX_1P",
-    "DGX_1V",
-    "Packing",
-    "best_rate",
-    "candidate_trees",
-    "check_capacities",
-    "pack_trees",
-    "ring_rate",
-    "subgraph",
-]
-
 #: Links of a DGX-1P, shape (8, 8), in units of one NVLink.
 DGX_1P: Final = np.array(DGX_1P_LINKS, dtype=np.float64)
 DGX_1P.flags.writeable = False

@@ -25,8 +25,6 @@ from typing import NamedTuple
 from dsgd.collectives.algorithms.plan import Move, Part, Plan
 from dsgd.collectives.cost import ring_bounds
 
-__all__ = ["Parents", "children_of", "n_steps", "tree_plan"]
-
 #: A tree over ranks: the parent of each; that of the root is -1.
 Parents = tuple[int, ...]
 

@@ -21,8 +21,6 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.types import AnyArray
 
-__all__ = ["Combine", "Move", "Operation", "Part", "Plan", "folded", "plan_cost", "run_plan"]
-
 #: Makes one vector of two, as a `numpy.ufunc` does: ``combine(a, b)``, or ``combine(a, b, out=c)``.
 Combine = Callable[..., AnyArray]
 #: What an all-reduce does with the vectors of ranks.

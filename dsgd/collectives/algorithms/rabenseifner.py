@@ -23,8 +23,6 @@ from functools import lru_cache
 from dsgd.collectives.algorithms.plan import Move, Part, Plan, folded
 from dsgd.collectives.cost import ring_bounds
 
-__all__ = ["rabenseifner_plan"]
-
 
 @lru_cache(maxsize=1024)
 def rabenseifner_plan(rank: int, size: int, n: int) -> Plan:

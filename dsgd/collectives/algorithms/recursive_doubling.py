@@ -23,8 +23,6 @@ from functools import lru_cache
 
 from dsgd.collectives.algorithms.plan import Move, Part, Plan, folded
 
-__all__ = ["doubling_plan"]
-
 
 @lru_cache(maxsize=1024)
 def doubling_plan(rank: int, size: int, n: int) -> Plan:

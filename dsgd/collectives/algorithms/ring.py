@@ -23,8 +23,6 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.types import AnyArray
 
-__all__ = ["allgather", "reduce_scatter", "ring_allgather", "ring_plan"]
-
 
 @lru_cache(maxsize=64)
 def ring_plan(rank: int, size: int, n: int) -> Plan:

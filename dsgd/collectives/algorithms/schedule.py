@@ -21,16 +21,6 @@ from dsgd.types import IntMatrix, IntVector
 if TYPE_CHECKING:
     from dsgd.comm.topology.matching import Step
 
-__all__ = [
-    "barrier_schedule",
-    "bruck_schedule",
-    "plan_schedule",
-    "ring_allgather_schedule",
-    "ring_schedule",
-    "steps_schedule",
-    "tally_schedule",
-]
-
 #: To, bytes, source and bytes added up; see `Schedule`.
 Line = tuple[int, int, int, int]
 

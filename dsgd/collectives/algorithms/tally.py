@@ -29,8 +29,6 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, OP_GATHER
 from dsgd.types import AnyArray
 
-__all__ = ["blocks_of", "gather_sums", "tally_cost"]
-
 Blocks = Sequence[Sequence[int]]
 
 

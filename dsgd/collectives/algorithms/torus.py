@@ -20,8 +20,6 @@ from functools import lru_cache
 from dsgd.collectives.algorithms.plan import Part, Plan
 from dsgd.collectives.algorithms.ring import allgather, reduce_scatter
 
-__all__ = ["torus_plan"]
-
 
 @lru_cache(maxsize=1024)
 def torus_plan(rank: int, size: int, n: int) -> Plan:

@@ -28,15 +28,6 @@ from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import OP_ALLREDUCE, OP_BARRIER, OP_BROADCAST, OP_GATHER, OP_SCATTER
 from dsgd.types import AnyArray
 
-__all__ = [
-    "binomial_broadcast",
-    "binomial_reduce",
-    "direct_gather",
-    "direct_scatter",
-    "dissemination_barrier",
-    "gather_any",
-]
-
 
 def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int) -> None:
     """Replace `vector`, shape (n,), by that of rank `root`."""

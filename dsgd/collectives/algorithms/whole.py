@@ -20,8 +20,6 @@ from dsgd.collectives.algorithms.tally import Blocks
 from dsgd.collectives.cost import fold_of, ring_bounds
 from dsgd.types import AnyArray
 
-__all__ = ["Tallied", "fill_all", "reduce_by_doubling", "reduce_by_plans", "reduce_round_ring", "tally_all"]
-
 
 def reduce_by_doubling(vectors: Sequence[AnyArray], combine: Combine) -> None:
     """Do what `dsgd.collectives.algorithms.recursive_doubling` does to the vectors of all ranks."""

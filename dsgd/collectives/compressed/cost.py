@@ -23,8 +23,6 @@ from dsgd.compress import (
 )
 from dsgd.compress.sparse import n_entries
 
-__all__ = ["compressed_cost", "outweighs", "whole_bytes"]
-
 # Their sum differs from that of the decoded vectors, or never takes more bytes.
 _SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
 

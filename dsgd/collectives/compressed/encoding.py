@@ -14,8 +14,6 @@ from dsgd.collectives.group import Group
 from dsgd.ledger import ENCODE
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["decode", "encode", "encoding"]
-
 ResultT = TypeVar("ResultT")
 
 

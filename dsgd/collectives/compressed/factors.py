@@ -23,8 +23,6 @@ from dsgd.compress.powersgd import times_rows
 from dsgd.kernels import quantize
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["sum_of_factors", "sum_together"]
-
 
 def sum_of_factors(
     group: Group, matrices: Sequence[tuple[FloatVector, PowerSGD, PowerMemory, FloatVector | None]]

@@ -31,8 +31,6 @@ from dsgd.kernels.bits import add_at
 from dsgd.kernels.select import merge_ascending
 from dsgd.types import ByteVector, FloatVector, IndexVector
 
-__all__ = ["Entries", "gtopk_cost", "gtopk_sum", "merge_all", "merge_pair"]
-
 
 class Entries(NamedTuple):
     """A sparse vector."""

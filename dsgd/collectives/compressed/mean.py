@@ -59,8 +59,6 @@ from dsgd.compress.base import WORD_BYTES
 from dsgd.compress.sparse import n_entries
 from dsgd.types import FloatVector
 
-__all__ = ["compressed_mean", "load_kernels"]
-
 
 def compressed_mean(
     group: Group, vector: FloatVector, weight: float, compressor: AbstractCompressor[Any], memory: Any

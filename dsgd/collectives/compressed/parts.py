@@ -31,17 +31,6 @@ from dsgd.compress.quantise import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
 from dsgd.types import FloatVector, WordVector
 
-__all__ = [
-    "UNIT",
-    "halves_cost",
-    "sum_halves",
-    "sum_ternary",
-    "sum_votes",
-    "ternary_bytes",
-    "ternary_cost",
-    "votes_cost",
-]
-
 #: Entries in a unit of a part: whole words of signs, of ternary digits, of halves and of codes of any width.
 UNIT: Final = 320
 

@@ -18,8 +18,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["count_cores", "current_core", "leave_core", "staying"]
-
 _getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 

@@ -46,8 +46,6 @@ from dsgd.comm.sockets.link import Link, measure_latency
 from dsgd.comm.sockets.mesh import hypercube
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
-__all__ = ["Neighbourhood", "join_neighbours", "tell_hosts", "warn_of"]
-
 _MAGIC: Final = b"dsgS"
 _VERSION: Final = 3
 _LAYOUT: Final = struct.Struct("<4sBBxx32s32s48s")

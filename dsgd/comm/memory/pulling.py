@@ -21,8 +21,6 @@ import numpy as np
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.kernels.processes import CAN_READ, N_WORDS, read_into
 
-__all__ = ["NEITHER", "Pulling", "agree_on_pulling"]
-
 _LAYOUT: Final = struct.Struct("<Q32s")
 _PROOF_BYTES: Final = 32
 _CREDENTIALS: Final = struct.Struct("3i")

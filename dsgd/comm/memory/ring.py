@@ -49,8 +49,6 @@ from dsgd.comm.sockets.link import Link
 from dsgd.kernels.rounds import SLOT_BYTES, box_bytes
 from dsgd.types import AnyArray
 
-__all__ = ["PULL_FROM_BYTES", "Ring", "pump", "segment_bytes"]
-
 # Two ranks with a core each summed 10 MB in 0.84 ms where they pulled and in 1.46 ms through the ring, 1 MB in 147 and
 # 104 us: the system has to find every page. Where other programs wanted the cores too, pulling took half as long again
 # at 4 MB and as long at 10 MB. Frames are half of that.

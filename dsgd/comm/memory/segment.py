@@ -33,8 +33,6 @@ import numpy as np
 
 from dsgd.types import AnyArray
 
-__all__ = ["NAME_BYTES", "Segment", "host_identity", "shared_folder", "socket_path"]
-
 _PREFIX: Final = "dsgd-"
 _SUFFIX: Final = ".sock"
 _NAME: Final = re.compile(r"[0-9a-f]{32}")

@@ -11,8 +11,6 @@ from typing import final
 
 from dsgd.types import AnyArray
 
-__all__ = ["SharedArray"]
-
 
 @final
 class SharedArray:

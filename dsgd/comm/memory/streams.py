@@ -24,45 +24,6 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.processes import N_WORDS, read_process
 from dsgd.types import AnyArray
 
-__all__ = [
-    "ADD_FLOAT32",
-    "ADD_FLOAT64",
-    "ARRIVED",
-    "BAD_HEADER",
-    "BAD_IN",
-    "BAD_OUT",
-    "BELL",
-    "CAPACITY",
-    "CONTROL_BYTES",
-    "COPY",
-    "DONE",
-    "HEADER_IN",
-    "HEADER_LENGTH",
-    "HEADER_OUT",
-    "HEADER_WANTED",
-    "IDLE",
-    "IN_AT",
-    "IN_CONTROL",
-    "IN_DATA",
-    "IN_END",
-    "IN_WAY",
-    "N_STATE",
-    "OUT_AT",
-    "OUT_CONTROL",
-    "OUT_DATA",
-    "OUT_END",
-    "OUT_WAY",
-    "PEER",
-    "POST",
-    "RING",
-    "SCRATCH",
-    "SCRATCH_BYTES",
-    "TAKE",
-    "UNIT_BYTES",
-    "UNREADABLE",
-    "pump_streams",
-]
-
 # What `pump_streams` returns.
 DONE: Final = 0
 IDLE: Final = 1  # both sides of every stream have nothing to do, and the peer knows that this one sleeps

@@ -34,8 +34,6 @@ from dsgd.kernels.beds import make_bed
 from dsgd.kernels.rounds import BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES, TURN, box_bytes
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["NAP_S", "Window", "inproc_windows"]
-
 #: How long a rank sleeps before it checks whether the job was stopped; peers ring long before.
 NAP_S: Final = 0.05
 _ALIGNMENT: Final = 128

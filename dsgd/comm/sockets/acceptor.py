@@ -23,8 +23,6 @@ from dsgd.comm.sockets.link_table import LinkTable
 from dsgd.comm.sockets.listener import Guest, Listener, Wrap
 from dsgd.errors import DsgdError, ProtocolError
 
-__all__ = ["Acceptor"]
-
 # While guests are there; a listener is looked at by itself now and then, in case nothing wakes the thread.
 _LOOK_UP_S: Final = 0.1
 _IDLE_S: Final = 2.0

@@ -22,8 +22,6 @@ from dsgd.comm.sockets.link import Link, measure_latency
 from dsgd.comm.sockets.listener import Wrap, split_address
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, ProtocolError
 
-__all__ = ["Connector", "CrossedError", "Deadline", "Detour", "check_room", "explained_file_limit"]
-
 _LOOK_UP_S: Final = 0.1
 _CONNECT_SLICE_S: Final = 2.0
 # If there is a detour. A filter drops the first packet and its retransmissions after 1 and 3 s.

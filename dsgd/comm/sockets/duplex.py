@@ -14,8 +14,6 @@ import socket
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.sockets.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError
 
-__all__ = ["receive_some", "send_bytes", "send_some"]
-
 
 def receive_some(link: Link, payload: memoryview, got: int) -> int:
     """Receive what is there of a frame from byte `got` on; returns the bytes received, zero if nothing is there."""

@@ -31,8 +31,6 @@ from typing import Final
 from dsgd.comm.frames import job_code
 from dsgd.errors import InvalidParameterError, ProtocolError
 
-__all__ = ["RECORD_BYTES", "Credentials", "Record", "check_job", "receive_exactly", "refusal_kind", "refusal_text"]
-
 _MAGIC: Final = b"dsgH"
 _VERSION: Final = 1
 _LAYOUT: Final = struct.Struct("<4sBBBxQIIII32s32s32s")

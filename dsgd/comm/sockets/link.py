@@ -25,19 +25,6 @@ from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
-__all__ = [
-    "LOOKS",
-    "SEGMENT_BYTES",
-    "STREAM_SEGMENT_BYTES",
-    "Link",
-    "PeerGoneError",
-    "PeerLateError",
-    "as_bytes",
-    "charge_exchange",
-    "measure_latency",
-    "shut_down",
-]
-
 # Large enough to be worth a system call, small enough to stay in the cache between the two directions.
 SEGMENT_BYTES: Final = 512 * 1024
 # What two ranks that send before they receive may have under way without waiting for each other, in any TCP; also what

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable
 from dsgd.comm.sockets.handshake import CROSSED, OK, WRONG_RANK
 from dsgd.comm.sockets.link import Link
 
-__all__ = ["LinkTable"]
-
 
 class LinkTable:
     """What the threads of a rank know of its connections."""

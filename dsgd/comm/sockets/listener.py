@@ -31,8 +31,6 @@ from typing import Final, Self, TypeAlias
 from dsgd.comm.sockets.handshake import OK, RECORD_BYTES, Record, check_job
 from dsgd.errors import ClusterError, InvalidParameterError, ProtocolError
 
-__all__ = ["GUEST_S", "Guest", "Listener", "Wrap", "parse_ports", "split_address"]
-
 #: Encrypts a socket: takes (socket, server_side), returns the socket to use, on which no handshake has been made yet.
 Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
 

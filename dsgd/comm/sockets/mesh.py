@@ -36,8 +36,6 @@ from dsgd.comm.sockets.link_table import LinkTable
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.errors import GangTimeoutError
 
-__all__ = ["FULL_MESH", "Mesh", "first_peers", "hypercube"]
-
 #: Up to so many ranks are all connected with each other from the start.
 FULL_MESH: Final = 8
 _SLICE_S: Final = 0.1

@@ -24,20 +24,6 @@ import numpy as np
 from dsgd.comm.topology.regular import random_regular_graph
 from dsgd.errors import InvalidParameterError
 
-__all__ = [
-    "AbstractFixedGraph",
-    "AbstractTopology",
-    "Bipartite",
-    "Complete",
-    "Exponential",
-    "Grid",
-    "Groups",
-    "RandomRegular",
-    "Ring",
-    "Star",
-    "grid_shape",
-]
-
 
 class AbstractTopology(ABC):
     """A graph over ranks that may change from round to round.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DGX_1P_LINKS", "DGX_1V_LINKS"]
-
 #: NVLinks between the eight P100 of a DGX-1P, each in either direction: the same mesh with one link where there is any,
 #: four at each.
 DGX_1P_LINKS: Final = (

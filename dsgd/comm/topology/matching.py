@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from dsgd.comm.topology.graphs import AbstractTopology
 
-__all__ = ["Step", "exchange_steps", "matchings"]
-
 
 class Step(NamedTuple):
     """What a rank does in one step of an exchange with its peers."""

@@ -27,8 +27,6 @@ from dsgd.comm.topology.graphs import AbstractTopology
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 
-__all__ = ["Weighting", "mixing_matrix", "shares", "spectral_gap", "weights"]
-
 Weighting = Literal["metropolis", "uniform"]
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["random_regular_graph"]
-
 _MOST_DRAWS: Final = 1000
 
 

@@ -27,8 +27,6 @@ from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.types import AnyArray
 
-__all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "look_until", "tell_all"]
-
 _LENGTH: Final = struct.Struct("<I")
 _MAX_SAID_BYTES: Final = 64 * 1024
 # Looks without a pause come to some tens of microseconds; the longest pause is what an abort may have to wait for.

@@ -30,8 +30,6 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["InprocTransport", "connect"]
-
 DEFAULT_TIMEOUT_S: Final = 60.0
 
 

@@ -23,8 +23,6 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["InprocMailbox", "connect"]
-
 # How long a rank that waits for room is deaf to a flag that is set while it looks away.
 _SLICE_S: Final = 0.5
 

@@ -28,8 +28,6 @@ from dsgd.comm.wires.tcp import TCPTransport
 from dsgd.ledger import WAIT, WIRE
 from dsgd.types import AnyArray
 
-__all__ = ["LinkMailbox", "connect"]
-
 # How often a thread that waits for a peer to read looks at the abort flag.
 _SLICE_S: Final = 0.5
 

@@ -30,8 +30,6 @@ from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["NestedTransport", "connect"]
-
 # A rank may wait for its leader while that waits for another process, whose deadline must pass first: the error of the
 # leader names the rank that is late.
 _PATIENCE: Final = 2.0

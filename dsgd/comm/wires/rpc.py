@@ -29,8 +29,6 @@ from dsgd.comm.sockets.link import shut_down
 from dsgd.comm.sockets.listener import split_address
 from dsgd.errors import ProtocolError
 
-__all__ = ["CHUNK_BYTES", "Post", "Relay", "Switchboard"]
-
 #: What is posted at once.
 CHUNK_BYTES: Final = 1 << 20
 

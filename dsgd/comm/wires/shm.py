@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frame_exchange import SPIN_S, FrameExchange, drain
+from dsgd.comm.frame_exchange import FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, tell_hosts, warn_of
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.segment import host_identity
@@ -45,8 +45,6 @@ from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
-
-__all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait", "connect"]
 
 Wait = Literal["sleep", "spin"]
 

@@ -42,8 +42,6 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["Detour", "Entrance", "Listener", "TCPTransport", "Wrap", "connect"]
-
 DEFAULT_TIMEOUT_S: Final = 60.0
 _WAYS: Final = ("shm", "rpc", "tcp")
 

@@ -14,8 +14,6 @@ import numpy as np
 from dsgd.inputs.tables.base import Coded, Kind, coded_one_by_one, is_missing, wrong_kind
 from dsgd.types import AnyArray
 
-__all__ = ["ArrayTable"]
-
 
 @final
 class ArrayTable:

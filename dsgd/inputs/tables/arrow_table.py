@@ -20,17 +20,6 @@ from dsgd.inputs.tables.base import Coded, Kind, no_categories, wrong_kind
 from dsgd.inputs.tables.written import dates_of_text, is_text, numbers_of_text
 from dsgd.types import AnyArray
 
-__all__ = [
-    "ArrowTable",
-    "arrow_table",
-    "as_numbers",
-    "is_of_numbers",
-    "kind_of_type",
-    "pyarrow_for",
-    "saved_index",
-    "utf8_buffers",
-]
-
 _LEVEL: Final = re.compile(r"__index_level_\d+__")
 
 

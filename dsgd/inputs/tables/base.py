@@ -17,8 +17,6 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.types import AnyArray, IntVector
 
-__all__ = ["Coded", "Kind", "Table", "coded_one_by_one", "is_missing", "no_categories", "wrong_kind"]
-
 #: What a column holds. Strings are categories; whether they are texts is for the user to say.
 Kind: TypeAlias = Literal["number", "category", "date", "unknown"]
 

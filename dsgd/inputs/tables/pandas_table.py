@@ -18,8 +18,6 @@ from dsgd.inputs.tables.arrow_table import ArrowTable, is_of_numbers
 from dsgd.inputs.tables.base import Coded, Kind, coded_one_by_one, no_categories, wrong_kind
 from dsgd.types import AnyArray
 
-__all__ = ["PandasTable"]
-
 
 @final
 class PandasTable:

@@ -20,17 +20,6 @@ from dsgd.inputs.tables.pandas_table import PandasTable
 from dsgd.inputs.tables.written import parsed
 from dsgd.types import AnyArray
 
-__all__ = [
-    "as_table",
-    "batches",
-    "categories",
-    "column",
-    "column_without_numbers",
-    "is_frame",
-    "pop_column",
-    "utf8",
-]
-
 
 def is_frame(X: object) -> bool:
     """Return whether X is a table in memory: of pandas, Arrow, or anything that hands out Arrow memory."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
-__all__ = ["State", "dates_of_text", "is_text", "joined", "numbers_of_text", "parsed", "state_of_text"]
-
 #: What texts are; "plain" are numbers as Python writes them.
 State: TypeAlias = Literal["null", "bool", "plain", "number", "date", "text"]
 

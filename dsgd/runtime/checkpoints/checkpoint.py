@@ -31,21 +31,6 @@ from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFol
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_number
 
-__all__ = [
-    "AUTO",
-    "Checkpoint",
-    "SavedState",
-    "SupersededError",
-    "as_checkpoint",
-    "check_configuration",
-    "check_place",
-    "is_empty",
-    "read_newest",
-    "read_own",
-    "same_place",
-    "write",
-]
-
 #: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
 AUTO: Final = "auto"
 

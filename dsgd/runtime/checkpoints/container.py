@@ -37,8 +37,6 @@ from dsgd.archive import read_arrays
 from dsgd.files import regular, replacing
 from dsgd.types import AnyArray
 
-__all__ = ["Container", "DamagedError", "LocalFolder", "RemoteFolder", "folder_of"]
-
 _PREFIX: Final = struct.Struct("<8sII32s")
 
 

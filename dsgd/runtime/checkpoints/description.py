@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["describe"]
-
 
 def describe(value: Any) -> Any:
     """Return a value as JSON can hold it, so that equal values give equal descriptions.

@@ -26,8 +26,6 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
 
-__all__ = ["Snapshot", "SnapshotKeeper", "find_newest", "share"]
-
 
 @dataclass(frozen=True)
 class Snapshot:

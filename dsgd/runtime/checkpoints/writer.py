@@ -16,8 +16,6 @@ from typing import Final
 from dsgd.errors import CheckpointError
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, SupersededError, write
 
-__all__ = ["CheckpointWriter"]
-
 #: How often in a row a checkpoint may fail, and how long after one that failed the next is due.
 _MOST_FAILURES: Final = 3
 _RETRY_S: Final = 1.0

@@ -14,8 +14,6 @@ from dsgd.runtime.plan import Block
 if TYPE_CHECKING:
     from distributed import Future
 
-__all__ = ["JobBlocks"]
-
 _SLICE_S: Final = 0.5
 # Pause between two searches for the blocks of a lost worker.
 _LOST_S: Final = 0.02

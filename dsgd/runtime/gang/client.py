@@ -21,19 +21,6 @@ from dsgd.runtime.dask_internals import QUIET_HEARTBEATS, ask_scheduler, event_l
 from dsgd.runtime.gang.loop_call import LoopCall
 from dsgd.stages import stage
 
-__all__ = [
-    "QUIET_WORKER",
-    "call_scheduler",
-    "client_for",
-    "client_of",
-    "close_own_cluster",
-    "connect_client",
-    "guarded",
-    "out_of_pool",
-    "owner_here",
-    "require_cluster",
-]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("dsgd.runtime")

@@ -40,8 +40,6 @@ from dsgd.validation import warn_user
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Cluster"]
-
 T = TypeVar("T")
 
 _LOOK_S: Final = 1.0

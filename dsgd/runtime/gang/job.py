@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from dsgd.collectives.group import Algorithm
+from dsgd.collectives.cost import Algorithm
 from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
@@ -36,8 +36,6 @@ from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
-
-__all__ = ["run_on_cluster"]
 
 # A worker may leave between planning and leasing; then the job is planned again.
 _MAX_PLANS: Final = 3

@@ -28,8 +28,6 @@ from dsgd.validation import warn_user
 if TYPE_CHECKING:
     from distributed import Future
 
-__all__ = ["JobHandle"]
-
 T = TypeVar("T")
 
 _log: Final = logging.getLogger("dsgd.runtime")

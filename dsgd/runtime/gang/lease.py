@@ -20,8 +20,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-__all__ = ["Lease"]
-
 _RENEWALS: Final = 6
 # How often to check whether the thread attends to the job.
 _LOOK_S: Final = 0.1

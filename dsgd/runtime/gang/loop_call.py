@@ -15,8 +15,6 @@ import queue
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-__all__ = ["LoopCall"]
-
 T = TypeVar("T")
 
 

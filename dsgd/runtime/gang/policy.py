@@ -8,8 +8,6 @@ from typing import Final, Literal
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 
-__all__ = ["FailurePolicy", "Restart", "Shrink", "as_policy"]
-
 
 @dataclass(frozen=True)
 class Restart:

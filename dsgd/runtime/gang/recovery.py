@@ -34,8 +34,6 @@ from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.worker.member import kept_blocks, request_pause
 from dsgd.validation import warn_user
 
-__all__ = ["Limits", "Recovery"]
-
 _OF_MACHINES: Final = ("lost", "hung", "aborted", "unheard", "lapsed", "late")
 #: Texts for the rank that a failure of a machine names.
 _WHAT: Final = {

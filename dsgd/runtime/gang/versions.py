@@ -20,8 +20,6 @@ from dsgd.runtime.versions import local_versions
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["check_scheduler", "code_allowed", "prepare_scheduler", "refused_call", "wanted_text"]
-
 # Calls of Dask that start a job; a cluster may block some of them for its clients.
 _NEEDED: Final = {"Scheduler": "run_function and register_scheduler_plugin", "Worker": "plugin-add"}
 

@@ -25,8 +25,6 @@ from dsgd.runtime.versions import LOADED_VERSION, local_versions
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-__all__ = ["Admission"]
-
 # How often to check whether a worker that is waited for is still heard of.
 _LOOK_S: Final = 0.25
 

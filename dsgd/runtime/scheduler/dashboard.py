@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from dsgd.runtime.scheduler.registry import Registry
 
-__all__ = ["PAGE", "GangPage", "attach"]
-
 PAGE: Final = "/dsgd"
 _REDRAW_MS: Final = 500
 _MAX_POINTS: Final = 1000

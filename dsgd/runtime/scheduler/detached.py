@@ -27,8 +27,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["DetachedFits", "FitRecord", "failed_with", "last_line", "result_of", "rows_of"]
-
 #: Number of fits of which is remembered why they are no longer here.
 _N_GONE: Final = 64
 _OVER: Final = ("done", "failed", "cancelled")

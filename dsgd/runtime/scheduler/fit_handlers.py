@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from distributed import Scheduler
 
-__all__ = ["FitHandlers"]
-
 _PREFIX: Final = result_of("")
 
 

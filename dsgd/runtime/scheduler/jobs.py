@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from dsgd.runtime.plan import rank_names
 
-__all__ = ["Counts", "Job", "JobLabel", "JobView", "Member"]
-
 _MAX_EVENTS: Final = 256
 
 

@@ -10,8 +10,6 @@ from dsgd.runtime.metrics import as_family, register
 from dsgd.runtime.scheduler.detached import DetachedFits
 from dsgd.runtime.scheduler.registry import Registry
 
-__all__ = ["GangCollector", "expose", "withdraw"]
-
 _JOB_STATES: Final = ("queued", "running", "stopping")
 _FIT_STATES: Final = ("queued", "running", "done", "failed", "cancelled")
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
 
-__all__ = ["LOG_TOPIC", "SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
-
 #: Dask keeps records of jobs and detached fits under this topic, for ``client.get_events``.
 LOG_TOPIC: Final = "dsgd"
 

@@ -29,8 +29,6 @@ from typing import Any, Final
 from dsgd.runtime.messages import pack_table
 from dsgd.runtime.scheduler.jobs import Counts, Job, JobLabel, JobView, Member
 
-__all__ = ["Registry"]
-
 # How long the report that a peer is gone waits for the peer's own report, or for the scheduler to miss its worker.
 _GRACE_S: Final = 1.0
 # How long a member that ignores an abort keeps its worker leased after its job was closed.

@@ -21,8 +21,6 @@ from dsgd.runtime.dask_internals import ping_worker
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-__all__ = ["Pings", "Vigil"]
-
 # After a longer pause between two readings silence proves nothing.
 _PAUSE_S: Final = 3.0
 # After how long to ask a worker again that could not be reached.

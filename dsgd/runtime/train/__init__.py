@@ -6,6 +6,7 @@ The other modules are parts of the loop for one kind of strategy each, or keep i
 Called by `dsgd.estimators`, `dsgd.torch` and `dsgd.tuning`, as the program of a gang. Start with `loop`.
 """
 
-from dsgd.runtime.train.loop import EpochRecord, TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
+from dsgd.runtime.train.loop import train
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]

@@ -22,8 +22,6 @@ from dsgd.progress.event import ProgressEvent
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["ProgressAccount"]
-
 _PERIOD_S: Final = 0.2
 
 

@@ -29,8 +29,6 @@ from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractAdaptation, Cut, Plan, Seen
 from dsgd.types import FloatVector
 
-__all__ = ["Adaptation"]
-
 _N_COLD: Final = 1
 # Of so many rows slopes are taken.
 _N_SLOPE: Final = 64

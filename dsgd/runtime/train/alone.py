@@ -18,8 +18,6 @@ from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 
-__all__ = ["is_alone", "run_epochs"]
-
 
 def is_alone(run: Run, snapshots: SnapshotSchedule) -> bool:
     """Return whether nothing but steps and the stopping rule happens in the epochs of a run."""

@@ -25,8 +25,6 @@ from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractStrategy, NoState
 from dsgd.types import FloatVector
 
-__all__ = ["AnytimeRounds"]
-
 _SLICES: Final = 8
 MAX_GROWTH: Final = 2
 

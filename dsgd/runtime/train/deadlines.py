@@ -27,8 +27,6 @@ from typing import Final, Literal
 from dsgd.comm.base import AbstractTransport
 from dsgd.errors import GangTimeoutError
 
-__all__ = ["Deadlines", "Kind", "RoundTimes"]
-
 #: Kinds of waits: for a round after another one, or for anything between two epochs.
 Kind = Literal["round", "edge"]
 

@@ -26,8 +26,6 @@ from dsgd.runtime.train.job import Divergence
 from dsgd.runtime.train.run import Run
 from dsgd.types import FloatVector
 
-__all__ = ["divergence_of"]
-
 # A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
 _CLEARLY = 1.1
 _N_EPOCHS = 5

@@ -32,8 +32,6 @@ from dsgd.sync import EveryRows
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["ABSURD_LOSS", "EpochEnd", "settle"]
-
 #: A sum of losses beyond any that means something.
 ABSURD_LOSS: Final = 1e30
 _NOTHING: Final = np.zeros(0)

@@ -28,8 +28,6 @@ from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AbstractStrategy, Cut
 from dsgd.types import FloatVector
 
-__all__ = ["CALL_S", "FusedRounds", "is_plain", "takes_plain_steps", "window_for"]
-
 #: How long a call of the kernel lasts, about.
 CALL_S: Final = 0.05
 _MAX_GROWTH: Final = 4

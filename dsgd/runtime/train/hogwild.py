@@ -13,8 +13,6 @@ from dsgd.kernels.hogwild import run_shared_rows, run_shared_softmax_rows
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.types import FloatVector
 
-__all__ = ["shared_walk"]
-
 _ROWS_AT_A_TIME: Final = 65_536
 
 

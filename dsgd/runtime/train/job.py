@@ -13,8 +13,6 @@ from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Divergence", "EpochRecord", "TrainData", "TrainJob", "TrainResult", "Validation", "best_of"]
-
 
 class Validation(Protocol):
     """Validation rows, and how a model is scored on them; rank 0 is given it, see `TrainJob.validates`."""

@@ -19,7 +19,7 @@ from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train.alone import is_alone, run_epochs
 from dsgd.runtime.train.divergence import divergence_of
 from dsgd.runtime.train.epoch import EpochEnd, settle
-from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
+from dsgd.runtime.train.job import TrainData, TrainJob, TrainResult
 from dsgd.runtime.train.model import bring_together, gather_models, put_back
 from dsgd.runtime.train.partial_fit import leave, take_over
 from dsgd.runtime.train.rounds import Rounds
@@ -28,8 +28,6 @@ from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.stages import stage
 from dsgd.sync.base import check_state
-
-__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 
 
 def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:

@@ -14,8 +14,6 @@ from dsgd.sync import RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["bring_together", "gather_models", "put_back"]
-
 
 def gather_models(run: Run) -> FloatMatrix:
     """Return the models of all ranks as they are, shape (size, n_params); called by all of them at the end."""

@@ -24,8 +24,6 @@ from dsgd.runtime.train.visits import entries_per_call
 from dsgd.sync import Cut
 from dsgd.types import FloatVector
 
-__all__ = ["OffloadedRounds"]
-
 # Between two calls ranks look whether the job has stopped.
 _MOST_ROUNDS: Final = 256
 

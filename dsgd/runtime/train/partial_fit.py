@@ -33,8 +33,6 @@ from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import STRATEGY, TrainState, adapted, stacked
 from dsgd.types import AnyArray
 
-__all__ = ["goes_on", "leave", "take_over"]
-
 _DIGEST_BYTES: Final = 8
 
 

@@ -23,8 +23,6 @@ from dsgd.runtime.train.job import TrainJob
 from dsgd.sync import AbstractStrategy
 from dsgd.types import FloatMatrix
 
-__all__ = ["PooledRates", "missing_factor"]
-
 #: Least share of the way to the minimum that the model must be able to go along other rows than the longest.
 _LEAST_MOVE: Final = 1e-2
 #: In as many epochs at least: a fit of one may go on.

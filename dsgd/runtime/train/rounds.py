@@ -21,8 +21,6 @@ from dsgd.sync import Cut, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for
 
-__all__ = ["Rounds"]
-
 
 class Rounds:
     """Runs the rounds of one rank, with buffers that are made once."""

@@ -29,8 +29,6 @@ from dsgd.sync import AbstractPeriod, Cut, GrowingBatch, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
 
-__all__ = ["Run", "begin_run"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -26,8 +26,6 @@ from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector
 
-__all__ = ["begin_servers", "mail_for", "serve_training"]
-
 _DTYPES: Final = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 

@@ -41,8 +41,6 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import rejoin
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["N_WISHES", "SnapshotSchedule"]
-
 #: Numbers that ranks add up to agree. Those of rank 0: whether to copy, whether to write, rounds to the next look; and
 #: of all ranks: whether the rank was asked to stop.
 N_WISHES: Final = 4

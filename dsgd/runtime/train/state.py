@@ -44,18 +44,6 @@ from dsgd.sync.base import NoState, rejoin, state_arrays, state_handovers
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = [
-    "OWN_MEMORY",
-    "RETURNED",
-    "STRATEGY",
-    "BestModel",
-    "TrainState",
-    "adapted",
-    "is_exact",
-    "share_of",
-    "stacked",
-]
-
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
 #: The same for what the strategy remembers alone.

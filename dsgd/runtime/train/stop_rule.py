@@ -21,8 +21,6 @@ from dsgd.local import SGD, AbstractState
 from dsgd.runtime.train.job import TrainJob
 from dsgd.types import FloatVector
 
-__all__ = ["StopRule"]
-
 _MIN_ETA: Final = 1e-6  # below this step size the adaptive schedule gives up, as in scikit-learn
 
 

@@ -16,8 +16,6 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.types import FloatVector
 
-__all__ = ["looks_at_suffix", "settle_suffix", "suffix_share"]
-
 #: Of a thread in one epoch; more would hardly make the mean better.
 _MOST_LOOKS: Final = 64
 #: How many entries of rows a thread visits, at least, for every weight that it looks at, and for every look: with fewer

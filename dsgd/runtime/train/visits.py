@@ -19,8 +19,6 @@ from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractLocalTerm, LocalSteps
 from dsgd.types import FloatVector
 
-__all__ = ["MOST_ENTRIES_PER_CALL", "RowVisits", "charge_visit", "entries_per_call"]
-
 #: A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries in one.
 MOST_ENTRIES_PER_CALL: Final = 100_000_000
 # Most end much sooner, so that of rows in a file little is in memory. A call visits every weight once: it must be long

@@ -20,8 +20,6 @@ from dsgd.runtime.train.state import TrainState, share_of
 from dsgd.sync import AbstractStrategy, RoundClock, mean_shares
 from dsgd.types import FloatVector
 
-__all__ = ["EpochWeights"]
-
 
 class EpochWeights:
     """The weights of one rank, epoch by epoch."""

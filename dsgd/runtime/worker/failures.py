@@ -17,8 +17,6 @@ import cloudpickle
 
 from dsgd.errors import AbortedError, DsgdError, GangError, GangTimeoutError, RankError, WorkerLostError
 
-__all__ = ["as_error", "describe", "pickled_error", "release_frames", "unpickled_error"]
-
 _MAX_TEXT: Final = 16_384
 _MAX_PICKLE_BYTES: Final = 1_000_000
 

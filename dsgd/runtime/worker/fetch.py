@@ -29,8 +29,6 @@ from dsgd.stages import stage
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["HeldBlocks"]
-
 _RETRY_S: Final = 0.1
 
 

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["KEPT_SHARE", "keep_freed_memory"]
-
 # Parameters of mallopt: how much may be free at the end of a heap, and from which size on memory has pages of its own.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3

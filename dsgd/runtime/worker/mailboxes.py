@@ -30,8 +30,6 @@ from dsgd.runtime.rank import Mail
 from dsgd.runtime.worker.rendezvous import MemberContext
 from dsgd.runtime.worker.wires import open_listener
 
-__all__ = ["MemberMailboxes", "servers_of", "wants_mailboxes"]
-
 
 def wants_mailboxes(mail: Mail | None, ranks_of: Sequence[int]) -> bool:
     """Return whether the ranks of a gang whose members run so many ranks get mailboxes."""

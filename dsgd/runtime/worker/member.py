@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 from distributed import get_worker, secede
 
-from dsgd.collectives.group import Algorithm, Group
+from dsgd.collectives.cost import Algorithm
+from dsgd.collectives.group import Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wires import nested
 from dsgd.ledger import RankLedger, RankRecords
@@ -47,19 +48,6 @@ from dsgd.stages import Stage, recorded, recording, stage
 
 if TYPE_CHECKING:
     from distributed import Worker
-
-__all__ = [
-    "Cut",
-    "MemberOutcome",
-    "MemberTask",
-    "Orders",
-    "Pack",
-    "forget_packed",
-    "kept_blocks",
-    "recorded_stacks",
-    "request_pause",
-    "run_member",
-]
 
 Pack = Callable[[Sequence[Any], int], Any]
 Cut = Callable[[Any, int], Sequence[Any]]

@@ -17,8 +17,6 @@ from typing import Any, Final
 from dsgd.ledger import PHASES, RankLedger
 from dsgd.runtime.metrics import as_family, register
 
-__all__ = ["RankCollector", "RankMeters", "expose", "withdraw"]
-
 _SENT: Final = {"algorithm": ("bytes_sent", "messages"), "control": ("control_bytes_sent", "control_messages")}
 
 

@@ -23,8 +23,6 @@ from dsgd.runtime.worker.store import JobStore
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WORKER_PLUGIN", "GangWorkerPlugin", "store_of"]
-
 WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
 
 

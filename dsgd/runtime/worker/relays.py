@@ -20,9 +20,6 @@ from dsgd.runtime.worker.store import JobStore
 if TYPE_CHECKING:
     from distributed import Worker
 
-
-__all__ = ["RelayHandlers", "open_relay"]
-
 CONNECT: Final = "dsgd_connect"
 MESSAGE: Final = "dsgd_message"
 

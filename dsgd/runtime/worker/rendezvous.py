@@ -39,8 +39,6 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["JOIN_S", "GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_loop"]
-
 _log: Final = logging.getLogger("dsgd.runtime")
 #: How long the scheduler may leave a member's question for the others open; then it is asked again.
 JOIN_S: Final = 10.0

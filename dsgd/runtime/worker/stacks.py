@@ -13,8 +13,6 @@ import sys
 import threading
 import traceback
 
-__all__ = ["Recorder"]
-
 _N_FRAMES = 16
 
 

@@ -20,8 +20,6 @@ from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.worker.metrics import RankMeters
 from dsgd.runtime.worker.stacks import Recorder
 
-__all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows"]
-
 
 @dataclass
 class Kept:

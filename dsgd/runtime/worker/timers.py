@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from distributed.core import Server
     from tornado.ioloop import PeriodicCallback
 
-__all__ = ["slow_timers"]
-
 _NAMES: Final = ("profile", "tick")
 _SLOW_MS: Final = 500.0  # well below the three seconds from which on Dask calls an event loop unresponsive
 

@@ -23,8 +23,6 @@ from dsgd.runtime.dask_internals import interface_address
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WireOptions", "data_host", "open_listener"]
-
 _PORTS = "dsgd.comm.ports"
 _INTERFACE = "dsgd.comm.interface"
 

@@ -30,17 +30,6 @@ from dsgd.sim.network import Link
 from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
 from dsgd.validation import check_number
 
-__all__ = [
-    "Placement",
-    "Sharing",
-    "flop_per_byte",
-    "node_balance",
-    "place_layer",
-    "place_layers",
-    "scaling_limit",
-    "shared_bytes",
-]
-
 #: How a layer is shared by nodes.
 Sharing = Literal["data", "model", "hybrid"]
 

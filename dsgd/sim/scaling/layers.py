@@ -16,8 +16,6 @@ from typing import Final, Literal
 
 from dsgd.validation import check_number
 
-__all__ = ["FLOAT_BYTES", "Kind", "Layer", "Node", "conv_layer", "linear_layer", "other_layer"]
-
 #: What a layer does, as far as its speed goes: "other" has few operations and moves its activations through memory.
 Kind = Literal["conv", "linear", "other"]
 #: Bytes of an element, unless it is said otherwise.

@@ -17,8 +17,6 @@ from typing import Final
 from dsgd.sim.network import NETWORKS, Link, Network
 from dsgd.sim.scaling.layers import Layer, Node, conv_layer, linear_layer, other_layer
 
-__all__ = ["INTERCONNECTS", "MODELS", "NODES", "asr_dnn", "overfeat_fast", "vgg_a"]
-
 
 def vgg_a() -> tuple[Layer, ...]:
     """Return VGG-A: 8 convolutions and 3 fully connected layers on images of 224 by 224, 132.9 million parameters."""

@@ -31,8 +31,6 @@ from dsgd.sim.scaling.balance import Placement, Sharing, place_layers
 from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
 from dsgd.validation import check_number
 
-__all__ = ["ScalingPoint", "Span", "Step", "predict_step", "speedup_curve"]
-
 
 @dataclass(frozen=True)
 class Span:

@@ -33,8 +33,6 @@ from dsgd.study.verdict import exact
 from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
 from dsgd.types import FloatVector
 
-__all__ = ["MEASURES"]
-
 _N: Final = 2**20
 _GRADIENT: Final = "1,048,576 normal numbers in float32"
 #: Rows and columns of the layers of ResNet-18 for CIFAR-10, convolutions as output channels times all else, and how

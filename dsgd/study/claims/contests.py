@@ -61,8 +61,6 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 
-__all__ = ["MEASURES", "Versus", "judge_accuracy", "judge_objective", "judge_over"]
-
 _SEEDS: Final = 5
 # An exchange of a small vector between 8 ranks over 10GbE.
 _EXCHANGE_S: Final = 1.1e-4

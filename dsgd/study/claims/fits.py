@@ -24,8 +24,6 @@ from dsgd.study.verdict import Interval, difference, ratio
 from dsgd.sync import MinibatchSGD
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["MEASURES", "fewest"]
-
 _SEEDS: Final = range(5)
 _RANKS: Final = 8
 _ALPHA: Final = 1e-4

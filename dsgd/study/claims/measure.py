@@ -10,8 +10,6 @@ from typing import TypeAlias
 from dsgd.report import Claim
 from dsgd.study.published import Statement
 
-__all__ = ["Measure", "Say"]
-
 #: Is told how far a measure is.
 Say: TypeAlias = Callable[[str], None]
 

@@ -10,8 +10,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.study.claims import codes, contests, fits, studies
 from dsgd.study.published import STATEMENTS, Statement
 
-__all__ = ["MEASURES", "MEASURE_OF", "chosen"]
-
 _ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *studies.MEASURES)
 #: All measures by name. Those that time this machine come first: later the load would be that of the others.
 MEASURES: Final = MappingProxyType({measure.name: measure for measure in sorted(_ALL, key=lambda one: not one.timed)})

@@ -13,8 +13,6 @@ from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.published import STATEMENTS, Source, Statement, citations
 
-__all__ = ["claims_facts", "claims_page", "list_table", "overview_table"]
-
 _GOOD: Final = ("holds", "exceeds")
 _OPEN: Final = ("undecided", "no claim", "not run")
 _MOST: Final = {"holds": "hold", "exceeds": "are exceeded", "fails": "fail", "undecided": "are undecided"}

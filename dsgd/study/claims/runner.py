@@ -19,8 +19,6 @@ from dsgd.study.frame.rows import AbstractRun, Row
 from dsgd.study.frame.runner import Record
 from dsgd.study.published import Statement
 
-__all__ = ["claims_of", "key_of", "run_claims"]
-
 # Raised when the same measures come to mean other runs: rows of before are made again.
 _DEFINITION = 1
 

@@ -37,8 +37,6 @@ from dsgd.study.published import STATEMENTS, statements
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import RunSettings, check_process_claim, check_round_claims, observe
 
-__all__ = ["MEASURES"]
-
 _SEEDS: Final = (0, 1, 2, 3, 4)
 _CALIBRATIONS: Final = 4
 

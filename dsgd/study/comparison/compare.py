@@ -36,8 +36,6 @@ from dsgd.validation import check_number
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["compare"]
-
 
 def compare(
     methods: Methods,

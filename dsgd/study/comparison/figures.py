@@ -12,8 +12,6 @@ from dsgd.study.comparison.methods import FAMILIES
 from dsgd.study.comparison.summary import StrategyCell, StrategyGang
 from dsgd.study.frame.cells import Stat
 
-__all__ = ["curves_figure", "front_figure"]
-
 _FRONT: Final = (
     "Every strategy that reaches the target, at what that took. Along the line lie those that no other beats in both; "
     "their names are written. Hover over a point for its name."

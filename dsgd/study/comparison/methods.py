@@ -27,19 +27,6 @@ from dsgd.validation import check_number
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "FAMILIES",
-    "SEQUENTIAL",
-    "Methods",
-    "Place",
-    "check_shared_memory",
-    "family",
-    "opened",
-    "period_of",
-    "read_methods",
-    "with_period",
-]
-
 #: What is compared: strategies as ``sync=`` of an estimator takes them, by what they are called, or texts alone.
 Methods: TypeAlias = Mapping[str, AbstractStrategy[Any] | int | str] | Sequence[str]
 

@@ -30,8 +30,6 @@ from dsgd.study.frame.rows import AbstractRun, Row, picked
 from dsgd.sync import AbstractStrategy
 from dsgd.validation import check_number
 
-__all__ = ["ComparisonRun", "Problem", "check_estimator", "check_looks", "rehearse", "split_data"]
-
 #: Ranks up to which all methods are tried on a few rows before anything is measured.
 _MOST_REHEARSED: Final = 64
 _ROWS_REHEARSED: Final = 4

@@ -29,8 +29,6 @@ from dsgd.study.verdict import were_busy
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison"]
-
 _WIDTH: Final = 170
 
 

@@ -23,8 +23,6 @@ from dsgd.study.frame.cells import cells_of
 from dsgd.study.frame.rows import Row
 from dsgd.sync import AbstractStrategy
 
-__all__ = ["chosen_runs", "mark_chosen", "search_table", "trials"]
-
 _STEP: Final = 4.0
 _REACH: Final = 3
 

@@ -17,16 +17,6 @@ from dsgd.study.frame.cells import Cell, cells_of, pareto
 from dsgd.study.frame.rows import Row
 from dsgd.study.verdict import Interval, difference, ratio
 
-__all__ = [
-    "StrategyCell",
-    "StrategyGang",
-    "first_point",
-    "gang_of",
-    "strategy_answer",
-    "strategy_table",
-    "versus_table",
-]
-
 _LEARNT: Final = 0.005
 
 

@@ -24,8 +24,6 @@ from dsgd.sync import resolve
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DivergedError", "Held", "looks", "looks_within", "train_curve"]
-
 _PARTS: Final = (0.125, 0.25, 0.5)
 
 

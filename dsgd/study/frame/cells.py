@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from dsgd.study.frame.rows import Row
 
-__all__ = ["Cell", "Stat", "cells_of", "one_of", "only", "pareto"]
-
 CellT = TypeVar("CellT", bound="Cell")
 
 

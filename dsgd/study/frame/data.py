@@ -24,18 +24,6 @@ from dsgd.types import AnyArray, IntVector
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "DTYPES",
-    "DataSource",
-    "StudyData",
-    "checksum_of",
-    "density",
-    "file_names",
-    "load_data",
-    "load_or_keep",
-    "place",
-]
-
 #: Precisions of rows and models.
 DTYPES: Final = ("float32", "float64")
 

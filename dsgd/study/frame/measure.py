@@ -15,8 +15,6 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from dsgd.ledger import PHASES
 from dsgd.types import AnyArray
 
-__all__ = ["LOSSES", "majority_accuracy", "objective", "point", "score", "spent"]
-
 # Bytes and messages of the algorithm, and of control.
 _SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
 _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {

@@ -12,8 +12,6 @@ from typing import Any
 
 from dsgd.study.frame.rows import Row
 
-__all__ = ["MissingData", "missing_runs", "sizes_of"]
-
 
 @dataclass(frozen=True)
 class MissingData:

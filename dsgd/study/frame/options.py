@@ -11,8 +11,6 @@ from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.study import Option
 
-__all__ = ["alpha", "data", "dtype", "epochs", "loss", "network", "partition", "seeds"]
-
 _MODEL = "The model"
 
 

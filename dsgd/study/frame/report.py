@@ -9,8 +9,6 @@ from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
 from dsgd.study.frame.missing import missing_runs
 from dsgd.study.frame.rows import Row
 
-__all__ = ["data_table", "doubts", "facts", "gang_text", "joined", "tally", "time_text", "where"]
-
 _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "data": lambda row: row["dataset"],
     "source": lambda row: row["source"],

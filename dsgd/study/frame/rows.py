@@ -21,19 +21,6 @@ from dsgd.files import replacing
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ROWS_FILE",
-    "AbstractRun",
-    "Row",
-    "RowFile",
-    "StudyRun",
-    "check_rows",
-    "parse_rows",
-    "picked",
-    "read_rows",
-    "to_frame",
-]
-
 Row: TypeAlias = dict[str, Any]
 
 #: Name of the file of rows in the folder of a study.

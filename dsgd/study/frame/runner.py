@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from dsgd.report import origin
 from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, Row, RowFile, StudyRun
 
-__all__ = ["Record"]
-
 RunT = TypeVar("RunT", bound=AbstractRun)
 
 

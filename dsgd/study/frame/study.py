@@ -42,8 +42,6 @@ from dsgd.study.published import SOURCES, citations, sources_of
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Batch", "Grid", "Option", "Report", "Run", "Study", "report_of", "run_study", "study_page"]
-
 _AS_ALWAYS: Final = object()
 
 

@@ -14,8 +14,6 @@ from dsgd.runtime import connect_client
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["cluster_of", "cluster_where", "place_name"]
-
 
 @contextmanager
 def cluster_of(ranks: int, scheduler: str | None = None, **options: Any) -> Iterator[Client]:

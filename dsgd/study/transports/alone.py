@@ -11,8 +11,6 @@ from dsgd.study.frame.rows import Row
 from dsgd.study.transports.pairs import Amount, digest, time_row, warm_up
 from dsgd.study.transports.parties import Work, make_party
 
-__all__ = ["run_alone"]
-
 
 def run_alone(works: Sequence[tuple[Work, Amount]]) -> list[Row]:
     """Return the rows of some works, and in each ``copy_s``, the seconds of a copy of a message."""

@@ -33,8 +33,6 @@ import dask
 
 from dsgd.errors import ClusterError
 
-__all__ = ["COUNTS", "can_count", "counted", "counts_here"]
-
 #: What is counted: bytes copied in the process, handed to the kernel, taken from it and read from another process;
 #: system calls for these; bytes asked for by allocations, and their number.
 COUNTS: Final = ("copied", "to_kernel", "from_kernel", "pulled", "calls", "allocated", "allocations")

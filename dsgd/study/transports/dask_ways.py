@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-__all__ = ["run_actor", "run_graph", "run_rpc"]
-
 # A task that is bound to a worker which has left waits for ever.
 _LIMIT_S: Final = 120.0
 

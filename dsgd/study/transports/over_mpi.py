@@ -26,8 +26,6 @@ from dsgd.study.transports.parties import Work, make_party
 from dsgd.study.transports.slots import AbstractChannel
 from dsgd.types import AnyArray
 
-__all__ = ["launcher", "run_mpi"]
-
 _LIMIT_S: Final = 600.0
 
 

@@ -19,8 +19,6 @@ from dsgd.study.transports.parties import AbstractParty, Work, make_party
 from dsgd.study.transports.slots import AbstractChannel, AgreedSlots, RegisteredSlots
 from dsgd.types import AnyArray
 
-__all__ = ["Amount", "Pair", "count_row", "digest", "run_pair", "time_row", "warm_up"]
-
 _MOST_ROUNDS: Final = 2_000
 _ADDRESS_BYTES: Final = 64
 # Numbers from which one round is enough to touch all pages.

@@ -16,8 +16,6 @@ import numpy as np
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["MODELS", "AbstractParty", "Work", "make_party"]
-
 #: Models that are trained, by name, and their parameters: logistic regression on rows of 254 columns, a small
 #: convolutional network, and as many numbers as ResNet-50 has, of which only the messages are made.
 MODELS: Final = {"logistic": 254, "cnn": 114_314, "25M": 25_557_032}

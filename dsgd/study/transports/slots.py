@@ -35,8 +35,6 @@ from dsgd.kernels.processes import N_WORDS, read_into
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray
 
-__all__ = ["AbstractChannel", "AgreedSlots", "RegisteredSlots", "share_segment"]
-
 # Of each direction: words of the flag, in cache lines of their own, before the payload.
 _FLAG_BYTES: Final = 4096
 _ADDRESS_AT, _SIZE_AT, _PROCESS_AT = 64, 72, 80

@@ -29,8 +29,6 @@ from dsgd.study.verdict import Interval, largest, ratio, were_busy
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["STUDY", "WAYS", "WayCell", "missing_parts"]
-
 #: Ways by name, and what reports call them.
 WAYS: Final = MappingProxyType(
     {

@@ -11,8 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 
-__all__ = ["WHYS", "AbstractRule", "Choice", "Measured", "Why", "comm_floor"]
-
 #: Reasons for a period.
 Why = Literal["start", "communication", "dispersion", "loss", "rate", "budget", "switch", "cap"]
 #: Why a period was chosen.

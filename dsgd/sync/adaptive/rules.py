@@ -136,18 +136,6 @@ from typing import Final
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
 from dsgd.validation import check_numbers
 
-__all__ = [
-    "QSR",
-    "AdaComm",
-    "BudgetedPeriod",
-    "CommFloor",
-    "DynamicAveraging",
-    "FixedPeriod",
-    "PostLocal",
-    "VarianceBand",
-    "drift_bound",
-]
-
 
 @dataclass(frozen=True)
 class FixedPeriod(AbstractRule):

@@ -72,8 +72,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 
-__all__ = ["ADMM", "AsyncADMM", "ConsensusState", "WorkerState"]
-
 
 @dataclass
 class ConsensusState(AbstractRejoining):

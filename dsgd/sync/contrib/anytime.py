@@ -30,8 +30,6 @@ from dsgd.sync.compression import AbstractAveraging
 from dsgd.sync.period import EveryEpoch
 from dsgd.validation import check_numbers
 
-__all__ = ["AnytimeSGD"]
-
 
 @dataclass(frozen=True)
 class AnytimeSGD(AbstractAveraging):

@@ -106,8 +106,6 @@ from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
-__all__ = ["DecoupledDiLoCo", "DecoupledState", "EagerDiLoCo", "EagerState", "StreamingDiLoCo", "StreamingState"]
-
 
 @dataclass
 class StreamingState:

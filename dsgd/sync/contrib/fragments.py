@@ -37,8 +37,6 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sync.contrib.diloco import StreamingDiLoCo
 from dsgd.validation import check_number
 
-__all__ = ["kept_of", "streaming_for"]
-
 _USUAL: Final = 4
 _MOST: Final = 64
 

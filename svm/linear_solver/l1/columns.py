@@ -19,8 +19,6 @@ from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["ColumnArrays", "LinearColumns", "gram_pass", "make_columns", "model_pass"]
-
 #: Entries, their rows or None, where each column starts and the last one ends, and the constant.
 ColumnArrays: TypeAlias = tuple[FloatVector, IndexVector | None, PointerVector, float]
 

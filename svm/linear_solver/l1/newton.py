@@ -37,8 +37,6 @@ from dsgd.svm.linear_solver.l1.columns import LinearColumns, gram_pass, model_pa
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance, relative_gap
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["solve_l1"]
-
 #: Up to this many columns the working set is all of them; above, it begins with this many violators.
 _FEW_COLUMNS = 200
 #: The model is minimised until the largest violation is this share of what it was.
