@@ -602,7 +602,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "a scheduler that slept blames the workers",
-            "dsgd/runtime/scheduler/vigil.py",
+            "dsgd/runtime/scheduler/jobs.py",
             "self._looked_at - max(heard_at, self._awake_since)",
             "self._looked_at - heard_at",
             "runtime/test_registry.py",
@@ -644,7 +644,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "partial_fit goes on with the memory of one rank on all",
-            "dsgd/runtime/train/partial_fit.py",
+            "dsgd/runtime/train/state.py",
             "if (column == column[0]).all() else group.gather(vector)",
             "if len(column) else group.gather(vector)",
             "laws/test_partial_fit.py",
@@ -658,7 +658,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "a new gang takes up the oldest snapshot",
-            "dsgd/runtime/checkpoints/snapshot.py",
+            "dsgd/runtime/checkpoints/checkpoint.py",
             "best = max(range(group.size), key=lambda rank: (*offers[rank], -rank))",
             "best = min(range(group.size), key=lambda rank: (*offers[rank], -rank))",
             "laws/test_handover.py",

@@ -33,7 +33,7 @@ from benchmarks.common.timing import in_turns, median_s, ratio, timed
 from benchmarks.common.workers import workers
 from dsgd import SGDClassifier
 from dsgd.progress import ProgressLine
-from dsgd.runtime.train.account import ProgressAccount
+from dsgd.runtime.train.epoch import ProgressAccount
 
 PAGE = "progress"
 QUICK_S = 40

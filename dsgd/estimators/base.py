@@ -43,16 +43,9 @@ from dsgd.inputs.spool import look
 from dsgd.inputs.validation import given_validation, refuse_idle
 from dsgd.inputs.validation_split import hold_out_as_sklearn
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.local import (
-    AbstractReduction,
-    AbstractRule,
-    CustomLoss,
-    Importance,
-    LearningRate,
-    Objective,
-)
+from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, LearningRate, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.threads import run_on_threads
@@ -65,6 +58,7 @@ from dsgd.validation import as_random_state, warn_user
 
 if TYPE_CHECKING:
     from dsgd.preprocessing import ColumnEncoder
+
 
 # Least rows of a thread if the user sets no strategy: with fewer, communication takes longer than the steps it saves.
 _LEAST_ROWS: Final = 1000

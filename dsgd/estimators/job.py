@@ -21,9 +21,9 @@ from dsgd.estimators.validation import watched
 from dsgd.inputs.blocks import BlockSummary, check_summaries
 from dsgd.local import pack
 from dsgd.runtime.checkpoints.checkpoint import as_checkpoint
-from dsgd.runtime.checkpoints.description import describe
+from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.train import TrainJob
-from dsgd.runtime.train.partial_fit import goes_on
+from dsgd.runtime.train.state import goes_on
 from dsgd.stages import stage
 from dsgd.sync import resolve
 from dsgd.types import FloatVector

@@ -28,7 +28,7 @@ from dsgd.local import (
 )
 from dsgd.local.parse import resolve_optimizer
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import as_policy
+from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.sharing import check_workers
 from dsgd.runtime.timeouts import check_timeouts
 from dsgd.sync import check_combination, resolve

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dsgd.comm.base import TransportName
 from dsgd.comm.memory.cores import count_cores
 from dsgd.inputs.blocks import Block
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import Mail, RankProgram
 from dsgd.runtime.sharing import Workers

@@ -1,7 +1,7 @@
 """Jobs of a cluster: fits that outlive their process, and lists of all that run.
 
 `submit` sends a fit, `driver` runs it on a worker, `listing` asks the scheduler. The scheduler's side is
-`dsgd.runtime.scheduler.fit_handlers`. Start reading in `detached`.
+`dsgd.runtime.scheduler.detached`. Start reading in `detached`.
 """
 
 from __future__ import annotations

@@ -14,13 +14,14 @@ from dsgd.jobs.listing import JobInfo, cancel, find_job
 from dsgd.jobs.sending import packed, unpacked
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
 from dsgd.runtime.gang.cluster import Cluster
-from dsgd.runtime.gang.policy import as_policy
+from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.scheduler.detached import result_of, rows_of
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
 
 # Larger data are sent to a worker; smaller ones travel with the task, through the scheduler, and outlive any worker.
 _SMALL_BYTES: Final = 1 << 20

@@ -18,7 +18,7 @@ from dsgd.errors import ClusterUnreachableError, WorkerLostError
 from dsgd.jobs.sending import packed, unpacked
 from dsgd.runtime.dask_internals import ask_scheduler, event_loop, open_client_beside
 from dsgd.runtime.gang.client import call_scheduler
-from dsgd.runtime.gang.lease import Lease
+from dsgd.runtime.gang.job_handle import Lease
 from dsgd.runtime.logs import working_for
 from dsgd.runtime.scheduler.detached import failed_with, rows_of
 from dsgd.runtime.timeouts import Timeouts
@@ -26,6 +26,7 @@ from dsgd.runtime.worker.failures import pickled_error, unpickled_error
 
 if TYPE_CHECKING:
     from distributed import Client
+
 
 _log: Final = logging.getLogger("dsgd.jobs")
 

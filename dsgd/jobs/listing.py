@@ -7,7 +7,7 @@ from typing import Any
 
 from dsgd.errors import ClusterError
 from dsgd.runtime.gang.client import call_scheduler, owner_here, require_cluster
-from dsgd.runtime.gang.versions import check_scheduler
+from dsgd.runtime.gang.cluster import check_scheduler
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN
 from dsgd.runtime.timeouts import Timeouts
 

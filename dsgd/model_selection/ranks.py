@@ -45,7 +45,7 @@ from dsgd.model_selection.race import Race, Scores
 from dsgd.model_selection.scoring import Measure, decisions_of
 from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.pooling import missing_factor
+from dsgd.runtime.train.adaptation import missing_factor
 from dsgd.sync import EpochAveraging, LocalSGD, mean_shares, resolve
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector
 
@@ -239,7 +239,7 @@ class SharedTraining(Training):
         return shares
 
     def _share(self, model: Model) -> float:
-        """Return the weight of this rank in the mean of a model, as `dsgd.runtime.train.weighing` has it."""
+        """Return the weight of this rank in the mean of a model, as `dsgd.runtime.train.adaptation` has it."""
         counts = self._counts[:, model.split].astype(np.float64)
         if (counts == counts[0]).all():
             return 1.0 / len(counts)

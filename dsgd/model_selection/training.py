@@ -2,7 +2,7 @@
 
 Each thread has some of the panels and takes them all over a stretch of rows that a cache holds before it goes on to
 the next, so rows are read from memory once an epoch, or once a thread, however many models there are. Between epochs
-models stop by the rule of `fit` (`dsgd.runtime.train.stop_rule`), and their columns leave.
+models stop by the rule of `fit` (`dsgd.runtime.train.decisions`), and their columns leave.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from dsgd.local import SGD, Residency, Shard
 from dsgd.local.columns import Column, Panel, deal, make_panels, regroup
 from dsgd.local.order import arrange, epoch_order
-from dsgd.runtime.train.stop_rule import StopRule
+from dsgd.runtime.train.decisions import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
 #: Rows that all panels of a thread visit before the next ones are read: what a core's own cache holds.

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from dsgd.runtime.checkpoints.checkpoint import Checkpoint
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
-    from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
+    from dsgd.runtime.gang.recovery import FailurePolicy, Restart, Shrink
     from dsgd.runtime.logs import JsonFormatter, RankFilter
     from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
     from dsgd.runtime.threads import run_on_threads
     from dsgd.runtime.timeouts import Timeouts
+
 
 __all__ = [
     "Checkpoint",
@@ -43,17 +44,17 @@ __all__ = [
 
 _HOMES: Final = {
     "Checkpoint": "dsgd.runtime.checkpoints.checkpoint",
-    "FailurePolicy": "dsgd.runtime.gang.policy",
+    "FailurePolicy": "dsgd.runtime.gang.recovery",
     "GangResult": "dsgd.runtime.rank",
     "JsonFormatter": "dsgd.runtime.logs",
     "Mail": "dsgd.runtime.rank",
     "Rank": "dsgd.runtime.rank",
     "RankFilter": "dsgd.runtime.logs",
     "RankProgram": "dsgd.runtime.rank",
-    "Restart": "dsgd.runtime.gang.policy",
+    "Restart": "dsgd.runtime.gang.recovery",
     "Server": "dsgd.runtime.rank",
     "ServerProgram": "dsgd.runtime.rank",
-    "Shrink": "dsgd.runtime.gang.policy",
+    "Shrink": "dsgd.runtime.gang.recovery",
     "Timeouts": "dsgd.runtime.timeouts",
     "client_for": "dsgd.runtime.gang.client",
     "client_of": "dsgd.runtime.gang.client",

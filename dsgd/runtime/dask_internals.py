@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
     from tornado.ioloop import PeriodicCallback
 
+
 _log: Final = logging.getLogger("dsgd.runtime")
 
 # ------------------------------------------------------------------------------------------------------------ messages
@@ -293,7 +294,7 @@ def make_installer(wanted: Mapping[str, str], op: str) -> Any:
             try:
                 # All that its ranks need, beside the event loop: it takes seconds.
                 await asyncio.to_thread(importlib.import_module, "dsgd.runtime.worker.member")
-                found = importlib.import_module("dsgd.runtime.versions").local_versions()
+                found = importlib.import_module("dsgd.runtime.messages").local_versions()
                 wrong = [f"{what} {found.get(what)}" for what, number in wanted.items() if found.get(what) != number]
                 problem = f"has {', '.join(wrong)}" if wrong else ""
                 if not problem:

@@ -2,7 +2,7 @@
 
 A worker uses some memory already, including the blocks that Dask holds there. In addition it needs room for its packed
 blocks, for the largest of them once more while it is copied, for blocks from other workers as far as they are kept
-(`dsgd.runtime.worker.fetch`), and for the training of its ranks. It may fill its limit up to where Dask would pause it.
+(`dsgd.runtime.worker.member`), and for the training of its ranks. It may fill its limit up to where Dask pauses it.
 
 All of it is known before: rows, entries and types of the blocks from the look that was taken at each, limits and use
 from the workers' heartbeats.

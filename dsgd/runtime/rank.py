@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsgd.collectives.group import Group
     from dsgd.comm.abort import AbortFlag
     from dsgd.comm.mailbox import AbstractMailbox
-    from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+    from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 
 
 def _say_nothing(event: Mapping[str, Any]) -> None:

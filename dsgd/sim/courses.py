@@ -16,13 +16,11 @@ from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
 from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.comm.topology.matching import exchange_steps
-from dsgd.runtime.train.anytime import MAX_GROWTH
+from dsgd.runtime.train.visits import MAX_GROWTH
 from dsgd.sim.exchanges import MOST_PLAYED, Exchange, Exchanges
 from dsgd.sim.plays import play_rounds
 from dsgd.sim.served import Desk, served_s
-from dsgd.sync import (
-    AbstractStrategy,
-)
+from dsgd.sync import AbstractStrategy
 from dsgd.sync.compression import meant_compressor
 from dsgd.sync.server import AbstractServerStrategy, message_bytes
 from dsgd.types import FloatMatrix

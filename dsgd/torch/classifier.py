@@ -19,7 +19,7 @@ from dsgd.inputs import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator

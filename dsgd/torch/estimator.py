@@ -26,7 +26,7 @@ from dsgd.inputs.partition import pack_for_threads
 from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
 from dsgd.inputs.validation_split import split_off
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.threads import run_on_threads

@@ -16,7 +16,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator

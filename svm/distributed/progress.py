@@ -5,7 +5,7 @@ run has found is in its variables, of which most are zero.
 
 Method: the variables of each block are known to every rank, so every rank keeps those that are not zero: of the problem
 at hand, at most every half second, and of those that are solved (a fit has one for each pair of classes). The ranks of
-the next gang take the newest copy that any of them has (`dsgd.runtime.checkpoints.snapshot`). A problem whose samples
+the next gang take the newest copy that any of them has (`dsgd.runtime.checkpoints.checkpoint`). A problem whose samples
 are the same begins with its variables from there: K(yα) is computed once, s n values for s support vectors divided
 among ranks, and the run goes on. Where copies of a row have come to lie on other ranks and are merged in another way,
 it begins from zero.
@@ -37,17 +37,19 @@ from dsgd.errors import CheckpointError
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
     Checkpoint,
+    CheckpointWriter,
     SavedState,
+    Snapshot,
     as_checkpoint,
     check_place,
+    find_newest,
     is_empty,
     read_newest,
     read_own,
     same_place,
+    share,
 )
-from dsgd.runtime.checkpoints.description import describe
-from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
-from dsgd.runtime.checkpoints.writer import CheckpointWriter
+from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.rank import Rank
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector

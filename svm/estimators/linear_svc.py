@@ -24,7 +24,7 @@ from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.inputs.scoring import classes_of
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.svm.calibration import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
 from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts

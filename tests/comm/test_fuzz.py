@@ -41,8 +41,8 @@ from dsgd.ledger import RankLedger
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.fused import FusedRounds
-from dsgd.runtime.worker.relays import RelayHandlers
 from dsgd.runtime.worker.store import JobStore
+from dsgd.runtime.worker.wires import RelayHandlers
 from dsgd.sync import Cut
 
 N_TESTS = 10

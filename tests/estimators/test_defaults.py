@@ -21,7 +21,7 @@ from dsgd.local import SGD, Momentum, Objective, Shard, make_shard, n_params
 from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.pooling import missing_factor
+from dsgd.runtime.train.adaptation import missing_factor
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, STRATEGIES, BackupWorkers, Downpour, LocalSGD, MinibatchSGD
 

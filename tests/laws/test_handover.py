@@ -16,8 +16,7 @@ from dsgd.comm import AbortFlag
 from dsgd.comm.topology import Complete, Star
 from dsgd.compress import DGC, QSGD, AdaComp, DeMo, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
 from dsgd.local import SGD, Objective
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule

@@ -12,7 +12,7 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.local import SGD, Momentum, Objective, make_shard
-from dsgd.runtime.checkpoints.snapshot import Snapshot, SnapshotKeeper
+from dsgd.runtime.checkpoints.checkpoint import Snapshot, SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.checkpoints import writer
+from dsgd.runtime.checkpoints import checkpoint
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
@@ -44,7 +44,7 @@ def trained(strategy: AbstractStrategy[Any], folder: Path) -> tuple[list[np.ndar
     n_epochs = sum(epochs for _, epochs in twins.GANGS)
     job = TrainJob(sgd, strategy, twins.FIRST, n_epochs, None, 5)
     after: list[np.ndarray] = []
-    lost, write, returned = 0, writer.write, np.zeros(0)
+    lost, write, returned = 0, checkpoint.write, np.zeros(0)
 
     def note(target: Checkpoint, state: Any) -> None:
         # A gang does not know that it will lose a rank: it trains on, and these epochs are dropped.
@@ -53,7 +53,7 @@ def trained(strategy: AbstractStrategy[Any], folder: Path) -> tuple[list[np.ndar
         if state.position == (lost, 0):
             write(target, state)
 
-    with mock.patch.object(writer, "write", note):
+    with mock.patch.object(checkpoint, "write", note):
         for size, epochs in twins.GANGS:
             shard, n = make_shard(X, y, shuffle=False), twins.N_ROWS // size
             data = [TrainData(shard.rows(n * rank, n * (rank + 1))) for rank in range(size)]

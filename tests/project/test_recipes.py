@@ -36,7 +36,7 @@ class Tracker:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every epoch be told."""
-    monkeypatch.setattr("dsgd.runtime.train.account._PERIOD_S", 0.0)
+    monkeypatch.setattr("dsgd.runtime.train.epoch._PERIOD_S", 0.0)
 
 
 @pytest.mark.usefixtures("often")

@@ -16,7 +16,7 @@ import pytest
 import dsgd.comm
 import dsgd.jobs
 import dsgd.runtime
-from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.messages import MemberCredentials
 
 _PACKAGES = (dsgd.comm, dsgd.runtime, dsgd.jobs)
 _SECRETS = {"token"}

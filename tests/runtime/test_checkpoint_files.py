@@ -26,7 +26,7 @@ from dsgd.runtime.checkpoints.checkpoint import (
     read_own,
     write,
 )
-from dsgd.runtime.checkpoints.description import describe
+from dsgd.runtime.checkpoints.container import describe
 
 OWN = "checkpoint-00000000-00000000.dsgd"
 HINGE = Objective(loss="hinge", alpha=1e-3)

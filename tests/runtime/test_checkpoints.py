@@ -27,9 +27,9 @@ from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
-from dsgd.runtime.checkpoints import writer
+from dsgd.runtime.checkpoints import checkpoint
 from dsgd.runtime.checkpoints.checkpoint import SavedState, read_newest, write
-from dsgd.runtime.checkpoints.description import describe
+from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, snapshots, train
 from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
@@ -73,7 +73,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 raise _Killed
             return written[-1]
 
-        monkeypatch.setattr(writer, "write", write_and_die)
+        monkeypatch.setattr(checkpoint, "write", write_and_die)
 
     return arrange
 
@@ -261,17 +261,17 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_fit(
 ) -> None:
     """A checkpoint that cannot be written is logged and written again soon; only several in a row end the fit."""
     options: dict[str, Any] = {"max_iter": 8, "tol": None, "random_state": 0, "n_jobs": 2}
-    monkeypatch.setattr(writer, "_RETRY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "_RETRY_S", 0.0)
     whole = SGDClassifier(**options).fit(*rows)
     moment = _Disk(lambda call: call in (2, 3, 5))
-    monkeypatch.setattr(writer, "write", moment.write)
+    monkeypatch.setattr(checkpoint, "write", moment.write)
     fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "a", every_s=0)).fit(*rows)
     assert fitted.coef_.tobytes() == whole.coef_.tobytes()
     assert moment.n_calls == 8
     assert caplog.text.count("could not be written") == 3
     assert json.loads((tmp_path / "a" / "newest.json").read_text())["names"][0] == "checkpoint-00000008-00000000.dsgd"
     full = _Disk(lambda call: call > 1)
-    monkeypatch.setattr(writer, "write", full.write)
+    monkeypatch.setattr(checkpoint, "write", full.write)
     with pytest.raises(CheckpointError, match="No space left"):
         SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "b", every_s=0)).fit(*rows)
     assert full.n_calls == 4
@@ -280,8 +280,8 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_fit(
 def test_a_checkpoint_that_failed_is_due_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One second after a failure, and else as long after the last one as was asked."""
     now, due = [0.0], []
-    monkeypatch.setattr(writer, "write", _Disk(lambda call: call == 1).write)
-    checkpoints = writer.CheckpointWriter(Checkpoint(tmp_path, every_s=60.0), lambda: now[0])
+    monkeypatch.setattr(checkpoint, "write", _Disk(lambda call: call == 1).write)
+    checkpoints = checkpoint.CheckpointWriter(Checkpoint(tmp_path, every_s=60.0), lambda: now[0])
     for seconds in ((59.0, 60.0), (60.5, 61.0), (120.5, 121.0)):
         for now[0] in seconds:
             due.append(checkpoints.is_due)
@@ -294,9 +294,9 @@ def test_a_model_is_not_lost_with_its_last_checkpoint(
 ) -> None:
     """Training that is complete ends with its model and a warning where the last file cannot be written."""
     options: dict[str, Any] = {"max_iter": 4, "tol": None, "random_state": 0, "n_jobs": 2}
-    monkeypatch.setattr(writer, "_RETRY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "_RETRY_S", 0.0)
     full = _Disk(lambda call: True)
-    monkeypatch.setattr(writer, "write", full.write)
+    monkeypatch.setattr(checkpoint, "write", full.write)
     with pytest.warns(RuntimeWarning, match=r"last checkpoint could not be written: No space left.*complete"):
         fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=3600)).fit(*rows)
     assert full.n_calls == 3

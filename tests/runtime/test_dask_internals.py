@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 from dsgd.runtime import dask_internals as internals
-from dsgd.runtime.versions import local_versions
+from dsgd.runtime.messages import local_versions
 from gang_cluster import start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster

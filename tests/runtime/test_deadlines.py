@@ -18,7 +18,7 @@ from dsgd.errors import GangTimeoutError
 from dsgd.local import SGD, Objective, make_shard, n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.runtime.train.deadlines import Deadlines
+from dsgd.runtime.train.decisions import Deadlines
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, OneShotAveraging
 from gangs import run_ranks
 

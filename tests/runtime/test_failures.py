@@ -16,7 +16,7 @@ from dsgd.errors import (
     RankError,
     WorkerLostError,
 )
-from dsgd.runtime.gang.versions import code_allowed
+from dsgd.runtime.gang.cluster import code_allowed
 from dsgd.runtime.worker.failures import as_error, describe
 from gang_programs import OddError
 

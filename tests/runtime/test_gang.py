@@ -27,9 +27,9 @@ from dsgd.errors import (
     VersionMismatchError,
 )
 from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
-from dsgd.runtime.gang import versions
+from dsgd.runtime.gang import cluster as cluster_module
 from dsgd.runtime.progress import Publisher
-from dsgd.runtime.worker import heap
+from dsgd.runtime.worker import process
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -51,12 +51,12 @@ def test_every_block_is_seen_by_one_rank(client: Client, n_ranks: int | None, n_
     assert len({stat["worker"] for stat in result.stats}) == size
 
 
-@pytest.mark.skipif(heap._libc() is None, reason="only glibc has thresholds for freed memory")
+@pytest.mark.skipif(process._libc() is None, reason="only glibc has thresholds for freed memory")
 def test_freed_memory_is_kept_from_packing_to_the_end(client: Client) -> None:
     """Packing allocates as much as training; after the job the worker returns memory as before."""
 
     def n_users(*_: Any) -> int:
-        return len(heap._users)
+        return len(process._users)
 
     def tell(rank: Any, data: int) -> tuple[int, int]:
         return data, n_users()
@@ -286,8 +286,8 @@ def test_workers_that_are_threads_of_this_process() -> None:
 
 def test_another_version_on_the_workers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names both versions, before anything runs."""
-    mine = versions.local_versions()
-    monkeypatch.setattr(versions, "local_versions", lambda: {**mine, "dsgd": "99.0"})
+    mine = cluster_module.local_versions()
+    monkeypatch.setattr(cluster_module, "local_versions", lambda: {**mine, "dsgd": "99.0"})
     with pytest.raises(VersionMismatchError, match=r"client has dsgd 99\.0.*scheduler has dsgd"):
         run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
 

@@ -19,7 +19,7 @@ import gang_programs as programs
 from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
-from dsgd.runtime.gang.versions import prepare_scheduler
+from dsgd.runtime.gang.cluster import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 

@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from dsgd.runtime.worker import heap
+from dsgd.runtime.worker import process
 
 _PROGRAM = """
 import json, resource
 import numpy as np
-from dsgd.runtime.worker.heap import keep_freed_memory
+from dsgd.runtime.worker.process import keep_freed_memory
 
 def faults(size=125_000):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -43,7 +43,7 @@ print(json.dumps({"faults": found, "given_back": given_back}))
 """
 
 
-@pytest.mark.skipif(heap._libc() is None, reason="only glibc has thresholds for freed memory")
+@pytest.mark.skipif(process._libc() is None, reason="only glibc has thresholds for freed memory")
 def test_freed_memory_is_kept_for_a_while() -> None:
     """New pages for every array before and after, next to none within; what is free in the end is given back."""
     environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -58,14 +58,14 @@ def test_freed_memory_is_kept_for_a_while() -> None:
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without such thresholds, or without a setting in the environment, nothing is changed."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    monkeypatch.setattr(heap, "_libc", lambda: None)
-    with heap.keep_freed_memory():
-        assert not heap._users
+    monkeypatch.setattr(process, "_libc", lambda: None)
+    with process.keep_freed_memory():
+        assert not process._users
     monkeypatch.undo()
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    with heap.keep_freed_memory():
-        assert not heap._users
+    with process.keep_freed_memory():
+        assert not process._users
 
 
 class _Library:
@@ -85,13 +85,13 @@ class _Library:
 def test_what_is_kept_is_a_share_of_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """However ranks that share a process begin and end, no threshold is above the share of any that runs."""
     library = _Library()
-    monkeypatch.setattr(heap, "_libc", lambda: library)
+    monkeypatch.setattr(process, "_libc", lambda: library)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     limits = [None, 2**28, 2**40, 2**24]
     with contextlib.ExitStack() as outer:
         for n, limit in enumerate(limits):
-            outer.enter_context(heap.keep_freed_memory(limit))
-            least = min((heap.KEPT_SHARE * other for other in limits[: n + 1] if other), default=2**30)
+            outer.enter_context(process.keep_freed_memory(limit))
+            least = min((process.KEPT_SHARE * other for other in limits[: n + 1] if other), default=2**30)
             assert max(library.thresholds.values()) == min(2**30, int(least))
     assert library.thresholds == {-1: 65536, -3: 128 * 1024}
-    assert not heap._users
+    assert not process._users

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsgd.runtime.gang import lease as module
-from dsgd.runtime.gang.lease import Lease
+from dsgd.runtime.gang import job_handle as module
+from dsgd.runtime.gang.job_handle import Lease
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from distributed import Client
 import gang_programs as programs
 from dsgd.errors import RankError
 from dsgd.runtime import JsonFormatter, RankFilter, run_on_cluster
-from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.logs import Whereabouts, whereabouts, working_for
+from dsgd.runtime.messages import MemberCredentials
 from gang_cluster import start_cluster, wait_until
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.runtime.gang.loop_call import LoopCall
+from dsgd.runtime.gang.client import LoopCall
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dsgd import SGDClassifier
 from dsgd.ledger import PHASES, WIRE, RankLedger
 from dsgd.runtime.metrics import METRICS
 from dsgd.runtime.scheduler.registry import Registry
-from dsgd.runtime.worker.metrics import RankMeters
+from dsgd.runtime.worker.store import RankMeters
 from gang_cluster import assert_clean, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -19,7 +19,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
-from dsgd.runtime.train.account import ProgressAccount
+from dsgd.runtime.train.epoch import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
 from dsgd.svm import SVC
@@ -63,7 +63,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every epoch be told."""
-    monkeypatch.setattr("dsgd.runtime.train.account._PERIOD_S", 0.0)
+    monkeypatch.setattr("dsgd.runtime.train.epoch._PERIOD_S", 0.0)
 
 
 @pytest.mark.usefixtures("often")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dsgd.runtime.messages import read_table
+from dsgd.runtime.scheduler.jobs import Vigil
 from dsgd.runtime.scheduler.registry import Registry
-from dsgd.runtime.scheduler.vigil import Vigil
 
 TOKEN = b"t" * 32
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import gang_programs as programs
 from dsgd.errors import StragglerWarning
 from dsgd.ledger import COMPUTE, RankLedger
-from dsgd.runtime import run_on_cluster, run_on_threads, stragglers
-from dsgd.runtime.stragglers import Straggler, StragglerWatch, slowdowns
+from dsgd.runtime import progress, run_on_cluster, run_on_threads
+from dsgd.runtime.progress import Straggler, StragglerWatch, slowdowns
 from gang_cluster import assert_clean, start_cluster
 
 
@@ -95,7 +95,7 @@ def test_slowdowns_are_about_a_median_of_one(ranks: list[tuple[float, int]]) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let watches of this process judge after a fifth of a second."""
-    monkeypatch.setattr(stragglers, "_MIN_WINDOW_S", 0.2)
+    monkeypatch.setattr(progress, "_MIN_WINDOW_S", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -12,7 +12,7 @@ from tornado.ioloop import PeriodicCallback
 
 from dsgd.runtime import Rank, run_on_cluster
 from dsgd.runtime.dask_internals import servers_here
-from dsgd.runtime.worker import timers
+from dsgd.runtime.worker import process
 from gang_cluster import start_cluster
 
 
@@ -30,7 +30,7 @@ def test_timers_are_slow_as_long_as_anybody_wants() -> None:
     """Gangs that share a worker and end in any order: the last to end restores the periods."""
     worker = _worker(profile=10.0, tick=20.0, heartbeat=1.0)
     slow = {"profile": 500.0, "tick": 500.0, "heartbeat": 1.0}
-    first, second = timers.slow_timers([worker]), timers.slow_timers([worker])
+    first, second = process.slow_timers([worker]), process.slow_timers([worker])
     for context in (first, second):
         context.__enter__()
         assert _periods(worker) == slow
@@ -38,13 +38,13 @@ def test_timers_are_slow_as_long_as_anybody_wants() -> None:
     assert _periods(worker) == slow
     second.__exit__(None, None, None)
     assert _periods(worker) == {"profile": 10.0, "tick": 20.0, "heartbeat": 1.0}
-    assert not timers._before
+    assert not process._before
 
 
 def test_slower_and_missing_timers_are_left_alone() -> None:
     """The configuration may have made a timer slower already, or have turned it off."""
     worker = _worker(tick=2000.0)
-    with timers.slow_timers([worker]):
+    with process.slow_timers([worker]):
         assert _periods(worker) == {"tick": 2000.0}
     assert _periods(worker) == {"tick": 2000.0}
 
@@ -52,7 +52,7 @@ def test_slower_and_missing_timers_are_left_alone() -> None:
 def test_timers_are_restored_after_an_error() -> None:
     """A job that fails leaves nothing behind."""
     worker = _worker(tick=20.0)
-    with contextlib.suppress(ZeroDivisionError), timers.slow_timers([worker]):
+    with contextlib.suppress(ZeroDivisionError), process.slow_timers([worker]):
         assert _periods(worker) == {"tick": 500.0}
         1 / 0  # noqa: B018
     assert _periods(worker) == {"tick": 20.0}
@@ -64,7 +64,7 @@ def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
 
 def _shortest(server: Any) -> dict[str, float]:
     # Dask itself changes the period of others, of the heartbeat for one, by how many workers there are.
-    return {name: period for name, period in _periods(server).items() if name in timers._NAMES}
+    return {name: period for name, period in _periods(server).items() if name in process._NAMES}
 
 
 def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:

@@ -11,7 +11,7 @@ from dsgd import SGDClassifier
 from dsgd.collectives.model import ALGORITHMS
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import AbortedError, ProtocolError
-from dsgd.runtime.train import offloaded
+from dsgd.runtime.train import fused
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
 from dsgd.sync import AutoSync, LocalSGD, MinibatchSGD
 from sim_links import FLAT, IDLE, seconds
@@ -86,7 +86,7 @@ def test_training_takes_the_seconds_of_its_messages(sync, monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((150, 4))
     y = np.sign(X[:, 0])
-    monkeypatch.setattr(offloaded, "_MOST_ROUNDS", 4)
+    monkeypatch.setattr(fused, "_MOST_ROUNDS", 4)
     found = []
     for whole in (True, False):
         if not whole:

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, InvalidDataError
 from dsgd.runtime import run_on_threads
-from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.svm import SVC, NuSVC
 from dsgd.svm.distributed import dealing
 from dsgd.svm.distributed.dealing import Dealer, deal

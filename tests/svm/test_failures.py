@@ -16,8 +16,8 @@ from sklearn.base import clone
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
-from dsgd.runtime.checkpoints import writer as writer_module
-from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.checkpoints import checkpoint as checkpoint_module
+from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.distributed import progress as progress_module
 from dsgd.svm.distributed.kernel import RankRows, fit_on_rank
@@ -182,14 +182,14 @@ def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
     model.classes_ = np.arange(3)
     whole = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
     monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
-    monkeypatch.setattr(writer_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(checkpoint_module, "_RETRY_S", 0.0)
     tried = []
 
     def fails(target, state):
         tried.append(state.position)
         raise CheckpointError("No space left on device.")
 
-    monkeypatch.setattr(writer_module, "write", fails)
+    monkeypatch.setattr(checkpoint_module, "write", fails)
     hindered = _with(model, checkpoint=Checkpoint(tmp_path, every_s=3600.0))
     found = run_on_threads(saved, [None] * 2, (hindered, X, y, 0), timeout_s=20).value
     np.testing.assert_array_equal(found["dual_coef_"], whole["dual_coef_"])

@@ -20,9 +20,9 @@ from dsgd.local import SGD, Objective, make_shard, n_params
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.anytime import AnytimeRounds
-from dsgd.runtime.train.deadlines import Deadlines
+from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.state import TrainState
+from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import AbstractStrategy, AnytimeSGD, Cut, EpochAveraging
 from gangs import raise_first, run_gang, run_ranks
 from reference.anytime import anytime

@@ -13,7 +13,7 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, snapshots, train

@@ -1,4 +1,6 @@
-"""Checkpoints in a folder or an object store: atomic, versioned and checksummed.
+"""Checkpoints of a fit in a folder or an object store, and snapshots in the memory of its ranks.
+
+Checkpoints in a folder or an object store: atomic, versioned and checksummed.
 
 Problem: a job of hours must survive the loss of the whole cluster; a file half written, damaged or of another job must
 never be taken for its state.
@@ -12,36 +14,66 @@ files go. A gang that was given up, but still runs somewhere, finds a later one 
 it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
+
+Writing the checkpoints of a fit, though a disk may be full for a moment.
+
+Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it.
+
+Method: a write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last
+one is tried as often at once, and if it fails all the same the model, which is complete, is returned with a note.
+
+Snapshots: the last state that all ranks had in common, in the memory of their workers.
+
+Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
+
+Method: after a synchronisation all ranks hold the same model, so every survivor is a checkpoint. Each rank leaves a
+copy of its state in a keeper that outlives its program. When the gang forms anew, its ranks tell each other how far
+their copies are; the newest one is taken, of the lowest rank that holds it, and handed round over the gang's own wires.
+It passes neither through the scheduler nor through the client.
+
+Cost: one copy of the model and a few dozen bytes per rank each time; nothing where no keeper was given.
+
+Source: Horovod's elastic mode (commit, and broadcast from the lowest surviving rank).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from time import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_number
 
+if TYPE_CHECKING:
+    from dsgd.collectives.group import Group
+
+
 #: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
 AUTO: Final = "auto"
-
 _FILES: Final = Container("a checkpoint", b"DSGDCKPT", 1)
 _LIST: Final = "newest.json"
+
 # What a list may name: a file of this folder that we have written, and no other one.
 _FILE: Final = re.compile(r"checkpoint-\d{8,}-\d{8,}\.dsgd")
+
 # What a process that was killed leaves of one, now (see `dsgd.files`) and before.
 _REMAINS: Final = re.compile(rf"\.[0-9a-f]{{32}}\.{_FILE.pattern}|\.{_FILE.pattern}\.[0-9a-f]{{8}}")
+
 # What somebody may take for a checkpoint, of whatever program.
 _LOOK: Final = re.compile(r"\.*checkpoint(?![a-z])")
+
 # States of training are nobody else's business.
 _MODE: Final = 0o600
 
@@ -242,7 +274,7 @@ def _encode(state: SavedState) -> bytes:
         raise CheckpointError(f"checkpoints hold numbers only, but {', '.join(objects)} hold Python objects.")
     header = {
         "dsgd": version("dsgd"),
-        "written_at": time(),
+        "written_at": time.time(),
         "world_size": state.world_size,
         "position": list(state.position),
         "configuration": state.configuration,
@@ -324,3 +356,120 @@ def _listed(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]]:
         return listed
     names = sorted((name for name in folder.names() if _FILE.fullmatch(name)), reverse=True)
     return dict.fromkeys(names, ("", 0))
+
+
+#: How often in a row a checkpoint may fail, and how long after one that failed the next is due.
+_MOST_FAILURES: Final = 3
+_RETRY_S: Final = 1.0
+_logger = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one fit, on the rank that does."""
+
+    def __init__(self, target: Checkpoint, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._target, self._clock = target, clock
+        self._written_s, self._n_failed = clock(), 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write."""
+        return self._clock() - self._written_s >= self._target.every_s
+
+    def write(self, state: SavedState) -> None:
+        """Write a checkpoint; one that fails is due again soon."""
+        self._written_s = self._clock()
+        error = self._attempt(state)
+        if error is None:
+            return
+        if self._n_failed >= _MOST_FAILURES:
+            raise error
+        self._written_s += _RETRY_S - self._target.every_s
+
+    def write_last(self, state: SavedState) -> str:
+        """Write the checkpoint of a fit that is complete, and try again if that fails."""
+        self._n_failed = 0
+        while (error := self._attempt(state)) is not None:
+            if self._n_failed >= _MOST_FAILURES:
+                return f"The last checkpoint could not be written: {error} The model is complete."
+            time.sleep(_RETRY_S)
+        return ""
+
+    def _attempt(self, state: SavedState) -> CheckpointError | None:
+        """Write a checkpoint; return the error if that failed and may go better the next time."""
+        try:
+            write(self._target, state)
+        except SupersededError:
+            raise
+        except CheckpointError as error:
+            self._n_failed += 1
+            _logger.warning("a checkpoint could not be written (%d in a row): %s", self._n_failed, error)
+            return error
+        self._n_failed = 0
+        return None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state and how far it is."""
+
+    position: tuple[int, int]
+    arrays: Mapping[str, AnyArray]
+    n_rows: int = 1
+
+    @property
+    def preferred(self) -> bool:
+        """Whether it is to be taken before others of the same position."""
+        return self.n_rows > 0
+
+
+class SnapshotKeeper:
+    """Keeps the last snapshot of a rank, and carries the request to stop at the end of an epoch.
+
+    Used by the thread of the rank and by that of the worker's event loop: both attributes are replaced, never changed.
+    """
+
+    def __init__(self, latest: Snapshot | None = None) -> None:
+        self.latest = latest
+        self.pause_requested = False
+
+    def next(self) -> SnapshotKeeper:
+        """Return a keeper for the next gang, with the same snapshot."""
+        return SnapshotKeeper(self.latest)
+
+
+def find_newest(group: Group, mine: Snapshot | None) -> int | None:
+    """Return the rank that holds the newest snapshot, the lowest of several; None if nobody has one.
+
+    Called by all ranks, and the same answer for all.
+    """
+    none = (-1, -1, 0, 0)
+    offers = group.roll_call(np.array(none if mine is None else (*mine.position, mine.preferred, 1), dtype=np.int64))
+    best = max(range(group.size), key=lambda rank: (*offers[rank], -rank))
+    return best if offers[best, 3] else None
+
+
+def share(
+    group: Group, arrays: Mapping[str, AnyArray] | None, root: int, per_rank: Collection[str] = ()
+) -> dict[str, AnyArray]:
+    """Give all ranks the arrays of rank `root`; called by all ranks."""
+    header = np.empty(0, dtype=np.uint8)
+    if arrays is not None:
+        described = [[name, a.dtype.str, list(a.shape), name in per_rank] for name, a in arrays.items()]
+        header = np.frombuffer(json.dumps(described).encode(), dtype=np.uint8).copy()
+    length = np.array([header.size], dtype=np.int64)
+    group.broadcast(length, root)
+    if group.rank != root:
+        header = np.empty(int(length[0]), dtype=np.uint8)
+    group.broadcast(header, root)
+    received: dict[str, AnyArray] = {}
+    for name, dtype, shape, dealt in json.loads(header.tobytes()):
+        given = None if arrays is None else np.ascontiguousarray(arrays[name])
+        if not dealt:
+            array = np.empty(shape, dtype=dtype) if given is None else given
+            group.broadcast(array.reshape(-1), root)
+        else:
+            array = np.empty((1, *shape[1:]), dtype=dtype)
+            group.scatter(None if given is None else given.reshape(group.size, -1), array, root)
+        received[name] = array
+    return received

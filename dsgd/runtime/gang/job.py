@@ -1,4 +1,9 @@
-"""Running a rank program on a Dask cluster: plan, admit, train, collect."""
+"""Running a rank program on a Dask cluster: plan, admit, train, collect.
+
+The row blocks of a job: their sizes and places, and recovery of lost ones.
+
+Running a rank program on a Dask cluster: plan, admit, train, collect.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +17,22 @@ import cloudpickle
 
 from dsgd.collectives.cost import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.errors import ClusterError, GangError, MemoryLimitError
+from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
-from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import out_of_pool, require_cluster
 from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.job_handle import JobHandle
-from dsgd.runtime.gang.policy import FailurePolicy, as_policy
-from dsgd.runtime.gang.recovery import Limits, Recovery
+from dsgd.runtime.gang.recovery import FailurePolicy, Limits, Recovery, as_policy
 from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.plan import MemberPlan, Plan, WorkerInfo
+from dsgd.runtime.plan import Block, MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.timeouts import Timeouts, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
+from dsgd.runtime.worker.process import slow_timers
 from dsgd.runtime.worker.store import PackedAs
-from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import stage
 from dsgd.validation import check_number
@@ -37,12 +40,106 @@ from dsgd.validation import check_number
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+
+_SLICE_S: Final = 0.5
+
+# Pause between two searches for the blocks of a lost worker.
+_LOST_S: Final = 0.02
+
+
+class JobBlocks:
+    """The blocks that a job trains on; see `run_on_cluster`."""
+
+    def __init__(
+        self,
+        futures: Sequence[Future],
+        rows: Sequence[int] | None,
+        nbytes: Sequence[int] | None,
+        packed: Sequence[int] | None,
+        reload: Callable[[int], Future] | None,
+    ) -> None:
+        self.futures = list(futures)
+        self.rows = rows
+        self._nbytes, self._packed, self._reload = nbytes, packed, reload
+        for name, counts in (("block_rows", rows), ("block_nbytes", nbytes)):
+            if counts is not None and len(counts) != len(self.futures):
+                raise InvalidParameterError(
+                    f"{name}=... must have one entry for each of {len(self.futures)} blocks, got {len(counts)}."
+                )
+
+    def described(self, survey: Mapping[str, Any]) -> list[Block]:
+        """Return the data of a plan: what the caller knows about each block, and where a survey found it."""
+        return [
+            Block(
+                index,
+                block["nbytes"] if self._nbytes is None else int(self._nbytes[index]),
+                tuple(block["holders"]),
+                None if self.rows is None else int(self.rows[index]),
+                None if self._packed is None else self._packed[index],
+            )
+            for index, block in enumerate(survey["blocks"])
+        ]
+
+    def wait(self, handle: JobHandle, missing: Callable[[Mapping[str, Any]], Sequence[int]]) -> dict[str, Any]:
+        """Wait until every block that is needed is in memory; return the survey that found them.
+
+        A block that was lost with its worker is computed again by Dask if Dask had computed it. A scattered block is
+        forgotten, and the client has to send it again.
+        """
+        deadline = time.monotonic() + handle.timeout_s
+        while True:
+            handle.cluster.wait(self._settled, "waiting for rows")
+            pending = [future.key for future in self.futures if future.status == "pending"]
+            if pending:
+                handle.cluster.check_silence("computing rows", keys=pending, limit="peer")
+            survey = handle.survey([future.key for future in self.futures])
+            lost = missing(survey)
+            if not lost:
+                return survey
+            for index in lost:
+                status = self.futures[index].status
+                if status == "error":
+                    self.futures[index].result()  # raises the error of computing the block
+                is_forgotten = status == "cancelled" or not survey["blocks"][index]["known"]
+                if is_forgotten and not self._is_sent_again(index, status, deadline):
+                    break
+            time.sleep(_LOST_S)
+
+    async def _settled(self) -> None:
+        """Wait a moment for blocks that are being computed."""
+        # Not distributed.wait, which raises if one was cancelled: that block may be sent again.
+        waits = [asyncio.ensure_future(future.exception()) for future in self.futures if future.status == "pending"]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
+            for wait in pending:
+                wait.cancel()
+
+    def _is_sent_again(self, index: int, status: str, deadline: float) -> bool:
+        """Send a block that the cluster has forgotten; return False if a new survey is needed first."""
+        if self._reload is None:
+            raise ClusterError(
+                f"block {index} is {status}: it cannot be recovered. It was cancelled, or its worker is gone and it "
+                "was not computed by Dask, which could do so again. Load the data again."
+            )
+        try:
+            self.futures[index] = self._reload(index)
+        except (KeyError, OSError, ClusterError) as problem:
+            # The worker that it was sent to has just left, or there is none for a moment.
+            if time.monotonic() >= deadline:
+                raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
+            return False
+        return True
+
+
 # A worker may leave between planning and leasing; then the job is planned again.
 _MAX_PLANS: Final = 3
+
 # Pause between two searches for a worker that replaces a lost one.
 _REPLAN_S: Final = 0.2
+
 # A worker sends its next heartbeat within this time, on all but very large clusters.
 _HEARTBEAT_S: Final = 1.0
+
 # Ranks have priority over ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
 

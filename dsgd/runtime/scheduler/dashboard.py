@@ -1,14 +1,18 @@
-"""The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
+"""What the scheduler shows of gangs: the page /dsgd of the dashboard, and numbers on /metrics.
+
+The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
 
 It shows the jobs of the scheduler plugin, updated twice a second while the page is open; their losses since it was
 opened are kept by the page. This file is loaded only if the scheduler has a dashboard, and therefore bokeh; without a
 dashboard there is no page, and nothing else changes.
+
+Numbers of gangs and detached fits on the page ``/metrics`` of Dask's scheduler; see `dsgd.runtime.metrics`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,17 +22,20 @@ from bokeh.plotting import figure
 
 from dsgd.progress.event import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
+from dsgd.runtime.metrics import as_family, register
+from dsgd.runtime.scheduler.detached import DetachedFits
 from dsgd.runtime.scheduler.jobs import JobView
+from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
     from bokeh.document import Document
     from distributed import Scheduler
 
-    from dsgd.runtime.scheduler.registry import Registry
 
 PAGE: Final = "/dsgd"
 _REDRAW_MS: Final = 500
 _MAX_POINTS: Final = 1000
+
 # Stacked from work to waiting, in colours that people with any colour vision can distinguish; reports use the same.
 _PHASES: Final = ("compute", "encode", "wire", "wait", "control")
 _COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00", "#b8609a")
@@ -44,6 +51,7 @@ _EMPTY: Final = (
     "<p class='empty'>No job of dsgd yet. One appears here while an estimator with <code>client=...</code> is fitted "
     "on this cluster.</p>"
 )
+
 # Styles of the table; a data table of bokeh draws its cells only once.
 _STYLE: Final = """
 .bk-clearfix { width: 100%; }
@@ -253,3 +261,55 @@ def _decorate(plot: Any, items: list[LegendItem]) -> None:
     legend = Legend(items=items, orientation="horizontal", border_line_color=None, background_fill_alpha=0.0)
     legend.label_text_font_size, legend.spacing, legend.margin = "12px", 14, 0
     plot.add_layout(legend, "below")
+
+
+_JOB_STATES: Final = ("queued", "running", "stopping")
+_FIT_STATES: Final = ("queued", "running", "done", "failed", "cancelled")
+
+
+class GangCollector:
+    """The numbers of a scheduler."""
+
+    def __init__(self) -> None:
+        self.source: tuple[Registry, DetachedFits] | None = None
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is to collect is known to nobody else."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the present numbers."""
+        if self.source is None:
+            return
+        registry, fits = self.source
+        views = registry.overview()
+        states = Counter(view.state for view in views)
+        running = [view for view in views if view.state == "running"]
+        waits = [view.elapsed_s for view in views if view.state == "queued"]
+        of_fits = Counter(fit.state for fit in fits.fits.values())
+        counts = registry.counts
+        yield as_family("dsgd_jobs", {state: states[state] for state in _JOB_STATES})
+        yield as_family("dsgd_jobs_ended_total", {outcome: registry.n_ended[outcome] for outcome in ("done", "failed")})
+        yield as_family("dsgd_failures_total", dict(counts.failures))
+        yield as_family("dsgd_gangs_formed_again_total", counts.formed_again)
+        yield as_family("dsgd_stragglers_total", counts.stragglers)
+        yield as_family("dsgd_ranks", sum(view.n_ranks for view in running))
+        yield as_family("dsgd_leased_workers", len(registry.leases))
+        yield as_family("dsgd_user_workers", registry.workers_of_users())
+        yield as_family("dsgd_queue_seconds", max(waits, default=0.0))
+        yield as_family("dsgd_detached_fits", {state: of_fits[state] for state in _FIT_STATES})
+
+
+_collector: Final = GangCollector()
+
+
+def expose(registry: Registry, fits: DetachedFits) -> None:
+    """Show the numbers of a scheduler; several in one process, as in tests, show those of the latest."""
+    _collector.source = registry, fits
+    register(_collector)
+
+
+def withdraw(registry: Registry) -> None:
+    """Show the numbers of a scheduler no more: it closes."""
+    if _collector.source is not None and _collector.source[0] is registry:
+        _collector.source = None

@@ -1,14 +1,188 @@
-"""The scheduler's record of each gang, which `dsgd.runtime.scheduler.registry` maintains."""
+"""The scheduler's record of each gang, which workers can run ranks, and how long a member has been silent.
+
+Durations of silence, as far as this process can tell.
+
+Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones are
+still unread. It must not consider all workers hung because it slept itself.
+
+Method: it reads the clock twice a second. After a longer pause all silences are counted from zero again.
+
+Whether a worker that no rank of ours runs on is alive is asked: the heartbeats of Dask pause for as long as the wall
+clock of the worker was set back.
+
+Which workers of a cluster can run ranks, and which cannot.
+
+Problem: Dask gives a registered worker plugin to every worker that ever joins the scheduler. One without dsgd cannot
+unpickle it, and refuses to start. And Dask answers a client at once if another client is installing the plugin: the
+first orders then find workers that do not understand them, and end their streams.
+
+Method: the scheduler plugin installs that of workers itself, on the workers that are there when a job asks for some.
+What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the plugin if
+they agree, and sends a message with its answer. Only workers that have said that they are ready are planned with. One
+that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
+
+The scheduler's record of each gang, which `dsgd.runtime.scheduler.registry` maintains.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import cloudpickle
+
+from dsgd.runtime.dask_internals import add_worker_plugin, make_installer, ping_worker, state_of
+from dsgd.runtime.messages import LOADED_VERSION, WORKER_ANSWER, local_versions
 from dsgd.runtime.plan import rank_names
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+
+# After a longer pause between two readings silence proves nothing.
+_PAUSE_S: Final = 3.0
+
+# After how long to ask a worker again that could not be reached.
+_AGAIN_S: Final = 1.0
+
+
+class Vigil:
+    """The time since when this process has been awake without a pause."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_at = self._awake_since = clock()
+
+    def look(self) -> None:
+        """Record that this process is awake; called twice a second."""
+        now = self._clock()
+        if now - self._looked_at > _PAUSE_S:
+            self._awake_since = now
+        self._looked_at = now
+
+    def silence_s(self, heard_at: float) -> float:
+        """Return the seconds awake since `heard_at`, the time of the last message of a sender."""
+        self.look()
+        return self._looked_at - max(heard_at, self._awake_since)
+
+
+class Pings:
+    """Questions to the event loops of workers, at most one to each at a time."""
+
+    def __init__(self, scheduler: Scheduler, vigil: Vigil) -> None:
+        self._scheduler, self._vigil = scheduler, vigil
+        self._asked: dict[str, float] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def silence_s(self, worker: str) -> float:
+        """Return for how long a worker has not answered, and ask it; one that has left is silent no more."""
+        if worker not in self._scheduler.workers:
+            return 0.0
+        self._asked.setdefault(worker, time.monotonic())
+        if worker not in self._tasks:
+            self._tasks[worker] = asyncio.create_task(self._ask(worker))
+        return self._vigil.silence_s(self._asked[worker])
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that left."""
+        self._asked.pop(worker, None)
+        task = self._tasks.pop(worker, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """End all waits: the scheduler closes."""
+        for worker in list(self._tasks):
+            self.forget(worker)
+
+    async def _ask(self, worker: str) -> None:
+        while worker in self._scheduler.workers:
+            try:
+                await ping_worker(self._scheduler, worker)
+                break
+            except OSError:
+                await asyncio.sleep(_AGAIN_S)
+        self._asked.pop(worker, None)
+        self._tasks.pop(worker, None)
+
+
+# How often to check whether a worker that is waited for is still heard of.
+_LOOK_S: Final = 0.25
+
+
+class Admission:
+    """The workers of a scheduler that have been asked to run ranks."""
+
+    def __init__(self, scheduler: Scheduler, silence_s: Callable[[str], float]) -> None:
+        self._scheduler, self._silence_s = scheduler, silence_s
+        self.ready: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self._asked: dict[str, asyncio.Task[None]] = {}
+        self._answers: dict[str, asyncio.Event] = {}
+
+    async def ask(self, hung_s: float, at_most_s: float) -> None:
+        """Install the plugin where it is missing, and wait for the answers."""
+        for address, worker in list(self._scheduler.workers.items()):
+            if address in self.ready or address in self.refused or state_of(worker) not in ("running", "paused"):
+                continue
+            if address not in self._asked:
+                self._asked[address] = asyncio.create_task(self._install(address))
+        deadline = asyncio.get_running_loop().time() + at_most_s
+        while asyncio.get_running_loop().time() < deadline:
+            waits = [task for address, task in self._asked.items() if self._silence_s(address) <= hung_s]
+            if not waits:
+                break
+            await asyncio.wait(waits, timeout=_LOOK_S)
+
+    def answer(self, worker: str, problem: str) -> None:
+        """Record what a worker says: that it is ready, or why it cannot be."""
+        if worker not in self._scheduler.workers:
+            return
+        if problem:
+            self.refused[worker] = problem
+        else:
+            self.ready.add(worker)
+        if worker in self._answers:
+            self._answers[worker].set()
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that left: another may come with its address."""
+        self.ready.discard(worker)
+        self.refused.pop(worker, None)
+        task = self._asked.pop(worker, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """End all waits: the scheduler closes."""
+        for task in self._asked.values():
+            task.cancel()
+
+    async def _install(self, worker: str) -> None:
+        answered = self._answers[worker] = asyncio.Event()
+        try:
+            await add_worker_plugin(self._scheduler, worker, _installer(), f"dsgd-jobs-{LOADED_VERSION}")
+            await answered.wait()
+        except OSError:
+            # It has just left, or is asked again.
+            pass
+        except Exception as error:
+            self.answer(worker, f"{type(error).__name__}: {error}")
+        finally:
+            if self._answers.get(worker) is answered:
+                del self._answers[worker]
+                self._asked.pop(worker, None)
+
+
+def _installer() -> bytes:
+    data: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
+    return data
+
 
 _MAX_EVENTS: Final = 256
 

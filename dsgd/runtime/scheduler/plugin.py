@@ -35,17 +35,16 @@ from dsgd.runtime.dask_internals import (
     tell_worker,
 )
 from dsgd.runtime.logs import keep_log
-from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT, WORKER_ANSWER
-from dsgd.runtime.scheduler.admission import Admission
-from dsgd.runtime.scheduler.fit_handlers import FitHandlers
-from dsgd.runtime.scheduler.metrics import expose, withdraw
+from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, LOADED_VERSION, MEMBER_END, MEMBER_EVENT, WORKER_ANSWER
+from dsgd.runtime.scheduler.dashboard import expose, withdraw
+from dsgd.runtime.scheduler.detached import FitHandlers
+from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil
 from dsgd.runtime.scheduler.registry import Registry
-from dsgd.runtime.scheduler.vigil import Pings, Vigil
-from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import WorkerState
+
 
 #: Dask keeps records of jobs and detached fits under this topic, for ``client.get_events``.
 LOG_TOPIC: Final = "dsgd"

@@ -1,4 +1,6 @@
-"""Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.
+"""Changes during training: of the period, of pooled rates, and of the weights of ranks in averages.
+
+Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.
 
 Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
 fits that are over in milliseconds.
@@ -12,24 +14,47 @@ are cold and peers late. For the wire they are minima: disturbances come as ofte
 are.
 
 Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
+
+The factor of pooled rates, with which few steps get as far in an epoch as those of one rank.
+
+What is missing the strategy says (`dsgd.sync.AbstractStrategy.lag`), what rows bear the optimiser
+(`dsgd.local.SGD.pooled_factor`). Ranks that step on their own have one factor for all of training; where all take the
+same step, or a server takes it, each step has its own, since rates that have fallen bear a higher one.
+
+Cost: one pass over the rows and one number from each rank, before the first step, and only where something is missing.
+
+Source: the linear scaling rule, Goyal et al. 2017, section 2.1.
+
+The weights of ranks in the averages of an epoch: the rank loop's part of `AbstractStrategy.weighs`.
+
+The rates of the steps of an epoch follow from the schedule, the step counter of each rank at its start and the number
+of its steps. All ranks know all of that, so that they compute the same weights without a message; only when training
+resumes from a saved state do they exchange their step counters.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from dsgd.errors import InvalidDataError
 from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
-from dsgd.local import AbstractRows
+from dsgd.local import SGD, AbstractLocalOptimizer, AbstractRows, Shard
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.state import TrainState
-from dsgd.sync import AbstractAdaptation, Cut, Plan, Seen
-from dsgd.types import FloatVector
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.state import TrainState, share_of
+from dsgd.sync import AbstractAdaptation, AbstractStrategy, Cut, Plan, RoundClock, Seen, mean_shares
+from dsgd.types import FloatMatrix, FloatVector
 
 _N_COLD: Final = 1
+
 # Of so many rows slopes are taken.
 _N_SLOPE: Final = 64
 
@@ -172,3 +197,152 @@ class Adaptation:
         """Return the rows of each rank in a round of the present cut, in the mean."""
         pairs = zip(self._rows, at.cut.starts, strict=True)
         return [(n - start) / at.cut.rounds for n, start in pairs]
+
+
+#: Least share of the way to the minimum that the model must be able to go along other rows than the longest.
+_LEAST_MOVE: Final = 1e-2
+
+#: In as many epochs at least: a fit of one may go on.
+_MANY_EPOCHS: Final = 100
+
+
+def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: int) -> float:
+    """Return the factor that rates lack: 1 where the strategy does not pool them, or they fall like 1 / t."""
+    # At rates c / t an epoch gets equally far with any number of steps; and the step of a rule is not as long as the
+    # gradient.
+    if strategy.rates != "pooled" or not isinstance(optimizer, SGD) or optimizer.rule is not None:
+        return 1.0
+    if n_ranks < 1 or optimizer.rate_power >= 1.0:
+        return 1.0
+    return max(1.0, strategy.lag(n_ranks, optimizer.rate_power))
+
+
+def _check_curvatures(told: FloatMatrix, reduction: object, max_iter: int) -> None:
+    """Raise on all ranks if steps that suit the longest row would not move the model of the others.
+
+    - `told`, shape (size, 2): of each rank the largest curvature of a row, and the sum of those of its other rows.
+    """
+    number = int(told[:, 0].argmax())
+    largest, others = told[number, 0], told[:, 1].sum() + np.delete(told[:, 0], number).sum()
+    # What all epochs together move the model by is at most their number times this ratio, as a share of the whole way.
+    if np.isfinite(largest) and (others == 0.0 or max(max_iter, _MANY_EPOCHS) * others > _LEAST_MOVE * largest):
+        return
+    raise InvalidDataError(
+        f"{reduction!r} takes steps of 1 / (3 L) with L the largest curvature of a row, which is {largest:.3g}; those "
+        f"of all other rows add up to {others:.3g}, so that they would not move the model. Look for outliers in X, "
+        f"scale it with RobustScaler, or set the length of steps: {type(reduction).__name__}(step=...)."
+    )
+
+
+@dataclass(frozen=True)
+class PooledRates:
+    """By how much the rates of a run are higher than those of the schedule."""
+
+    missing: float = 1.0
+    mean_square: float = 0.0
+    length: float | None = None
+
+    @classmethod
+    def begin(cls, rank: Rank, job: TrainJob, rows: AbstractRows, counts: list[int], share: float) -> PooledRates:
+        """Return those of a run; called by all ranks."""
+        optimizer = job.optimizer
+        if isinstance(optimizer, SGD) and optimizer.reduction is not None and isinstance(rows, Shard):
+            told = rank.group.roll_call(np.array(optimizer.reduction.curvature(rows, optimizer.objective)))
+            if optimizer.reduction.step is None:
+                _check_curvatures(told, optimizer.reduction, job.max_iter)
+            return cls(length=optimizer.reduction.length(float(told[:, 0].max())))
+        missing = missing_factor(job.strategy, job.optimizer, int(np.count_nonzero(counts)))
+        if missing == 1.0 or not isinstance(rows, Shard):
+            return cls()
+        assert isinstance(optimizer, SGD)  # others miss nothing
+        square = np.array([share * optimizer.mean_square(rows)])
+        rank.group.allreduce(square)
+        return cls(missing, float(square[0]))
+
+    def factor(self, optimizer: object, t: float = 1.0) -> float:
+        """Return the factor of the rate of step t, counted as the schedule counts."""
+        if self.length is not None:
+            return self.length
+        if self.missing == 1.0:
+            return 1.0
+        assert isinstance(optimizer, SGD)
+        return optimizer.pooled_factor(self.missing, self.mean_square, t)
+
+
+class EpochWeights:
+    """The weights of one rank, epoch by epoch."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        strategy: AbstractStrategy[Any],
+        optimizer: AbstractLocalOptimizer[Any, Any],
+        rows: Sequence[int],
+    ) -> None:
+        self._rank, self._optimizer, self._rows = rank, optimizer, np.array(rows, dtype=np.int64)
+        self._period, self._weighs = strategy.period, strategy.weighs
+        self.share = self.weight = share_of(rank.number, rows)
+        self.scale = 1.0
+        # The mean over one rank is its model.
+        self._n_with_rows = int(np.count_nonzero(self._rows))
+        self._varies = rank.size > 1 and strategy.exchanges == "model" and self._weighs != "rows"
+        self._varies = self._varies and self._n_with_rows > 0
+        self._begins: FloatVector = np.zeros(rank.size)
+        self._counts: FloatVector = np.zeros(rank.size)
+
+    def begin(self, at: TrainState, *, resumed: bool) -> None:
+        """Take note of the steps that ranks begin with; called by all of them once the state is taken up."""
+        if not self._varies:
+            return
+        self._begins[:] = at.optimizer.t
+        if resumed:
+            counters = self._rank.group.roll_call(np.array([at.optimizer.t, float(at.optimizer.n_seen)]))
+            self._begins[:] = counters[:, 0]
+            if not at.begins_epoch:
+                self._begins -= self._steps_so_far(at, counters[:, 1])
+        self._counts[:] = 0.0
+
+    def begin_epoch(self, at: TrainState) -> None:
+        """Compute the weights of the next epoch, or of the one in which training resumes."""
+        if not self._varies:
+            return
+        self._begins += self._counts
+        self._counts = self._n_steps(at)
+        number = self._rank.number
+        sums = self._optimizer.planned_rates(self._begins, self._counts)
+        shares = _shares(self._rows.tobytes(), sums.tobytes())
+        if self._weighs == "rates":
+            self.weight = float(shares[number])
+        elif np.unique(shares[shares > 0.0]).size == 1:
+            # To the bit, which so many times one over that number need not be.
+            self.scale = self._rank.size / self._n_with_rows if self._rows[number] else 1.0
+        else:
+            self.scale = float(self._rank.size * shares[number])
+
+    def _n_steps(self, at: TrainState) -> FloatVector:
+        """Return how many steps each rank takes in an epoch."""
+        steps = self._optimizer.steps
+        if steps.by_row:
+            return self._rows.astype(np.float64)
+        # Rounds that end in no exchange are walked in one go with the next.
+        rounds = at.cut.rounds
+        clocks = (RoundClock(at.epoch, k, rounds, is_last=False) for k in range(rounds))
+        ends = [0, *(clock.round + 1 for clock in clocks if clock.ends_epoch or self._period.is_due(clock))]
+        found = dict.fromkeys(self._rows.tolist(), 0)
+        for n in found:
+            spans = (n * last // rounds - n * first // rounds for first, last in pairwise(ends))
+            found[n] = sum(-(-span // steps.rows) for span in spans)
+        return np.array([found[n] for n in self._rows.tolist()], dtype=np.float64)
+
+    def _steps_so_far(self, at: TrainState, n_seen: FloatVector) -> FloatVector:
+        """Return how many steps of the running epoch ranks have taken; none where they have other rows than then."""
+        spans = [at.cut.span(rank, n, 0, at.round - 1)[1] for rank, n in enumerate(self._rows.tolist())]
+        if n_seen.tolist() != spans:
+            return np.zeros(self._rank.size)
+        return np.rint(self._n_steps(at) * n_seen / np.maximum(1, self._rows))
+
+
+@lru_cache(maxsize=8)
+def _shares(rows: bytes, rate_sums: bytes) -> FloatVector:
+    """Return `mean_shares`, not to be written to: ranks of one process all ask for the same."""
+    return mean_shares(np.frombuffer(rows, np.int64), np.frombuffer(rate_sums, np.float64))

@@ -1,4 +1,36 @@
-"""The end of an epoch: a short message summed over the ranks, and the decisions that follow from it.
+"""The end of an epoch: a short message summed over the ranks, the decisions that follow from it, and the model.
+
+Progress of a fit: the seconds of every rank, and the event that rank 0 publishes.
+
+Problem: only a rank knows where its time went, and only rank 0 speaks.
+
+Method: with the control message of an epoch every rank sends rank 0 the seconds of the phases of its ledger. From two
+of them rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
+that a fit of very short epochs pays for a few additions in each of them and for five events a second.
+
+Cost: five numbers per rank in a message that is sent anyway.
+
+The model that training returns: combined over ranks where a strategy leaves them apart, or that of the best epoch.
+
+That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
+training ends must be that of the model it would return, not of the model of one rank.
+
+Whether training ended above the objective that it began at.
+
+Problem: steps that are too long for the rows raise the loss without bound, or leave it where slopes are clipped. The
+stopping rule only sees epochs that no longer improve.
+
+Method: the mean loss of the last epoch, which is known, is compared with that of the first and with that of a model of
+zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the first and
+of the last model on rows from everywhere in its own.
+
+A classifier may be right although its scores are far too large, and where the features say nothing of the classes its
+objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither has
+converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not fall.
+
+Cost: a look at some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
+
+The end of an epoch: a short message summed over the ranks, and the decisions that follow from it.
 
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
 sums, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take the
@@ -10,27 +42,213 @@ Cost: two messages a rank, whatever the number of ranks; they are control, and n
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.local import Deviance, Evaluation, SGDState, is_finite
-from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
-from dsgd.runtime.train.account import ProgressAccount
-from dsgd.runtime.train.job import EpochRecord, Validation, best_of
-from dsgd.runtime.train.model import bring_together
+from dsgd.kernels.losses import PERCEPTRON
+from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
+from dsgd.local import SGD, Deviance, Evaluation, Objective, SGDState, Shard, is_finite
+from dsgd.progress.event import ProgressEvent
+from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
+from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
-from dsgd.runtime.train.state import BestModel
-from dsgd.runtime.train.suffix import settle_suffix
+from dsgd.runtime.train.state import BestModel, settle_suffix
 from dsgd.runtime.train.visits import charge_visit
-from dsgd.sync import EveryRows
+from dsgd.sync import EveryRows, RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatMatrix, FloatVector
+
+_PERIOD_S: Final = 0.2
+
+
+class ProgressAccount:
+    """The account of a rank of where its time went and, on rank 0, that of all ranks."""
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        ledger: RankLedger,
+        max_iter: int,
+        strategy: str,
+        begin_s: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._size, self._longest = len(rows), max(rows, default=0)
+        self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
+        # Of one line, until rank 0 has heard of all.
+        self._spent: FloatMatrix = np.zeros((1, len(PHASES)))
+        self._told: FloatMatrix = self._spent
+        self._told_at, self._told_seconds = clock(), begin_s
+        self._n_rows = 0.0
+        self._rounds = ledger.rounds
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last event is so old that there should be another one."""
+        return self._clock() - self._told_at >= _PERIOD_S
+
+    def own(self) -> FloatVector:
+        """Return the seconds of this rank so far, shape (5,), by phase."""
+        return np.array(self._ledger.totals_s())
+
+    def update(self, spent: FloatMatrix | None, n_seen: float) -> None:
+        """Take in the seconds of all ranks after an epoch of `n_seen` rows.
+
+        - `spent`, shape (size, 5): what `own` of each rank is, where it is known: on rank 0. Kept until the
+          next call.
+        """
+        if spent is not None:
+            self._spent = spent
+        self._n_rows += float(n_seen)
+
+    def event(self, record: EpochRecord, period: int | None, *, last: bool) -> ProgressEvent | None:
+        """Return what rank 0 tells after an epoch; None while the last event is not old enough."""
+        now, rounds = self._clock(), self._ledger.rounds - self._rounds
+        self._rounds = self._ledger.rounds
+        if not (last or self.is_due):
+            return None
+        if period is None and rounds:
+            period = -(-self._longest // rounds)
+        spent = (self._spent - self._told).sum(axis=0)
+        total = float(spent.sum())
+        event = ProgressEvent(
+            epoch=record.epoch,
+            max_iter=self._max_iter,
+            train_loss=record.train_loss,
+            seconds=record.seconds,
+            rows_per_s=self._n_rows / max(record.seconds - self._told_seconds, 1e-9),
+            comm_share=float(spent[WIRE] + spent[WAIT]) / total if total > 0.0 else 0.0,
+            period=period if self._size > 1 else None,
+            strategy=self._strategy,
+            validation_score=None if np.isnan(record.validation_score) else record.validation_score,
+            **{f"{name}_s": tuple(self._spent[:, phase].tolist()) for phase, name in enumerate(PHASES)},
+        )
+        self._told, self._n_rows = self._spent, 0.0
+        self._told_at, self._told_seconds = now, record.seconds
+        return event
+
+
+def gather_models(run: Run) -> FloatMatrix:
+    """Return the models of all ranks as they are, shape (size, n_params); called by all of them at the end."""
+    with run.rank.ledger.round("collect"):
+        return run.rank.group.allgather(run.at.params)
+
+
+def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> tuple[FloatVector | None, int]:
+    """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
+
+    Between two epochs, where nothing is under way; the state of training stays as it is.
+    """
+    at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
+    dual, vector = None, params
+    if at.dual is not None:
+        dual = at.dual.of(params)
+        dual.enter()
+        vector = dual.vector
+    ended_early = at.epoch < run.job.max_iter
+    last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
+    if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
+        # A strategy that waits for the last round that was planned has yet to average.
+        with ledger.round("look" if to_look else "sync"):
+            strategy.sync(group, vector, run.weights.share, at.strategy)
+    if not strategy.ends_equal:
+        with ledger.round("look" if to_look else "collect"):
+            strategy.collect(group, vector, run.weights.share, at.strategy)
+    if dual is not None:
+        dual.leave()
+        params[:] = dual.params
+    own = at.optimizer.averaged
+    if own is None:
+        return None, 0
+    n_averaged = at.optimizer.n_averaged
+    averaged = own.copy() if n_averaged else params.astype(np.float64)
+    with ledger.round("look" if to_look else "collect"):
+        with ledger.aside():
+            counts = group.roll_call(np.array([n_averaged])).ravel()
+        weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
+    return averaged.astype(params.dtype), int(counts.max())
+
+
+def put_back(run: Run, best: BestModel) -> tuple[FloatVector | None, int]:
+    """Put the model of the best epoch and its statistics in place of the last ones; called by all ranks at the end."""
+    if run.job.strategy.shares_memory:
+        run.rank.group.barrier()  # one model for all: nobody may still read the last one
+    run.at.params[...] = best.params
+    for name, vector in run.at.optimizer.statistics().items():
+        vector[...] = best.statistics[name]
+    return best.averaged, best.n_averaged
+
+
+# A classifier of noise ends a little above its start as often as a little below, and after few epochs of long steps.
+_CLEARLY = 1.1
+_N_EPOCHS = 5
+
+# By how many rows a model is judged, and by how many of very many columns.
+_MOST_ROWS, _LEAST_ROWS, _MOST_ENTRIES = 8192, 512, 2**20
+
+
+def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
+    """Return by what the objective has risen in training; None if it has not, and on other ranks than 0."""
+    job, shard, history = run.job, run.data.shard, run.at.history
+    optimizer: Any = job.optimizer
+    state: Any = run.at.optimizer
+    if run.rank.number or not history or not isinstance(shard, Shard):
+        return None
+    if not isinstance(optimizer, SGD) or not isinstance(state, SGDState):
+        return None
+    # The perceptron's loss of a model of zeros is zero, its least.
+    if job.leaves is not None or not shard.n_rows or optimizer.objective.row.code == PERCEPTRON:
+        return None
+    entries = shard.entries(0, shard.n_rows) / shard.n_rows
+    some = shard.sample(int(max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_ENTRIES / max(1.0, entries)))))
+    last = history[-1].train_loss
+    if last <= min(history[0].train_loss, _loss_of_zeros(optimizer.objective, some.targets)):
+        return None
+    first, found = (optimizer.evaluate(model, some, state) for model in (job.initial, params))
+    begin = first.mean_loss + _penalty(optimizer.objective, job.initial)
+    end = found.mean_loss + _penalty(optimizer.objective, params)
+    if end <= begin:
+        return None
+    is_useless = job.scoring != "accuracy" or (
+        len(history) >= _N_EPOCHS
+        and end > _CLEARLY * begin
+        and last > 0.5 * history[0].train_loss
+        and found.accuracy <= _share_of_largest(shard)
+    )
+    return Divergence(begin, end, is_useless)
+
+
+def _share_of_largest(shard: Shard) -> float:
+    """Return the share of the largest class by weight."""
+    _, codes = np.unique(shard.targets, return_inverse=True)
+    totals = np.bincount(codes, shard.weights)
+    return float(totals.max() / totals.sum())
+
+
+def _loss_of_zeros(objective: Objective, targets: FloatVector) -> float:
+    """Return the mean loss of a row under a model of zeros; infinite if that is unknown."""
+    loss, n = objective.row, objective.n_outputs
+    if objective.is_coupled:
+        return float(np.log(n))
+    if n == 1:
+        return float(np.mean(loss.at_zero(targets.astype(np.float64), objective.epsilon)))
+    signs = loss.at_zero(np.array([1.0, -1.0]), objective.epsilon)
+    return float(signs[0] + (n - 1) * signs[1])
+
+
+def _penalty(objective: Objective, params: FloatVector) -> float:
+    weights, share = params[: -objective.n_outputs].astype(np.float64), objective.l1_share
+    norms = (1.0 - share) / 2.0 * float(np.sum(weights**2)) + share * float(np.abs(weights).sum())
+    return objective.strength * norms
+
 
 #: A sum of losses beyond any that means something.
 ABSURD_LOSS: Final = 1e30

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from dsgd.errors import InvalidParameterError
 from dsgd.local import AbstractLocalOptimizer, AbstractRows, AbstractState, Deviance, SGDState, split
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
-from dsgd.runtime.stragglers import Straggler
+from dsgd.runtime.progress import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 

@@ -1,7 +1,7 @@
 """The rounds of one rank: local steps or a gradient, then the synchronisation that may be due.
 
 A round is an ordinary one, one of many inside a kernel (`dsgd.runtime.train.fused`), or one that lasts a fixed time
-(`dsgd.runtime.train.anytime`). Where an exchange runs beside the steps of the next round, or beside the backward pass
+(`dsgd.runtime.train.visits`). Where an exchange runs beside the steps of the next round, or beside the backward pass
 that makes a gradient, it is begun and ended here.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
-from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import Cut, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for

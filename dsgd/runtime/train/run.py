@@ -13,17 +13,12 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, AbstractRows, AbstractState, Dual, SGDState, Shard
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.adaptation import Adaptation
-from dsgd.runtime.train.deadlines import Deadlines
-from dsgd.runtime.train.fused import FusedRounds, is_plain, window_for
+from dsgd.runtime.train.adaptation import Adaptation, EpochWeights, PooledRates
+from dsgd.runtime.train.decisions import Deadlines, StopRule
+from dsgd.runtime.train.fused import FusedRounds, OffloadedRounds, is_plain, window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
-from dsgd.runtime.train.offloaded import OffloadedRounds
-from dsgd.runtime.train.pooling import PooledRates
-from dsgd.runtime.train.state import TrainState
-from dsgd.runtime.train.stop_rule import StopRule
-from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
+from dsgd.runtime.train.state import TrainState, looks_at_suffix, suffix_share
 from dsgd.runtime.train.visits import RowVisits
-from dsgd.runtime.train.weighing import EpochWeights
 from dsgd.stages import stage
 from dsgd.sync import AbstractPeriod, Cut, GrowingBatch, RoundClock
 from dsgd.sync.compression import acts_alone

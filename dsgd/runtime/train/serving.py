@@ -18,10 +18,9 @@ from dsgd.comm.frames import DTYPE_CODES, OP_POST
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, AbstractRows, Shard, add_to_suffix, begin_suffix, end_suffix, is_in_suffix, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
+from dsgd.runtime.train.adaptation import PooledRates, missing_factor
 from dsgd.runtime.train.job import TrainJob
-from dsgd.runtime.train.pooling import PooledRates, missing_factor
-from dsgd.runtime.train.state import TrainState
-from dsgd.runtime.train.suffix import suffix_share
+from dsgd.runtime.train.state import TrainState, suffix_share
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector

@@ -24,16 +24,18 @@ from dsgd.errors import CheckpointError, PausedError
 from dsgd.kernels import state as places
 from dsgd.runtime.checkpoints.checkpoint import (
     AUTO,
+    CheckpointWriter,
     SavedState,
+    Snapshot,
     check_place,
+    find_newest,
     is_empty,
     read_newest,
     read_own,
     same_place,
+    share,
 )
-from dsgd.runtime.checkpoints.description import describe
-from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
-from dsgd.runtime.checkpoints.writer import CheckpointWriter
+from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of

@@ -1,5 +1,7 @@
 """The state of training on a rank between two rounds: in a snapshot, in a checkpoint, or sent to another gang.
 
+The state of training on a rank between two rounds: in a snapshot, in a checkpoint, or sent to another gang.
+
 A state is a set of plain arrays. The common state of all ranks is stored once; the own state of each (step counters,
 the average of its iterates, the L1 penalty its weights have received, the memory of its strategy) is one row per rank.
 A snapshot in the memory of a rank holds the counters of all ranks but otherwise only its own row; a checkpoint holds
@@ -22,10 +24,36 @@ others it begins anew. Ranks have different numbers of them: in a table, the sho
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
 (`dsgd.local.dual`), of which strategies may remember something too.
+
+The state that one call of ``partial_fit`` leaves for the next.
+
+Problem: strategies, compressors and local rules remember (momentum, residuals, centres, where random streams are). A
+user who calls for one epoch at a time wants what one training of as many epochs gives.
+
+Method: at the end of the last epoch, before the models of the ranks are combined, rank 0 gathers the contents of a
+checkpoint, except what the next call brings itself: the rows, the model if all ranks have the same one, and the place
+in the epoch. The next call passes it to its rank 0, which sends it to the ranks.
+
+The next call has its own rows, so a rank continues with its state whatever rows it is given. Another number of ranks
+takes the state over as from a checkpoint (`dsgd.handover`).
+
+What a server remembers beside its model is not among it, nor are the models of its workers: the next call begins with
+the model of the server.
+
+Cost: an all-gather of a dozen numbers and eight bytes per vector; a vector that is equal on all ranks is kept once, of
+every other one rank 0 gathers all rows. Where nothing is remembered that is all.
+
+Where the mean of the last models of an epoch is computed: by a server, by ranks or by threads.
+
+A server and ranks that take the same steps have one model each and look at it after every step. Threads that step on
+one model look at it so often that it costs little beside their steps, and at the end of an epoch add up what all have
+seen. See `dsgd.local.suffix`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -37,21 +65,26 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.handover import Handover
 from dsgd.kernels import state as places
-from dsgd.local import OF_ROWS, AbstractState, Dual
-from dsgd.runtime.train.job import EpochRecord
-from dsgd.runtime.train.stop_rule import StopRule
+from dsgd.local import OF_ROWS, SGD, AbstractRows, AbstractState, Dual, SGDState, begin_suffix, end_suffix
+from dsgd.runtime.checkpoints.checkpoint import SavedState, share
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.decisions import StopRule
+from dsgd.runtime.train.job import EpochRecord, TrainJob
 from dsgd.sync.base import NoState, rejoin, state_arrays, state_handovers
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
+
 #: The same for what the strategy remembers alone.
 STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
 _MARK: Final = OF_ROWS + "mark"
+
 #: Prefix of the names of a rank's state besides its model.
 OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS, OF_ROWS)
+
 #: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
 RETURNED: Final = "returned"
 _BEST: Final = "best."
@@ -283,3 +316,127 @@ def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
         merged[place] = counters[:, place].sum() if rank == 0 else 0.0
     merged[places.N_AVERAGED] = np.rint(merged[places.N_AVERAGED])
     return merged
+
+
+_DIGEST_BYTES: Final = 8
+
+
+def goes_on(left: SavedState | None, configuration: Mapping[str, Any]) -> bool:
+    """Return whether a training of this configuration continues from the state that an earlier one has left."""
+    # By their JSON text: a NaN equals itself.
+    return left is not None and json.dumps(left.configuration) == json.dumps(configuration)
+
+
+def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> SavedState | None:
+    """Return on rank 0 the state for the next training, None elsewhere; called by all ranks between two epochs."""
+    group, counters = rank.group, at.optimizer.counters
+    assert job.leaves is not None  # a training of one call leaves nothing
+    own = {name: vector for name, vector in at.own().items() if _is_left(name, rank, job)}
+    rank.ledger.begin_round("keep")
+    digests = np.array([_digest(vector) for vector in own.values()], dtype=np.int64)
+    gathered = group.allgather(np.concatenate([counters.view(np.int64), digests]))
+    all_counters, all_digests = np.hsplit(gathered, [len(counters)])
+    arrays: dict[str, AnyArray] = {
+        "rows": np.array(rows, dtype=np.int64),
+        "counters": np.ascontiguousarray(all_counters).view(np.float64),
+    }
+    for (name, vector), column in zip(own.items(), all_digests.T, strict=True):
+        table = [vector.reshape(-1)] if (column == column[0]).all() else group.gather(vector)
+        if rank.number == 0 and table is not None:
+            arrays[name] = stacked(table)
+    rank.ledger.end_round()
+    return SavedState((job.epochs_before + at.epoch, 0), rank.size, job.leaves, arrays) if rank.number == 0 else None
+
+
+def take_over(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> None:
+    """Go on from what rank 0 was given, which `leave` has made; called by all ranks before the first epoch."""
+    arrays: dict[str, AnyArray] | None = None
+    per_rank: list[str] = []
+    if rank.number == 0:
+        left: SavedState = rank.given
+        if left.world_size == rank.size:
+            # Each continues with its own, whatever rows it has now.
+            saved = {**left.arrays, "rows": np.array(rows, dtype=np.int64)}
+        else:
+            saved = {name: _of_all(name, table, left.world_size) for name, table in left.arrays.items()}
+            # The model that the first training returned, from which all start, is their common one.
+            saved.pop("params", None)
+        arrays, per_rank = adapted(saved, rows, at.handovers())
+        arrays["n_ranks"] = np.array([left.world_size])
+    shared = share(rank.group, arrays, 0, per_rank)
+    at.take_up_memory(shared, rank.number, rows)
+    if job.average_start is None:
+        at.optimizer.n_averaged = 0  # the average is the job's, and this one starts a new average
+
+
+def _is_left(name: str, rank: Rank, job: TrainJob) -> bool:
+    """Return whether a vector of a rank is left for the next training."""
+    strategy = job.strategy
+    if name == "params":
+        apart = strategy.exchanges == "model" and not strategy.ends_equal and not strategy.shares_memory
+        return apart and not strategy.n_servers and rank.size > 1
+    if name == "averaged":
+        return False  # the next training has it already, as a mean over ranks
+    # The account of the penalty goes with the model of a worker.
+    return not (strategy.n_servers and (name == "received" or name.startswith(STRATEGY)))
+
+
+def _digest(vector: AnyArray) -> int:
+    digest = hashlib.blake2b(np.ascontiguousarray(vector).data, digest_size=_DIGEST_BYTES).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _of_all(name: str, table: AnyArray, n_ranks: int) -> AnyArray:
+    """Return the rows of all ranks, of a vector that was kept once; without a copy."""
+    return np.broadcast_to(table, (n_ranks, *table.shape[1:])) if name not in ("rows", "counters") else table
+
+
+#: Of a thread in one epoch; more would hardly make the mean better.
+_MOST_LOOKS: Final = 64
+
+#: How many entries of rows a thread visits, at least, for every weight that it looks at, and for every look: with fewer
+#: the look, and the call of a kernel that ends there, would be felt.
+_ENTRIES_PER_WEIGHT: Final = 8
+_ENTRIES_PER_LOOK: Final = 4096
+
+
+def suffix_share(job: TrainJob) -> float:
+    """Return of how many of the steps of an epoch the models are averaged, as a share; zero if none are."""
+    optimizer = job.optimizer
+    return job.strategy.suffix if isinstance(optimizer, SGD) and optimizer.averages_suffix else 0.0
+
+
+def looks_at_suffix(rank: Rank, job: TrainJob, rows: AbstractRows, params: FloatVector, state: AbstractState) -> int:
+    """Make room for the mean of the last models, where ranks make it; called by all of them.
+
+    - returned: how often a thread that shares its model with others is to look at it in an epoch; zero for other
+      ranks.
+    """
+    strategy = job.strategy
+    if not suffix_share(job) or not isinstance(state, SGDState):
+        return 0
+    if strategy.exchanges == "gradient":
+        begin_suffix(params, state)
+    # What such threads do about an L1 penalty has no dual; and a thread that is alone has a step a row.
+    if not strategy.shares_memory or rank.size == 1 or state.received.size:
+        return 0
+    entries = np.array([float(rows.entries(0, rows.n_rows) * job.optimizer.n_outputs)])
+    rank.group.allreduce(entries)
+    looks = min(_MOST_LOOKS, int(entries[0] / rank.size / (_ENTRIES_PER_LOOK + _ENTRIES_PER_WEIGHT * params.size)))
+    if looks:
+        begin_suffix(params, state)
+    return looks
+
+
+def settle_suffix(rank: Rank, job: TrainJob, params: FloatVector, state: AbstractState) -> None:
+    """Put the mean of the last models of the epoch in the place of the model; called by all ranks.
+
+    Where threads share it all of them write the same bits, and none steps before the next message of all.
+    """
+    if not isinstance(state, SGDState) or not state.suffix.size:
+        return
+    if job.strategy.shares_memory:
+        with rank.ledger.round("settle"):
+            rank.group.allreduce(state.suffix)
+    end_suffix(params, state)
+    rank.worked(params=params.size)

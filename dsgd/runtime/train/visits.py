@@ -1,26 +1,46 @@
 """Visiting the rows of a rank: the optimiser's kernel, and everything that accompanies each visit.
 
+Visiting the rows of a rank: the optimiser's kernel, and everything that accompanies each visit.
+
 That is the abort flag, which is read between two calls of a kernel; rows of a file, which are let go again; the clock
 of a simulated rank; a model that threads share; and the local term of a strategy.
+
+Visiting the rows of a rank when all threads of its process share one model.
+
+Rounds of a fixed time: the rank loop's part of `dsgd.sync.AnytimeSGD`.
+
+A rank visits its rows in a circle, from where it stopped; that place follows from its step counter, so snapshots need
+not contain it. The rank checks the clock after every slice of rows. Slices grow to an eighth of the time at the pace so
+far, so a round ends close to its time although a call of the kernel cannot be interrupted, and a slow rank still visits
+at least one row.
+
+How many rows each has visited is summed before the models are: from that number every rank has its weight, and all of
+them see at the same moment that the epoch is over.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from dsgd.collectives.group import Group
+from dsgd.kernels.hogwild import run_shared_rows, run_shared_softmax_rows
+from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard, add_to_suffix
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.hogwild import shared_walk
+from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import TrainState
-from dsgd.sync import AbstractLocalTerm, LocalSteps
+from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps, NoState
 from dsgd.types import FloatVector
 
 #: A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries in one.
 MOST_ENTRIES_PER_CALL: Final = 100_000_000
+
 # Most end much sooner, so that of rows in a file little is in memory. A call visits every weight once: it must be long
 # beside that. Rows in memory are cut in the same places, so that both give the same model to the bit.
 _ENTRIES_PER_CALL: Final = 2_000_000
@@ -162,3 +182,119 @@ class RowVisits:
                 at.mixed()
 
         return call_and_correct
+
+
+_ROWS_AT_A_TIME: Final = 65_536
+
+
+def shared_walk(
+    group: Group, optimizer: SGD, params: FloatVector, shard: Shard, state: SGDState
+) -> Callable[[int, int], None]:
+    """Return what takes steps on the rows at the places start..stop; called by all ranks."""
+    # A dense row has an entry in every column.
+    counts = np.full(shard.n_features, float(shard.n_rows)) if not shard.is_sparse else _column_counts(shard)
+    message = np.append(counts, float(shard.n_rows))
+    group.allreduce(message)
+    frequencies = message[:-1] / max(message[-1], 1.0)
+    # Nobody asks for a column that no row has.
+    frequencies[frequencies == 0.0] = 1.0
+    state.t += group.rank
+    values, indices, indptr, index, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
+    is_coupled = optimizer.objective.is_coupled
+    return partial(
+        run_shared_softmax_rows if is_coupled else run_shared_rows,
+        values,
+        indices,
+        indptr,
+        index,
+        targets,
+        weights,
+        classes,
+        params,
+        frequencies,
+        *((state.factors,) if is_coupled else ()),
+        state.counters,
+        state.constants,
+        state.codes,
+        state.order,
+        float(group.size),
+    )
+
+
+def _column_counts(shard: Shard) -> FloatVector:
+    """Return how many of the sparse rows have an entry in each column."""
+    counts = np.zeros(shard.n_features)
+    for start in range(0, shard.n_rows, _ROWS_AT_A_TIME):
+        part = shard.packed(start, min(shard.n_rows, start + _ROWS_AT_A_TIME))
+        assert part.indices is not None
+        counts += np.bincount(part.indices, minlength=shard.n_features)
+    return counts
+
+
+_SLICES: Final = 8
+MAX_GROWTH: Final = 2
+
+
+class AnytimeRounds:
+    """Runs the rounds of one rank."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        strategy: AbstractStrategy[Any],
+        seconds: float,
+        walk: Callable[[int, int], object],
+        at: TrainState,
+        shard: AbstractRows,
+        t_start: float,
+        rows_per_call: int,
+    ) -> None:
+        self._rank, self._strategy, self._seconds, self._walk = rank, strategy, seconds, walk
+        self._at, self._shard, self._t_start = at, shard, t_start
+        self._rows_per_call = rows_per_call
+        self._visited = np.zeros(1)
+
+    def run_epoch(self, n_total: int, before_last: FloatVector, deadlines: Deadlines) -> int:
+        """Run rounds until the ranks have visited as many rows as they have, and one at least."""
+        ledger, group = self._rank.ledger, self._rank.group
+        n_visited, n_rounds = 0.0, 0
+        while n_visited < n_total or not n_rounds:
+            ledger.begin_round("sync")
+            begin = ledger.clock()
+            n_own = self._walk_for(self._seconds)
+            if ledger.timing:
+                ledger.charge(COMPUTE, ledger.clock() - begin)
+            self._visited[0] = n_own
+            group.allreduce(self._visited)
+            n_round = float(self._visited[0])
+            n_visited += n_round
+            if n_visited >= n_total:
+                before_last[:] = self._at.params
+            weight = n_own / n_round if n_round else 1.0 / group.size
+            self._strategy.sync(group, self._at.mixing(), weight, NoState())
+            self._at.mixed()
+            deadlines.add(ledger.clock() - begin)
+            deadlines.expect("round")
+            ledger.end_round()
+            n_rounds += 1
+        return n_rounds
+
+    def _walk_for(self, seconds: float) -> int:
+        """Visit rows for some seconds, every row once at most and one row at least; returns how many."""
+        clock, n_rows = self._rank.ledger.clock, self._shard.n_rows
+        # Without a limit nothing is looked at, and the kernel walks all rows in one go.
+        begin, done, size = clock(), 0, n_rows if seconds == math.inf else 1
+        while done < n_rows:
+            start = round(self._at.optimizer.t - self._t_start) % n_rows
+            stop = min(start + min(size, n_rows - done, self._rows_per_call), n_rows)
+            self._walk(start, stop)
+            self._rank.check()
+            done += stop - start
+            elapsed_s = clock() - begin
+            if elapsed_s >= seconds:
+                break
+            fitting = float(MAX_GROWTH * size)
+            if elapsed_s > 0.0:
+                fitting = min(fitting, done / elapsed_s * min(seconds - elapsed_s, seconds / _SLICES))
+            size = max(1, int(fitting))
+        return done

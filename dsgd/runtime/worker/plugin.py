@@ -14,14 +14,13 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from dsgd.errors import ClusterError
 from dsgd.runtime.dask_internals import serve, ssl_context, tell_scheduler
 from dsgd.runtime.logs import keep_log
-from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER
-from dsgd.runtime.versions import LOADED_VERSION
-from dsgd.runtime.worker.metrics import expose, withdraw
-from dsgd.runtime.worker.relays import RelayHandlers
-from dsgd.runtime.worker.store import JobStore
+from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, LOADED_VERSION
+from dsgd.runtime.worker.store import JobStore, expose, withdraw
+from dsgd.runtime.worker.wires import RelayHandlers
 
 if TYPE_CHECKING:
     from distributed import Worker
+
 
 WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
 

@@ -1,4 +1,6 @@
-"""Keeping freed memory in the process while ranks pack and run, and returning it when they have ended.
+"""The process while ranks run: freed memory is kept, and Dask's profiler and event-loop checks are slowed down.
+
+Keeping freed memory in the process while ranks pack and run, and returning it when they have ended.
 
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
 (``MALLOC_TRIM_THRESHOLD_``), so that short-lived tables leave nothing behind. A rank allocates arrays of the same few
@@ -10,6 +12,17 @@ environment sets one. They apply to the whole process, so users are counted: the
 last one restores them. What is kept is missing to others who share the worker: it is at most a share of its memory.
 
 Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
+
+Slowing down Dask's profiler and event-loop checks while ranks use the cores.
+
+Problem: a worker samples the threads of its tasks a hundred times a second for the profile page of the dashboard, and
+worker, nanny and scheduler measure the delay of their event loops fifty times a second. If ranks use all cores, each of
+these interrupts a rank, and the other ranks wait for it in the next round: a twentieth of the time of a kernel SVM on
+two workers and two cores. The profile would only show waiting threads, because Dask does not know those of ranks.
+
+A worker is slowed from the start of its member of a gang to its end: many workers on few cores also wait for each other
+while they meet. A scheduler and its nannies are, while the job runs, if they live in the process of the client, as
+those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.
 """
 
 from __future__ import annotations
@@ -18,20 +31,28 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.runtime.dask_internals import timers_of
+
+if TYPE_CHECKING:
+    from distributed.core import Server
+    from tornado.ioloop import PeriodicCallback
+
 
 # Parameters of mallopt: how much may be free at the end of a heap, and from which size on memory has pages of its own.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _VARIABLES: Final = {_TRIM_THRESHOLD: "MALLOC_TRIM_THRESHOLD_", _MMAP_THRESHOLD: "MALLOC_MMAP_THRESHOLD_"}
 _DEFAULT_BYTES: Final = 128 * 1024
+
 # The most that glibc takes for the second one: half of the heap of a thread.
 _KEPT: Final = {_TRIM_THRESHOLD: 2**30, _MMAP_THRESHOLD: 2**25}
+
 #: The share of the memory of a worker that may be kept, although it is free.
 KEPT_SHARE: Final = 1 / 16
-
 _lock: Final = threading.Lock()
 _users: Final[list[int]] = []  # the limits of all callers inside `keep_freed_memory`
 
@@ -79,3 +100,30 @@ def _libc() -> Any | None:
     """Return the C library of this process if it has these thresholds."""
     library = ctypes.CDLL(None)
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+
+
+_NAMES: Final = ("profile", "tick")
+_SLOW_MS: Final = 500.0  # well below the three seconds from which on Dask calls an event loop unresponsive
+
+#: Of each timer that is slow now its period before, in milliseconds, then as many entries as others want it slow.
+_before: Final[dict[PeriodicCallback, list[float]]] = {}
+
+
+@contextlib.contextmanager
+def slow_timers(servers: Sequence[Server]) -> Iterator[None]:
+    """Let the profiles and ticks of servers come twice a second, or as seldom as they did, in a ``with`` block."""
+    timers = [timer for server in servers for timer in timers_of(server, _NAMES)]
+    with _lock:
+        for timer in timers:
+            _before.setdefault(timer, []).append(timer.callback_time)
+            timer.callback_time = max(timer.callback_time, _SLOW_MS)
+    try:
+        yield
+    finally:
+        with _lock:
+            for timer in timers:
+                periods = _before[timer]
+                if len(periods) > 1:
+                    periods.pop()
+                else:
+                    timer.callback_time = _before.pop(timer)[0]
