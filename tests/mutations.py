@@ -481,7 +481,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "mail of the lowest rank always comes first",
-            "dsgd/comm/mailbox.py",
+            "dsgd/comm/base.py",
             "key=lambda rank: (rank - last - 1) % size",
             "key=lambda rank: rank",
             "comm/test_mailbox.py",

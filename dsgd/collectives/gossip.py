@@ -14,7 +14,7 @@ Update, for the graph of round k:
 Cost per rank and round: one message of the vector (and, for `push_sum`, of one more element) per peer;
 `gossip_cost`. It does not depend on the number of ranks.
 
-What comes in is added in the order of `dsgd.comm.topology.matching.exchange_steps`, which is that of the graph alone:
+What comes in is added in the order of `dsgd.comm.topology.mixing.exchange_steps`, which is that of the graph alone:
 the same bits on every wire.
 
 Source: Kempe, Dobra and Gehrke 2003 (push-sum); Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP).
@@ -31,8 +31,7 @@ from dsgd.collectives.cost import Cost
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology
-from dsgd.comm.topology.matching import Step, exchange_steps
-from dsgd.comm.topology.mixing import shares, weights
+from dsgd.comm.topology.mixing import Step, exchange_steps, shares, weights
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector
 

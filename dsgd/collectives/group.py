@@ -21,10 +21,8 @@ from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter,
 from dsgd.collectives.algorithms.whole import Tallied
 from dsgd.collectives.cost import Algorithm, is_hierarchical
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbstractMailbox, AbstractTransport, Call, Repeats
 from dsgd.comm.frames import check_array
-from dsgd.comm.mailbox import AbstractMailbox
-from dsgd.comm.offload import Call, Repeats
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.comm.abort import AbortFlag
-    from dsgd.comm.base import AbstractTransport, TransportName
+    from dsgd.comm.base import AbortFlag, AbstractTransport, TransportName
     from dsgd.comm.sockets.listener import Listener, Wrap
     from dsgd.comm.wires import inproc, shm, tcp
     from dsgd.comm.wires.inproc import InprocTransport
     from dsgd.comm.wires.shm import SharedTransport
     from dsgd.comm.wires.tcp import TCPTransport
+
 
 __all__ = [
     "AbortFlag",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AbortFlag": "dsgd.comm.abort",
+    "AbortFlag": "dsgd.comm.base",
     "AbstractTransport": "dsgd.comm.base",
     "InprocTransport": "dsgd.comm.wires.inproc",
     "Listener": "dsgd.comm.sockets.listener",

@@ -1,25 +1,56 @@
-"""The interface of every transport."""
+"""What every wire is: exchanges, mailboxes, and the flag that ends them.
+
+The interface of every transport.
+
+Messages between two ranks whose sender does not wait for the receiver.
+
+Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a rank
+sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
+
+`post` copies the array and returns. At most `MAX_OUTSTANDING` frames of a rank wait for one peer: a rank that posts
+more waits until one has left, so memory is bounded however slow the peer is. `poll` and `poll_any` look, `wait_any`
+waits, `take` fills an array with the oldest frame of a rank. Frames of one rank to another stay in order and are
+numbered and checked like all others; every wait has a deadline and ends when the job stops.
+
+The mailboxes of a gang have connections of their own, separate from its transport, so that a frame that is not taken
+yet never delays a collective. They may connect more ranks than the transport, since servers take part in no collective.
+
+Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
+sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
+
+Collectives that a wire runs for the ranks, instead of being asked for one message after another.
+
+Problem: on a wire that takes no real time, a simulated one, a collective of a thousand ranks is ten thousand calls of
+`AbstractTransport.exchange`, each with a turn of its own, for a result that is known once all have begun.
+
+Such a wire is told what the messages of all ranks would be, a `Schedule`, and how the result of all is made of what
+each has. Network cards that reduce vectors are told the same (collective offload).
+
+The flag that stops all waiting ranks of a gang, and their deadlines.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final, get_args
 
 import numpy as np
 
-from dsgd.ledger import RankLedger
-from dsgd.types import AnyArray
+from dsgd.comm.frames import OP_SEND
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
+from dsgd.ledger import WAIT, RankLedger
+from dsgd.types import AnyArray, FloatMatrix, IntMatrix, IntVector
 from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
-    from dsgd.comm.mailbox import AbstractMailbox
-    from dsgd.comm.memory.shared_array import SharedArray
-    from dsgd.comm.memory.window import Window
-    from dsgd.comm.offload import Offload
+    from dsgd.comm.memory.segment import SharedArray, Window
+
 
 _Ours = Literal["auto", "spin", "shm", "tcp", "rpc"]
+
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
 #: ports of the workers alone; or ``"package.module:function"``, a wire of another package.
 TransportName = _Ours | str
@@ -100,3 +131,183 @@ class AbstractTransport(ABC):
     def recv(self, source: int, incoming: AnyArray, op: int = 0) -> None:
         """Receive an array from a peer."""
         self.exchange(None, None, source, incoming, op)
+
+
+#: Frames of one rank that may wait for one other before `post` waits.
+MAX_OUTSTANDING: Final = 8
+
+
+class AbstractMailbox(ABC):
+    """Sends frames without waiting for the receiver; used by the thread of its rank alone."""
+
+    rank: int
+    size: int
+    ledger: RankLedger
+    deadline_s: float
+
+    @abstractmethod
+    def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
+        """Send a copy of an array to rank `to`; does not wait for it."""
+
+    @abstractmethod
+    def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
+        """Return one of `sources` from which a frame is here or begins to come; waits at most `limit_s` seconds.
+
+        A peer that has gone counts as ready: `take` raises the error. If several are ready, each gets its turn.
+        Raises `AbortedError` if the job stopped.
+        """
+
+    @abstractmethod
+    def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
+        """Fill `out` with the oldest frame of rank `source`, waiting for it if need be."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave, once what was posted has left; may be called more than once."""
+
+    @final
+    def poll(self, source: int) -> bool:
+        """Return whether a frame of rank `source` is here or begins to come."""
+        return self.ready((source,), 0.0) is not None
+
+    @final
+    def poll_any(self, sources: Sequence[int]) -> int | None:
+        """Return one of `sources` from which a frame is here or begins to come, None if there is none."""
+        return self.ready(sources, 0.0)
+
+    @final
+    def wait_any(self, sources: Sequence[int]) -> int:
+        """Return one of `sources` from which a frame is here; waits for it."""
+        ledger = self.ledger
+        start = ledger.clock()
+        source = self.ready(sources, self.deadline_s)
+        ledger.charge(WAIT, ledger.clock() - start)
+        if source is None:
+            names = ", ".join(map(str, sources))
+            raise GangTimeoutError(
+                f"rank {self.rank} waited {self.deadline_s:g} s for a frame of rank(s) {names}, and none posted one. "
+                "They hang or are overloaded; raise the timeout if their work takes longer."
+            )
+        return source
+
+    @final
+    def _check_peer(self, peer: int) -> None:
+        if peer == self.rank or not 0 <= peer < self.size:
+            raise InvalidParameterError(f"rank {self.rank} of {self.size} has no mailbox of a rank {peer} to write to.")
+
+
+def next_after(last: int, ready: Sequence[int], size: int) -> int | None:
+    """Return the first of some ranks, counted from the one after `last` on."""
+    return min(ready, key=lambda rank: (rank - last - 1) % size, default=None)
+
+
+def no_room(rank: int, to: int, deadline_s: float) -> GangTimeoutError:
+    """Return the error of a rank whose frames the peer does not take."""
+    return GangTimeoutError(
+        f"rank {rank} has {MAX_OUTSTANDING} frames under way to rank {to}, which took none for {deadline_s:g} s. "
+        "It hangs or is overloaded; raise the timeout if its work takes longer."
+    )
+
+
+class Schedule(NamedTuple):
+    """The messages of a collective, of all ranks.
+
+    - `moves`, shape (n_moves, 4): what a rank does at a time: the rank that it sends to, or -1; bytes of that
+      message, its header among them; the rank that it receives from at the same time, or -1; and bytes that it then
+      adds up.
+    """
+
+    first: IntVector
+    moves: IntMatrix
+    sent: IntMatrix
+
+
+class Repeats(NamedTuple):
+    """What a rank does around a collective that is repeated.
+
+    - `work`, shape (n, 3): of each time the work before it: rows that a kernel visits, entries of these rows, and
+      parameters of the model.
+    - `seconds`, shape (n, 4): filled with the seconds of each time: of work, wire and wait, and from its begin to
+      its end.
+    """
+
+    work: IntMatrix
+    seconds: FloatMatrix
+
+
+class Call(NamedTuple):
+    """A collective, as one of the ranks calls it; no rank ends before all have begun."""
+
+    op: int
+    kind: Hashable
+    array: AnyArray
+    own: Any
+    schedule: Callable[[], Schedule]
+    finish: Callable[[Sequence[Any]], None]
+    repeats: Repeats | None = None
+
+
+class Offload(Protocol):
+    """Runs the collectives of one rank."""
+
+    def __call__(self, call: Call) -> None:
+        """Return when the result is there."""
+        ...
+
+
+# Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
+MAX_LIMIT_S: Final = 1e6
+
+
+def check_limit(name: str, limit_s: float) -> None:
+    """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
+    if not 0 < limit_s <= MAX_LIMIT_S:
+        raise InvalidParameterError(
+            f"{name}=... must be a positive number of seconds, at most {MAX_LIMIT_S:g}. Got {limit_s}."
+        )
+
+
+class AbortFlag:
+    """Tells a rank that its job has stopped; set from any thread, once.
+
+    A rank reads it between slices of work with `check`. A transport that blocks registers a callback that wakes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the job has stopped."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the job has stopped; empty while it has not."""
+        return self._reason or ""
+
+    def set(self, reason: str) -> None:
+        """Stop the job. The first reason stays; later calls do nothing."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        # Without the lock: callbacks take locks of their own, and none is asked for while this one is held.
+        for wake in callbacks:
+            wake()
+
+    def on_set(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the flag is set, at once if it already is."""
+        with self._lock:
+            if self._reason is None:
+                self._callbacks.append(wake)
+                return
+        wake()
+
+    def check(self) -> None:
+        """Raise `AbortedError` if the job has stopped."""
+        if self._reason is not None:
+            raise AbortedError(self._reason)

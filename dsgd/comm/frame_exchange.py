@@ -13,12 +13,10 @@ import socket
 import time
 from typing import Final
 
-from dsgd.comm.abort import AbortFlag
+from dsgd.comm.base import AbortFlag
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.memory.ring import Ring, pump
-from dsgd.comm.memory.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE
-from dsgd.comm.sockets.duplex import receive_some, send_some
-from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes
+from dsgd.comm.memory.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE, Ring, pump
+from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some
 from dsgd.errors import ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray

@@ -13,8 +13,7 @@ from dsgd.stages import Stage
 
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
-    from dsgd.comm.abort import AbortFlag
-    from dsgd.comm.mailbox import AbstractMailbox
+    from dsgd.comm.base import AbortFlag, AbstractMailbox
     from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
-from dsgd.comm.base import AbstractTransport
-from dsgd.comm.mailbox import AbstractMailbox
+from dsgd.comm.base import AbstractMailbox, AbstractTransport
 from dsgd.comm.memory.cores import count_cores
-from dsgd.comm.wires import inproc, inproc_mailbox
+from dsgd.comm.wires import inproc
+from dsgd.comm.wires.mailboxes import connect_threads
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
@@ -77,7 +77,7 @@ def run_on_threads(
     size, abort = gang.size, gang.abort
     ledgers = [RankLedger(r) for r in range(gang.n_ends)]
     transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers[:size], aborts=[abort] * size)
-    mailboxes = [] if gang.mail.in_pairs else inproc_mailbox.connect(ledgers, [abort] * gang.n_ends, timeout_s)
+    mailboxes = [] if gang.mail.in_pairs else connect_threads(ledgers, [abort] * gang.n_ends, timeout_s)
     for transport, mailbox in zip(transports, mailboxes, strict=False):
         transport.mailbox = mailbox
     n_threads = max(1, count_cores() // size)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm.memory.cores import current_core, staying
-from dsgd.comm.memory.shared_array import SharedArray
+from dsgd.comm.memory.segment import SharedArray
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools

@@ -12,10 +12,10 @@ import numpy as np
 
 from dsgd.collectives.algorithms.schedule import steps_schedule
 from dsgd.collectives.model import n_levels
+from dsgd.comm.base import Schedule
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.offload import Schedule
 from dsgd.comm.topology import AbstractTopology, Ring
-from dsgd.comm.topology.matching import exchange_steps
+from dsgd.comm.topology.mixing import exchange_steps
 from dsgd.runtime.train.visits import MAX_GROWTH
 from dsgd.sim.exchanges import MOST_PLAYED, Exchange, Exchanges
 from dsgd.sim.plays import play_rounds

@@ -35,8 +35,8 @@ from dsgd.collectives.model import (
     hierarchical_seconds,
     n_levels,
 )
+from dsgd.comm.base import Schedule
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.offload import Schedule
 from dsgd.compress import (
     AbstractCompressor,
     ErrorFeedback,

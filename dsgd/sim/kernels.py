@@ -2,7 +2,7 @@
 
 Problem: a round of a thousand ranks is ten thousand messages, each of which takes Python some ten microseconds.
 
-Method: the events of ranks that are inside a collective (`dsgd.comm.offload`) are kept in a heap of their own, by clock
+Method: the events of ranks that are inside a collective (`dsgd.comm.base`) are kept in a heap of their own, by clock
 and of equal clocks by rank, and are played one after another: a message reserves the port that it leaves by and the one
 that it comes in by, and the receiver goes on when it has arrived. Every sum and every comparison is that of
 `dsgd.sim.transport.SimTransport.exchange`, in the same order, so seconds are the same to the bit.
@@ -84,7 +84,7 @@ class Plays(NamedTuple):
     - `senders`, shape (capacity, 2): its sender, and the message that follows, to the same rank or of those that
       are unused.
     - `repeats`, shape (size, capacity, 4): of each time of a schedule that is repeated: the work before it, then
-      `dsgd.comm.offload.Repeats.seconds`.
+      `dsgd.comm.base.Repeats.seconds`.
     """
 
     seconds: FloatMatrix

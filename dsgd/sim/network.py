@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from dsgd.comm.topology.machines import DGX_1V_LINKS
+from dsgd.comm.topology.graphs import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.validation import check_number
 

@@ -2,7 +2,7 @@
 
 Problem: a thread that has its turn takes some ten microseconds, and a collective of P ranks P log2 P turns at least.
 
-Method: a rank that begins a collective leaves its moves here (`dsgd.comm.offload`) and sleeps until they are over.
+Method: a rank that begins a collective leaves its moves here (`dsgd.comm.base`) and sleeps until they are over.
 Moves take their turns in the order of clocks like everything else that ranks do (`dsgd.sim.event_scheduler`), so all
 messages meet the same ports in the same state, whatever other ranks do meanwhile; but those between two turns of
 threads are played in one call of a kernel (`dsgd.sim.kernels`). The last rank to begin makes the result of all: it
@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dsgd.comm.base import Call
 from dsgd.comm.frames import Header, check_array, describe_mismatch
-from dsgd.comm.offload import Call
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT as WAITED
 from dsgd.ledger import WIRE as WIRED

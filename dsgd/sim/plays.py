@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm.offload import Schedule
+from dsgd.comm.base import Schedule
 from dsgd.sim.kernels import (
     FREE_MESSAGE,
     FULL,

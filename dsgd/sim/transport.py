@@ -21,10 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.abort import AbortFlag, check_limit
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbortFlag, AbstractTransport, Call, check_limit
 from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
-from dsgd.comm.offload import Call
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute
@@ -157,7 +155,7 @@ class SimTransport(AbstractTransport):
         self._closed = True
 
     def _run_whole(self, call: Call) -> None:
-        """Run a collective; see `dsgd.comm.offload.Offload`."""
+        """Run a collective; see `dsgd.comm.base.Offload`."""
         player = self._fabric.player
         assert player is not None  # only then is there an offload
         if self._closed:

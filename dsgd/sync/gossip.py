@@ -82,8 +82,7 @@ from dsgd.collectives.gossip import check_gossip, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Exponential, Ring
-from dsgd.comm.topology.matching import exchange_steps
-from dsgd.comm.topology.mixing import weights
+from dsgd.comm.topology.mixing import exchange_steps, weights
 from dsgd.compress import (
     DGC,
     AbstractCompressor,

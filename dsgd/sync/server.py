@@ -29,8 +29,8 @@ from typing import Any, Final, Generic, Self, TypeVar, final
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.comm.base import AbstractMailbox
 from dsgd.comm.frames import HEADER_BYTES, OP_POST
-from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import COMPUTE
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector

@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, frames
-from dsgd.comm.memory import neighbours, ring, streams
-from dsgd.comm.memory.pulling import Pulling
+from dsgd.comm.memory import neighbours, streams
 from dsgd.comm.memory.segment import Segment
+from dsgd.comm.memory.streams import Pulling
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.sockets.link import Link
 from dsgd.comm.sockets.listener import Guest
@@ -170,7 +170,7 @@ CAPACITY = 256
 def _pull_short_frames() -> Iterator[None]:
     """Let frames be pulled that are as short as those of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring, "PULL_FROM_BYTES", CAPACITY)
+        patch.setattr(streams, "PULL_FROM_BYTES", CAPACITY)
         yield
 
 
@@ -191,7 +191,7 @@ def test_any_counters_in_shared_memory_stay_within_bounds(
 ) -> None:
     """Whatever a peer writes into the counters, this side copies inside the ring and its own array, or stops."""
     n_bytes = 8 * n
-    memory = np.zeros(ring.segment_bytes(CAPACITY, has_boxes=headers) + 256, dtype=np.uint8)
+    memory = np.zeros(streams.segment_bytes(CAPACITY, has_boxes=headers) + 256, dtype=np.uint8)
     guard = memory[-256:]
     guard[:] = 77
     incoming, outgoing = (np.full(n_bytes + 64, 55, dtype=np.uint8) for _ in range(2))
@@ -200,14 +200,14 @@ def test_any_counters_in_shared_memory_stay_within_bounds(
         link = Link(a, 1, "x", job=JOB, epoch=EPOCH)
         pulling = Pulling(os.getpid() if pulls else 0, pulls)
         whole: Any = SimpleNamespace(array=memory)
-        end = ring.Ring(whole, CAPACITY, link, b, first=True, carries_headers=headers, pulling=pulling)
+        end = streams.Ring(whole, CAPACITY, link, b, first=True, carries_headers=headers, pulling=pulling)
         control = memory[1024:2048].view(np.int64)
         control[::16] = counters
         control[[65, 66, 17]] = posted  # the peer's: how much it has posted and where, and how much it has pulled
         end.start_out(outgoing[:n_bytes])
         due = incoming[:n_bytes].view(np.float64)
         end.start_in(due, end.adding(due) if adds else streams.COPY)
-        assert ring.pump(end, end, 2) in range(7)
+        assert streams.pump(end, end, 2) in range(7)
         assert (incoming[n_bytes:] == 55).all()
         assert (guard == 77).all()
         assert 0 <= end.state[streams.IN_AT] <= end.state[streams.IN_END]

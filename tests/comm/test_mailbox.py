@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from dsgd.comm import AbortFlag
+from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox
-from dsgd.comm.wires import inproc_mailbox, link_mailbox
-from dsgd.comm.wires.link_mailbox import LinkMailbox
+from dsgd.comm.wires.mailboxes import LinkMailbox, connect_links, connect_threads
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from gangs import WRAPS, connect_with, gang, raise_first, run_ranks
@@ -31,13 +30,13 @@ def mailboxes(
     aborts = [AbortFlag() for _ in range(n)] if aborts is None else aborts
     with contextlib.ExitStack() as cleanup:
         if kind == "inproc":
-            boxes = inproc_mailbox.connect([RankLedger(rank) for rank in range(n)], aborts, timeout_s)
+            boxes = connect_threads([RankLedger(rank) for rank in range(n)], aborts, timeout_s)
         elif kind == "rpc":
             meshes = cleanup.enter_context(gang(kind, n, timeout_s, aborts))
             boxes = [LinkMailbox(mesh) for mesh in meshes]
         else:
             options: dict[str, Any] = {"wrap": WRAPS[kind]()} if kind in WRAPS else {}
-            boxes = raise_first(connect_with(link_mailbox.connect, n, timeout_s, aborts, **options))
+            boxes = raise_first(connect_with(connect_links, n, timeout_s, aborts, **options))
         for box in boxes:
             cleanup.callback(box.close)
         yield boxes

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, SharedTransport
-from dsgd.comm.memory import neighbours, pulling, ring, segment, streams
-from dsgd.comm.memory.ring import Ring
+from dsgd.comm.memory import neighbours, segment, streams
+from dsgd.comm.memory.streams import Ring
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.kernels import processes
@@ -226,10 +226,10 @@ def test_counters_that_cannot_be_are_refused(wait: str, where: str, value: int) 
     array = np.zeros(1000)
     if where == "read":
         mine.start_out(array)
-        assert ring.pump(mine, None) == streams.BAD_OUT
+        assert streams.pump(mine, None) == streams.BAD_OUT
     else:
         mine.start_in(array)
-        assert ring.pump(None, mine) == streams.BAD_IN
+        assert streams.pump(None, mine) == streams.BAD_IN
     assert not array.any()
     for end in (mine, theirs):
         end.close()
@@ -239,7 +239,7 @@ class _Memory:
     """A segment without a file, for two ends in one thread."""
 
     def __init__(self) -> None:
-        self.array = np.zeros(ring.segment_bytes(4096), dtype=np.uint8)
+        self.array = np.zeros(streams.segment_bytes(4096), dtype=np.uint8)
 
     def rings(self, *, carries_headers: bool) -> tuple[Ring, Ring]:
         from dsgd.comm.sockets.link import Link
@@ -264,9 +264,9 @@ def test_frames_of_any_size_pass_a_small_ring(sizes: list[int], headers: bool) -
         mine.start_out(sent)
         theirs.start_in(got)
         for _ in range(2 + n // 2000):
-            ring.pump(mine, None)
-            ring.pump(None, theirs)
-        assert ring.pump(mine, theirs) == streams.DONE
+            streams.pump(mine, None)
+            streams.pump(None, theirs)
+        assert streams.pump(mine, theirs) == streams.DONE
         np.testing.assert_array_equal(got, sent)
     for end in (mine, theirs):
         end.close()
@@ -354,7 +354,7 @@ def summed(n: int, dtype: type, **options: Any) -> list[bytes]:
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_frames_that_are_pulled_have_the_bits_of_the_others(wait: str, dtype: type) -> None:
     """Whoever may read a neighbour's memory and who may not get the same arrays and the same sums."""
-    n = 3 * ring.PULL_FROM_BYTES // np.dtype(dtype).itemsize + 7
+    n = 3 * streams.PULL_FROM_BYTES // np.dtype(dtype).itemsize + 7
     with gang("inproc", 3) as transports:
         expected = [np.random.default_rng((n, rank)).standard_normal(n).astype(dtype) for rank in range(3)]
         raise_first(run_ranks([lambda t=t: Group(t, "ring").allreduce(expected[t.rank]) for t in transports]))
@@ -371,7 +371,7 @@ def test_what_the_peer_is_allowed_is_known() -> None:
         with sockets[0], sockets[1]:
             ends = zip(sockets, wanted, strict=True)
             found = raise_first(
-                run_ranks([lambda s=s, w=w: pulling.agree_on_pulling(s, wanted=w) for s, w in ends])  # type: ignore[misc]
+                run_ranks([lambda s=s, w=w: streams.agree_on_pulling(s, wanted=w) for s, w in ends])  # type: ignore[misc]
             )
         assert [bool(each.peer) for each in found] == wanted
         assert [each.is_read for each in found] == wanted[::-1]

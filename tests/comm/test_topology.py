@@ -19,8 +19,7 @@ from dsgd.comm.topology import (
     Ring,
     Star,
 )
-from dsgd.comm.topology.matching import exchange_steps, matchings
-from dsgd.comm.topology.mixing import mixing_matrix, shares, spectral_gap
+from dsgd.comm.topology.mixing import exchange_steps, matchings, mixing_matrix, shares, spectral_gap
 from dsgd.errors import InvalidParameterError
 from topologies import TOPOLOGIES
 

@@ -11,7 +11,8 @@ import numpy as np
 import gangs
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
-from dsgd.comm.wires import inproc, inproc_mailbox
+from dsgd.comm.wires import inproc
+from dsgd.comm.wires.mailboxes import connect_threads
 from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_shard, n_params
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps
@@ -78,7 +79,7 @@ def exchange(
 def with_mailboxes(transports: list[Any]) -> list[Any]:
     """Return transports between threads, with mailboxes."""
     ledgers = [transport.ledger for transport in transports]
-    mailboxes = inproc_mailbox.connect(ledgers, [AbortFlag()] * len(transports), 20.0)
+    mailboxes = connect_threads(ledgers, [AbortFlag()] * len(transports), 20.0)
     for transport, mailbox in zip(transports, mailboxes, strict=True):
         transport.mailbox = mailbox
     return transports

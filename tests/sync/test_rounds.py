@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
-from dsgd.comm.memory.window import Window, inproc_windows
+from dsgd.comm.memory.segment import Window, inproc_windows
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
@@ -312,8 +312,8 @@ def test_one_of_two_ranks_that_wait_on_one_core_leaves_it(
     for rank, window in enumerate(windows):
         window.published = 20 - (rounds_ago if rank == 0 else 0)
         monkeypatch.setattr(window, "_nap", lambda limit_s, rank=rank: naps.append(rank))
-        monkeypatch.setattr("dsgd.comm.memory.window.current_core", lambda rank=rank: cores[rank])
-        monkeypatch.setattr("dsgd.comm.memory.window.leave_core", lambda core: not left.append(core))
+        monkeypatch.setattr("dsgd.comm.memory.segment.current_core", lambda rank=rank: cores[rank])
+        monkeypatch.setattr("dsgd.comm.memory.segment.leave_core", lambda core: not left.append(core))
         window.wait(1 - rank, time.monotonic(), 60.0)
     assert left == ([0] if leaves else [])
     assert naps == ([0] if leaves else [0, 1])

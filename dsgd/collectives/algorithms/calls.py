@@ -1,4 +1,4 @@
-"""Collectives of all ranks as one call each, for wires that run collectives (`dsgd.comm.offload`).
+"""Collectives of all ranks as one call each, for wires that run collectives (`dsgd.comm.base`).
 
 Problem: such a wire wants the messages of all ranks and the results of all, where `dsgd.collectives.Group` knows what
 one rank has.
@@ -36,8 +36,8 @@ from dsgd.collectives.algorithms.whole import (
     tally_all,
 )
 from dsgd.collectives.cost import Algorithm
+from dsgd.comm.base import Call, Schedule
 from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIER, OP_GATHER
-from dsgd.comm.offload import Call, Schedule
 from dsgd.types import AnyArray
 
 

@@ -32,7 +32,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 from dsgd.collectives.algorithms.arborescence import shortest_arborescence
 from dsgd.collectives.algorithms.pipeline import Parents
-from dsgd.comm.topology.machines import DGX_1P_LINKS, DGX_1V_LINKS
+from dsgd.comm.topology.graphs import DGX_1P_LINKS, DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 

@@ -1,6 +1,6 @@
 """The messages of a collective of all ranks, as a table.
 
-Problem: a simulated wire plays the messages of all ranks (`dsgd.comm.offload`), for which it must know all of them in
+Problem: a simulated wire plays the messages of all ranks (`dsgd.comm.base`), for which it must know all of them in
 advance. Here they are written down as the algorithms send them, which `tests/sim/test_offload.py` compares.
 """
 
@@ -14,12 +14,13 @@ import numpy as np
 from dsgd.collectives.algorithms.plan import Plan
 from dsgd.collectives.cost import gather_steps, ring_bounds
 from dsgd.collectives.model import n_levels
+from dsgd.comm.base import Schedule
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.offload import Schedule
 from dsgd.types import IntMatrix, IntVector
 
 if TYPE_CHECKING:
-    from dsgd.comm.topology.matching import Step
+    from dsgd.comm.topology.mixing import Step
+
 
 #: To, bytes, source and bytes added up; see `Schedule`.
 Line = tuple[int, int, int, int]

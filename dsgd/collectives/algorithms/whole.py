@@ -1,6 +1,6 @@
 """What collectives leave on all ranks, made of the vectors of all of them at once.
 
-Problem: where a wire runs whole collectives (`dsgd.comm.offload`), their results must have the bits of those that are
+Problem: where a wire runs whole collectives (`dsgd.comm.base`), their results must have the bits of those that are
 made message by message, without any of the messages.
 
 All additions here are those of the algorithms, in the same order and with the same operand first; where all ranks add

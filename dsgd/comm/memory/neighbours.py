@@ -38,9 +38,8 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm.memory.pulling import Pulling, agree_on_pulling
-from dsgd.comm.memory.ring import Ring, segment_bytes
 from dsgd.comm.memory.segment import NAME_BYTES, Segment, socket_path
+from dsgd.comm.memory.streams import Pulling, Ring, agree_on_pulling, segment_bytes
 from dsgd.comm.sockets.handshake import Credentials, receive_exactly
 from dsgd.comm.sockets.link import Link, measure_latency
 from dsgd.comm.sockets.mesh import hypercube

@@ -18,8 +18,7 @@ from typing import Final
 
 from dsgd.comm.sockets import handshake
 from dsgd.comm.sockets.handshake import Credentials, Record, refusal_kind, refusal_text
-from dsgd.comm.sockets.link import Link, measure_latency
-from dsgd.comm.sockets.link_table import LinkTable
+from dsgd.comm.sockets.link import Link, LinkTable, measure_latency
 from dsgd.comm.sockets.listener import Guest, Listener, Wrap
 from dsgd.errors import DsgdError, ProtocolError
 

@@ -13,7 +13,7 @@ One of two ranks connects, usually the one with the higher number. Four records 
 The token is never sent. A connection that fails before the proof (garbage, another job, a wrong token) is dropped and
 counted, and the acceptor keeps waiting: a stranger must not be able to stop a gang. A failure after the proof (other
 settings, a rank that has already joined) is an error on both sides, but for two ranks that connect to each other at
-once: the connection of the lower one ends here (`dsgd.comm.sockets.link_table`).
+once: the connection of the lower one ends here (`dsgd.comm.sockets.link`).
 
 Source: challenge and response after RFC 2104 and `multiprocessing.connection`, with both nonces in either proof.
 """

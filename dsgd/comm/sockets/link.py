@@ -1,4 +1,6 @@
-"""One end of a connection between two ranks: a blocking socket and frame headers.
+"""Connections between two ranks: frames in both directions at once, and the table of all.
+
+One end of a connection between two ranks: a blocking socket and frame headers.
 
 Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once, straight
 between the callers' arrays and the kernel.
@@ -6,35 +8,56 @@ between the callers' arrays and the kernel.
 The socket blocks, with its deadline kept by the kernel (``SO_RCVTIMEO``, ``SO_SNDTIMEO``): `socket.settimeout` would
 add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of header and array and comes in with one
 ``recvmsg`` into both: the receiver knows the size that must come.
+
+Sending and receiving pieces of frames at the same time on one connection, without waiting.
+
+A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
+`dsgd.comm.frame_exchange` moves whole frames by these.
+
+Cost: a system call per piece, or two on a wrapped socket.
+
+The connections of a rank, and those that are being made.
+
+Problem: either of two ranks may be the first that needs a connection between them, and both may call at once, each in
+its own thread while another thread answers calls. One connection must come of it, the same for both.
+
+Method: a peer is called, comes, or is linked. A rank that calls a lower one turns down the call of that one, which then
+waits for the call of the higher; the lower rank lets the higher one in although it calls itself. So the call of the
+higher rank wins.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from dsgd.comm.frames import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
-from dsgd.comm.sockets.handshake import receive_exactly
+from dsgd.comm.sockets.handshake import CROSSED, OK, WRONG_RANK, receive_exactly
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
 # Large enough to be worth a system call, small enough to stay in the cache between the two directions.
 SEGMENT_BYTES: Final = 512 * 1024
+
 # What two ranks that send before they receive may have under way without waiting for each other, in any TCP; also what
 # TLS has in one record.
 STREAM_SEGMENT_BYTES: Final = 16 * 1024
+
 # To fall asleep and be woken costs more than a few looks, and a peer at the same point of its work is there by then: an
 # all-reduce of 1 KB took 34 us over TCP without looks and 15 us with them. Where a third program wanted one of the two
 # cores the looks were in vain, and it took 33 us without and 51 us with them; hence the rests, with which it took 35.
 # `FrameExchange.run` looks as often for the header of an array that comes through shared memory.
 LOOKS: Final = 6
+
 # A look at a local socket costs half a microsecond and takes nobody's lock: a round of one row on two Dask workers took
 # 26 us with six of them and 18 us with 24.
 _LOCAL_LOOKS: Final = 24
@@ -251,3 +274,182 @@ def measure_latency(sock: socket.socket, *, is_first: bool) -> float:
             start = time.perf_counter()
             sock.sendall(ping)
     return shortest_s / 2
+
+
+def receive_some(link: Link, payload: memoryview, got: int) -> int:
+    """Receive what is there of a frame from byte `got` on; returns the bytes received, zero if nothing is there."""
+    if not link.is_plain:
+        return _receive_stream(link, payload, got)
+    try:
+        if got < HEADER_BYTES:
+            buffers = (memoryview(link.header_in)[got:], payload[:SEGMENT_BYTES])
+            more = link.sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
+        else:
+            start = got - HEADER_BYTES
+            more = link.sock.recv_into(payload[start : start + SEGMENT_BYTES], 0, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    if not more:
+        raise PeerGoneError("it closed the connection", link)
+    if got < HEADER_BYTES <= got + more:
+        link.check_header()
+    return more
+
+
+def send_some(link: Link, payload: memoryview, sent: int) -> int:
+    """Send what the socket takes of a frame from byte `sent` on; returns the bytes sent, zero if it takes nothing."""
+    if not link.is_plain:
+        return _send_stream(link, payload, sent)
+    try:
+        if sent < HEADER_BYTES:
+            buffers = (memoryview(link.header_out)[sent:], payload[:SEGMENT_BYTES])
+            return link.sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+        start = sent - HEADER_BYTES
+        return link.sock.send(payload[start : start + SEGMENT_BYTES], socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+
+
+def send_bytes(link: Link, data: memoryview) -> int:
+    """Send what the socket takes of some bytes, header and all; returns how many, zero if it takes nothing."""
+    try:
+        if link.is_plain:
+            return link.sock.send(data, socket.MSG_DONTWAIT)
+        sent = 0
+        while sent < len(data) and _is_ready(link.sock, select.POLLOUT):
+            piece = data[sent : sent + STREAM_SEGMENT_BYTES]
+            link.sock.sendall(piece)
+            sent += len(piece)
+        return sent
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+
+
+def _receive_stream(link: Link, payload: memoryview, got: int) -> int:
+    # A wrapped socket knows no MSG_DONTWAIT: it is asked only when it has something.
+    if not link.has_pending and not _is_ready(link.sock, select.POLLIN):
+        return 0
+    start = got - HEADER_BYTES
+    buffer = memoryview(link.header_in)[got:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
+    try:
+        more = link.sock.recv_into(buffer)
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    if not more:
+        raise PeerGoneError("it closed the connection", link)
+    if got < HEADER_BYTES <= got + more:
+        link.check_header()
+    return more
+
+
+def _send_stream(link: Link, payload: memoryview, sent: int) -> int:
+    if not _is_ready(link.sock, select.POLLOUT):
+        return 0
+    start = max(sent - HEADER_BYTES, 0)
+    header = memoryview(link.header_out)[sent:]
+    buffer = payload[start : start + STREAM_SEGMENT_BYTES - len(header)]
+    if header:
+        # Header and array in one record: a copy costs less than a second record.
+        buffer = memoryview(b"".join((header, buffer)))
+    try:
+        link.sock.sendall(buffer)
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    return len(buffer)
+
+
+def _is_ready(sock: socket.socket, event: int) -> bool:
+    poller = select.poll()
+    poller.register(sock, event)
+    return bool(poller.poll(0))
+
+
+class LinkTable:
+    """What the threads of a rank know of its connections."""
+
+    def __init__(
+        self, rank: int, size: int, expected: Collection[int], arrived: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rank, self.size, self._arrived = rank, size, arrived
+        self.links: dict[int, Link] = {}
+        self._expected: Collection[int] = expected
+        self._changed = threading.Condition()
+        self._calling: set[int] = set()
+        self._coming: set[int] = set()
+        self._called: set[int] = set()
+        self._error: BaseException | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this rank is connected with all others."""
+        return len(self.links) == self.size - 1
+
+    def missing(self, peers: Iterable[int]) -> list[int]:
+        """Return those of `peers` to which there is no connection, ascending."""
+        return sorted(set(peers).difference(self.links))
+
+    def awaits(self, peer: int) -> bool:
+        """Return whether the call of a peer may be answered already; one that cannot be right may."""
+        return peer in self._expected or not 0 <= peer < self.size
+
+    def open_to_all(self) -> None:
+        """Let any peer come from now on."""
+        self._expected = range(self.size)
+
+    def call(self, peer: int) -> bool:
+        """Note that this rank calls a peer; False if a connection is there or on its way, and is to be waited for."""
+        with self._changed:
+            if peer in self.links or peer in self._coming or peer in self._calling:
+                return False
+            self._calling.add(peer)
+            return True
+
+    def let_in(self, peer: int) -> int:
+        """Note that a peer that has shown who it is comes; returns why it may not, as a status of the handshake."""
+        with self._changed:
+            if peer == self.rank or not 0 <= peer < self.size:
+                return WRONG_RANK
+            if peer < self.rank and (peer in self._calling or peer in self._called):
+                return CROSSED
+            if peer in self.links or peer in self._coming:
+                return WRONG_RANK
+            self._coming.add(peer)
+            return OK
+
+    def put(self, link: Link, *, called: bool) -> None:
+        """Add a connection that is made."""
+        with self._changed:
+            self.links[link.rank] = link
+            if called:
+                self._called.add(link.rank)
+            self._forget(link.rank, called=called)
+        self._arrived()
+
+    def drop(self, peer: int, *, called: bool) -> None:
+        """Note that a call has failed, of this rank or of the peer."""
+        with self._changed:
+            self._forget(peer, called=called)
+
+    def fail(self, error: BaseException) -> None:
+        """Let this rank end with an error; the first counts."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def wait_for(self, peers: Collection[int], limit_s: float) -> list[int]:
+        """Wait until there is a connection to each of `peers`; returns those that are missing then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or not self.missing(peers), limit_s)
+            if self._error is not None:
+                raise self._error
+            return self.missing(peers)
+
+    def _forget(self, peer: int, *, called: bool) -> None:
+        (self._calling if called else self._coming).discard(peer)
+        self._changed.notify_all()

@@ -27,12 +27,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from dsgd.comm.abort import AbortFlag
+from dsgd.comm.base import AbortFlag
 from dsgd.comm.sockets.acceptor import Acceptor
 from dsgd.comm.sockets.connector import Connector, CrossedError, Deadline, Detour, check_room
 from dsgd.comm.sockets.handshake import Credentials
-from dsgd.comm.sockets.link import Link, shut_down
-from dsgd.comm.sockets.link_table import LinkTable
+from dsgd.comm.sockets.link import Link, LinkTable, shut_down
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.errors import GangTimeoutError
 

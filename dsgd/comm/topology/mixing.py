@@ -1,4 +1,18 @@
-"""Mixing matrices: the weights with which ranks average with their neighbours.
+"""Mixing matrices of graphs, and matchings.
+
+The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.
+
+Problem: if every rank takes its peers in its own order, a ring of ranks can wait for each other for ever.
+
+Update: the edges are cut into matchings, in each of which a rank sends to at most one and receives from at most one
+other, and all ranks go through the matchings in the same order. A rank that has finished its part of a matching is in
+the next one, and its peers there are in the same or an earlier one; so the ranks in the earliest can always proceed.
+
+Cost: as many steps as the largest degree, which is the fewest possible.
+
+Source: König 1916 (a bipartite graph of largest degree d is the union of d matchings; here senders and receivers).
+
+Mixing matrices: the weights with which ranks average with their neighbours.
 
 Problem: repeated averaging with neighbours must preserve the mean over all ranks, on any graph.
 
@@ -19,13 +33,77 @@ Source: Xiao and Boyd 2004 (Metropolis weights); Kempe, Dobra and Gehrke 2003 (s
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dsgd.comm.topology.graphs import AbstractTopology
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
+
+
+class Step(NamedTuple):
+    """What a rank does in one step of an exchange with its peers."""
+
+    to: int | None
+    source: int | None
+
+
+def exchange_steps(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> tuple[Step, ...]:
+    """Return what `rank` of `size` does in a round, step by step.
+
+    - returned: at most one per matching; every out-peer and every in-peer is in one of them.
+    """
+    return _all_steps(topology, size, round_number % topology.period(size))[rank]
+
+
+@lru_cache(maxsize=256)
+def _all_steps(topology: AbstractTopology, size: int, round_number: int) -> tuple[tuple[Step, ...], ...]:
+    edges = [(rank, to) for rank in range(size) for to in topology.out_peers(rank, size, round_number)]
+    # By hops: where every rank has the same hops, each of them becomes a matching without anything being moved.
+    edges.sort(key=lambda edge: ((edge[1] - edge[0]) % size, edge[0]))
+    to_of, source_of = matchings(edges, size)
+    steps = []
+    for rank in range(size):
+        times = sorted(to_of[rank].keys() | source_of[rank].keys())
+        steps.append(tuple(Step(to_of[rank].get(time), source_of[rank].get(time)) for time in times))
+    return tuple(steps)
+
+
+def matchings(edges: Sequence[tuple[int, int]], size: int) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
+    """Return for every rank whom it sends to and whom it receives from, by matching.
+
+    Edges are coloured one by one with the first colour free at both ends. If there is none, let a be free at the sender
+    and b at the receiver: the path from the receiver whose colours are a, b, a, ... cannot reach the sender, so
+    swapping its two colours frees a at both ends.
+    """
+    to_of: list[dict[int, int]] = [{} for _ in range(size)]
+    source_of: list[dict[int, int]] = [{} for _ in range(size)]
+    for sender, receiver in edges:
+        a, b = _first_free(to_of[sender]), _first_free(source_of[receiver])
+        both = _first_free(to_of[sender] | source_of[receiver])
+        if both <= max(a, b):
+            a = both
+        else:
+            path, rank, receives, colour = [], receiver, True, a
+            while (peer := (source_of if receives else to_of)[rank].get(colour)) is not None:
+                path.append((peer, rank, colour) if receives else (rank, peer, colour))
+                rank, receives, colour = peer, not receives, a + b - colour
+            for one, other, colour in path:
+                del to_of[one][colour], source_of[other][colour]
+            for one, other, colour in path:
+                to_of[one][a + b - colour] = other
+                source_of[other][a + b - colour] = one
+        to_of[sender][a] = receiver
+        source_of[receiver][a] = sender
+    return to_of, source_of
+
+
+def _first_free(taken: dict[int, int]) -> int:
+    return next(colour for colour in range(len(taken) + 1) if colour not in taken)
+
 
 Weighting = Literal["metropolis", "uniform"]
 

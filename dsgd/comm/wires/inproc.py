@@ -20,12 +20,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.abort import AbortFlag, check_limit
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
 from dsgd.comm.memory.cores import count_cores
-from dsgd.comm.memory.shared_array import SharedArray
-from dsgd.comm.memory.window import Window, inproc_windows
+from dsgd.comm.memory.segment import SharedArray, Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray

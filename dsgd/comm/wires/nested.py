@@ -10,7 +10,7 @@ to every other leader: one wire between processes, of as many ends as there are 
 Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside.
 
 Cost: W - 1 connections per process at most, whatever T is; a frame costs what it costs on its wire. If ranks exchange
-one to one, they also have mailboxes (`dsgd.comm.mailbox`), with a connection to each rank that they have mail for.
+one to one, they also have mailboxes (`dsgd.comm.base`), with a connection to each rank that they have mail for.
 
 Rejected: one connection per pair of processes that carries the frames of all ranks. Frames of several senders would
 have to be taken apart by a thread that reads for all, which costs a copy and two wake-ups in every round.
@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, final
 
-from dsgd.comm.abort import MAX_LIMIT_S, AbortFlag
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import MAX_LIMIT_S, AbortFlag, AbstractTransport
 from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError

@@ -15,7 +15,7 @@ With ``wait="spin"`` whole frames go through memory and a rank that waits looks 
 That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no
 other program beside them.
 
-Ranks that have a core each may also have a `dsgd.comm.memory.window`, through which whole rounds run without frames.
+Ranks that have a core each may also have a `dsgd.comm.memory.segment`, through which whole rounds run without frames.
 
 Cost per long frame: one copy, or two of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
@@ -35,10 +35,8 @@ from typing import Any, Final, Literal, get_args
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, tell_hosts, warn_of
-from dsgd.comm.memory.ring import Ring, pump
-from dsgd.comm.memory.segment import host_identity
-from dsgd.comm.memory.streams import DONE
-from dsgd.comm.memory.window import Window
+from dsgd.comm.memory.segment import Window, host_identity
+from dsgd.comm.memory.streams import DONE, Ring, pump
 from dsgd.comm.sockets.connector import explained_file_limit
 from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener

@@ -23,19 +23,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NoReturn
 
-from dsgd.comm.abort import AbortFlag, check_limit
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
 from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
-from dsgd.comm.sockets.link import (
-    Link,
-    PeerGoneError,
-    PeerLateError,
-    charge_exchange,
-    shut_down,
-)
+from dsgd.comm.sockets.link import Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.comm.sockets.mesh import Mesh, first_peers
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError

@@ -4,7 +4,7 @@ Rounds that run inside one compiled kernel.
 
 Problem: with an average after every few rows, Python costs more than steps and sums together.
 
-Where ranks see each other's memory and have a core each (`dsgd.comm.memory.window`: threads, and processes of one host)
+Where ranks see each other's memory and have a core each (`dsgd.comm.memory.segment`: threads, processes of a host)
 and every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
 about `CALL_S`, as rank 0 measures it, and all ranks return after the same round to read abort flags and do all other
 work between rounds. The last round of an epoch is always an ordinary one. Models, bytes and messages are those of
@@ -17,7 +17,7 @@ Rounds that the wire runs for all ranks, on a clock that is not real.
 Problem: of a thousand simulated ranks each takes a step of a microsecond in a round, and its thread and the rank loop a
 hundred.
 
-Where the wire runs collectives as a whole (`dsgd.comm.offload`) and every round is a plain weighted mean, the rank loop
+Where the wire runs collectives as a whole (`dsgd.comm.base`) and every round is a plain weighted mean, the rank loop
 hands consecutive rounds to it: what each rank does in a round, and how long that would take. The last rank to come does
 the work of all, round by round, and adds up the models; the seconds of each round are those of ordinary ones, as are
 models, bytes and messages, to the bit. The last round of an epoch is always an ordinary one.
@@ -32,8 +32,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from dsgd.collectives import allreduce_cost
-from dsgd.comm.memory.window import Window
-from dsgd.comm.offload import Repeats
+from dsgd.comm.base import Repeats
+from dsgd.comm.memory.segment import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, AbstractRows, SGDState, Shard
 from dsgd.runtime.rank import Rank

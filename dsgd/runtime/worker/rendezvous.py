@@ -39,12 +39,12 @@ import numpy as np
 from distributed.comm import get_address_host
 
 from dsgd.collectives.group import Group
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbstractMailbox, AbstractTransport
 from dsgd.comm.frames import job_code
-from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.wires import inproc_mailbox, link_mailbox, shm, tcp
+from dsgd.comm.wires import shm, tcp
+from dsgd.comm.wires.mailboxes import connect_links, connect_threads
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.dask_internals import ask_scheduler, cpu_count, event_loop, tell_scheduler
@@ -323,7 +323,7 @@ class MemberMailboxes:
         self._listeners: dict[int, Listener] = {}
         self._boxes: dict[int, AbstractMailbox] = {}
         if between.size == 1:
-            boxes = inproc_mailbox.connect(list(ledgers.values()), [job.abort] * len(ledgers), context.timeout_s)
+            boxes = connect_threads(list(ledgers.values()), [job.abort] * len(ledgers), context.timeout_s)
             self._boxes = dict(zip(ledgers, boxes, strict=True))
             return
         with contextlib.ExitStack() as cleanup:
@@ -347,7 +347,7 @@ class MemberMailboxes:
             "wrap": self._context.wrap(),
             "detour": self._context.detour(doors[number], doors, self._workers),
         }
-        return link_mailbox.connect(self._listeners[number], number, self._addresses, **settings)
+        return connect_links(self._listeners[number], number, self._addresses, **settings)
 
     def close(self) -> None:
         """Stop listening."""
