@@ -1,13 +1,13 @@
 """Mailboxes of ranks that are threads of this process, and of ranks with connections.
 
-Mailboxes of ranks that are threads of one process; see `dsgd.comm.mailbox`.
+Mailboxes of ranks that are threads of one process; see `dsgd.comm.base`.
 
 Every rank has a box with a queue for each other rank, and a lock. Posting copies an array into a queue and wakes the
 rank that waits at the box; taking copies it out again.
 
 Cost per frame: two copies of the array and at most one wake-up.
 
-Mailboxes of ranks that are connected to each other; see `dsgd.comm.mailbox`.
+Mailboxes of ranks that are connected to each other; see `dsgd.comm.base`.
 
 The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. In a gang of
 more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for the other. A
@@ -28,9 +28,8 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import MAX_OUTSTANDING, AbortFlag, AbstractMailbox, check_limit, next_after, no_room
 from dsgd.comm.frames import HEADER_BYTES, OP_SEND, Header, check_array, describe_mismatch
-from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
 from dsgd.comm.sockets.link import Link, PeerLateError, as_bytes, charge_exchange, receive_some, send_bytes
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.sockets.mesh import FULL_MESH
