@@ -99,21 +99,21 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "chunks of rows stay where they are",
-            "dsgd/kernels/row_order.py",
+            "dsgd/kernels/order.py",
             "chunks[c], chunks[other] = chunks[other], chunks[c]",
             "chunks[c], chunks[other] = chunks[c], chunks[other]",
             "kernels/test_row_order.py",
         ),
         Mutation(
             "members of one place come by their class",
-            "dsgd/local/order.py",
+            "dsgd/local/shard.py",
             "np.argsort(offsets)",
             "np.arange(n_classes)",
             "kernels/test_row_order.py",
         ),
         Mutation(
             "rows are dealt to ranks in turn",
-            "dsgd/kernels/row_order.py",
+            "dsgd/kernels/order.py",
             "j = _below(draw(stream, np.uint64(begin)), sizes[level])",
             "j = 0",
             "kernels/test_row_order.py",
@@ -134,7 +134,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "the L1 penalty is charged twice",
-            "dsgd/kernels/penalties.py",
+            "dsgd/kernels/scaled.py",
             "max(0.0, weight - (owed_total + received))",
             "max(0.0, weight - owed_total)",
             "laws/test_l1.py",

@@ -142,7 +142,7 @@ class Box(NamedTuple):
 
 _BLUE, _GREEN, _AMBER, _ROSE, _VIOLET = "#dbe8f7", "#dcefdf", "#faecc8", "#f5dcdc", "#e8e3f3"
 _TRAIN, _GANG, _MEMBER = "dsgd/runtime/train", "dsgd/runtime/gang/job.py", "dsgd/runtime/worker/member.py"
-_ROWS = "dsgd/inputs/partition.py"
+_ROWS = "dsgd/inputs/blocks.py"
 _INPUTS, _WIRES = "dsgd/inputs/placed.py", "wire: queues of threads, shared memory, TCP, RPC, ..."
 
 BOXES = {

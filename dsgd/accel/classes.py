@@ -287,7 +287,7 @@ def _refuse_other_weights(weights: Any) -> None:
     In our SGD a weight of two is two rows, each with its own step on the penalty, and a weight of zero is no row.
     """
     from dsgd.errors import IncompatiblePartsError
-    from dsgd.local.order import count_visits
+    from dsgd.local.shard import count_visits
 
     given = np.asarray(weights, np.float64)
     if np.any(count_visits(given) != 1) or not math.isclose(given.mean(), 1.0, rel_tol=1e-6):

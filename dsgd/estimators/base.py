@@ -33,15 +33,12 @@ from dsgd.estimators.steps import map_bytes
 from dsgd.estimators.tables import encoded
 from dsgd.estimators.validation import with_validation
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
-from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import check_summaries, make_block
+from dsgd.inputs.blocks import Expected, Spread, Work, check_summaries, make_block, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.rows import Rows, refuse_beside
-from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.shared import holds_blocks, look
 from dsgd.inputs.sources import check_targets
-from dsgd.inputs.spool import look
-from dsgd.inputs.validation import given_validation, refuse_idle
-from dsgd.inputs.validation_split import hold_out_as_sklearn
+from dsgd.inputs.validation import given_validation, hold_out_as_sklearn, refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, LearningRate, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint

@@ -12,8 +12,7 @@ from dsgd.comm.memory.cores import count_cores
 from dsgd.estimators.start import Start
 from dsgd.inputs.blocks import Block, nbytes_of
 from dsgd.inputs.frames import in_memory, validated
-from dsgd.inputs.rows import LocalRows, Rows
-from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.inputs.rows import LocalRows, Rows, check_any_weight, check_sample_weight
 from dsgd.stages import stage
 
 

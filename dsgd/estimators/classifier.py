@@ -18,10 +18,8 @@ from dsgd.estimators.growth import GROW, joined
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import from_plain, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
-from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.predictors import AbstractLinearClassifier
-from dsgd.inputs.scoring import classes_of
+from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
 from dsgd.local import CustomLoss, LearningRate, Objective
 from dsgd.types import AnyArray
 from dsgd.validation import weights_of_classes

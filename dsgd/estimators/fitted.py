@@ -15,7 +15,7 @@ import numpy as np
 from dsgd.errors import DivergenceWarning, InvalidDataError
 from dsgd.estimators.growth import present_mean
 from dsgd.estimators.start import Start, initial
-from dsgd.inputs.history import History
+from dsgd.inputs.callbacks import History
 from dsgd.inputs.validation import take_best
 from dsgd.local import unpack
 from dsgd.runtime.rank import GangResult

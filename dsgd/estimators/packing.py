@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 
 from dsgd.inputs.blocks import Block, BlockSummary, hold_out, widen
-from dsgd.inputs.spool import scratch_folder, visit
+from dsgd.inputs.shared import scratch_folder, visit
 from dsgd.local import ShardBuilder
-from dsgd.local.blocks import Selection
-from dsgd.local.mapped import STRIDE_BYTES
-from dsgd.local.windows import WINDOW_BYTES
+from dsgd.local.blocks import WINDOW_BYTES, Selection
+from dsgd.local.shard import STRIDE_BYTES
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.train.job import TrainData
 from dsgd.runtime.train.visits import entries_per_call

@@ -26,7 +26,7 @@ from dsgd.local import (
     schedule_of,
     steps_of,
 )
-from dsgd.local.parse import resolve_optimizer
+from dsgd.local.rules import resolve_optimizer
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.sharing import check_workers

@@ -9,11 +9,12 @@ from scipy.sparse import issparse
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.fitted import BESIDE
-from dsgd.inputs.peers import copied, of_peer
+from dsgd.inputs.linear import copied, of_peer
 from dsgd.local import CustomLoss, RandomMap, cycle_of
 
 if TYPE_CHECKING:
     from sklearn.kernel_approximation import RBFSampler
+
 
 #: Fitted attributes that all linear models have, here and there.
 _SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")

@@ -14,7 +14,7 @@ from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_f
 from dsgd.estimators.plain import from_plain, peer_of, to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.predictors import AbstractLinearRegressor
+from dsgd.inputs.prediction import AbstractLinearRegressor
 from dsgd.kernels import LOSSES
 from dsgd.local import CustomLoss, Deviance, LearningRate, Objective
 from dsgd.types import AnyArray

@@ -7,7 +7,7 @@ from typing import Any
 from dsgd.errors import InvalidParameterError
 from dsgd.estimators.start import Start
 from dsgd.local import SGD, AbstractReduction, AbstractRule, Objective, RandomMap, resolve_sampling
-from dsgd.local.parse import resolve_optimizer
+from dsgd.local.rules import resolve_optimizer
 
 
 def optimizer_of(estimator: Any, objective: Objective, seed: int) -> SGD:

@@ -18,22 +18,23 @@ import numpy as np
 from sklearn.base import clone
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs.array_api import as_numpy
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.lazy import with_targets
 from dsgd.inputs.named import check_names, kind_of_labels, take_named
+from dsgd.inputs.prediction import as_numpy
 from dsgd.inputs.rows import Rows
-from dsgd.inputs.simulated import holds_blocks, is_simulated
+from dsgd.inputs.shared import holds_blocks, is_simulated
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece
 from dsgd.inputs.tables import Kind, Table, as_table, batches, column
-from dsgd.local.mapped import MappedFile, mapped_bytes
+from dsgd.local.shard import MappedFile, mapped_bytes
 from dsgd.stages import stage
 
 if TYPE_CHECKING:
     from dsgd.preprocessing import ColumnEncoder
     from dsgd.preprocessing.statistics import Statistics
+
 
 # Statistics of so many parts are merged by one task.
 _MERGED: Final = 8

@@ -11,8 +11,7 @@ from dsgd.estimators.checks import check_rows
 from dsgd.estimators.start import Start
 from dsgd.estimators.tables import encoded
 from dsgd.inputs.table_files import are_table_files
-from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for
-from dsgd.inputs.validation_split import split_off
+from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for, split_off
 from dsgd.local import unpack
 from dsgd.runtime.train import TrainJob
 from dsgd.types import AnyArray, FloatVector

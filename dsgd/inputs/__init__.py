@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.inputs.asked import count_threads
-    from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
+    from dsgd.inputs.blocks import Block, BlockSummary, count_threads, make_block, widen
     from dsgd.inputs.callbacks import notifies_callbacks
     from dsgd.inputs.estimator import AbstractClusterEstimator
     from dsgd.inputs.frames import validated
     from dsgd.inputs.linear import AbstractLinearEstimator
     from dsgd.inputs.placed import ClusterBlocks
     from dsgd.inputs.sources import is_collection, is_distributed
+
 
 __all__ = [
     "AbstractClusterEstimator",
@@ -41,7 +41,7 @@ _HOMES: Final = {
     "Block": "dsgd.inputs.blocks",
     "BlockSummary": "dsgd.inputs.blocks",
     "ClusterBlocks": "dsgd.inputs.placed",
-    "count_threads": "dsgd.inputs.asked",
+    "count_threads": "dsgd.inputs.blocks",
     "is_collection": "dsgd.inputs.sources",
     "is_distributed": "dsgd.inputs.sources",
     "make_block": "dsgd.inputs.blocks",

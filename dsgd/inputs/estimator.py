@@ -20,12 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
-from dsgd.inputs.asked import OF_CLUSTERS, Expected, Spread, Terms
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries
+from dsgd.inputs.blocks import OF_CLUSTERS, Block, BlockSummary, Expected, Spread, Terms, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
 from dsgd.inputs.rows import Rows
-from dsgd.inputs.simulated import SimulatedBlocks, cut_rows, holds_blocks, is_simulated, take_rows
+from dsgd.inputs.shared import SimulatedBlocks, cut_rows, holds_blocks, is_simulated, take_rows
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
 from dsgd.local import Deviance
 from dsgd.progress import Audience

@@ -1,7 +1,15 @@
-"""The base of estimators with a coefficient matrix and intercepts."""
+"""Linear models as every fit leaves them: coefficients, and models of other packages.
+
+Coefficients of linear models by the names of their features.
+
+Estimators of scikit-learn of the same name: what is copied from one to the other.
+
+The base of estimators with a coefficient matrix and intercepts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Self
 
 import numpy as np
@@ -9,8 +17,7 @@ import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import InvalidDataError
-from dsgd.inputs.coefficients import CoefficientsMixin
+from dsgd.errors import InvalidDataError, InvalidParameterError, MissingPackageError
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
@@ -20,8 +27,74 @@ from dsgd.local import RandomMap
 from dsgd.local.features import blocks_of, entries_of
 from dsgd.types import AnyArray
 
+
+class CoefficientsMixin:
+    """A linear model that shows its coefficients."""
+
+    def coefficients(self) -> Any:
+        """Return the coefficients by the names of features, as a data frame.
+
+        Those of an encoder are of its features: of standardised numbers, say.
+
+        Returns
+        -------
+        pandas.DataFrame, shape (n_features * n_outputs, 4)
+            ``feature``, ``column`` (of the table; missing where hashed columns share a feature), ``class`` (of a
+            classifier; of two classes the second) and ``coefficient``.
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
+        InvalidDataError
+            The model is linear in random features, which have no names.
+        """
+        check_is_fitted(self)
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError("coefficients() needs pandas: pip install pandas") from error
+        model: Any = self
+        if getattr(model, "_random_map", None) is not None:
+            raise InvalidDataError("coefficients() are of features of X, and this model is linear in random ones.")
+        encoder = getattr(model, "encoder_", None)
+        if encoder is not None:
+            features, columns = encoder.get_feature_names_out(), encoder.columns_of_features()
+        else:
+            unnamed = np.array([f"x{k}" for k in range(model.n_features_in_)], dtype=object)
+            features = columns = getattr(model, "feature_names_in_", unnamed)
+        coef = model.coef_.toarray() if sp.issparse(model.coef_) else np.atleast_2d(model.coef_)
+        found = {"feature": np.tile(features, len(coef)), "column": np.tile(columns, len(coef))}
+        if hasattr(model, "classes_"):
+            classes = model.classes_ if len(coef) == len(model.classes_) else model.classes_[1:]
+            found["class"] = np.repeat(classes, coef.shape[1])
+        return pd.DataFrame({**found, "coefficient": coef.ravel()})
+
+
+def of_peer(kind: Any, peer: Any, given: Any) -> Any:
+    """Return an estimator of a class, not fitted, with the parameters of a fitted one of scikit-learn."""
+    if not isinstance(given, peer):
+        home = ".".join(peer.__module__.split(".")[:2])
+        raise InvalidParameterError(
+            f"{kind.__name__}.from_sklearn(model=...) must be a fitted {home}.{peer.__name__}. Got {given!r:.60}."
+        )
+    check_is_fitted(given)
+    known = kind._get_param_names()
+    return kind(**{name: value for name, value in given.get_params(deep=False).items() if name in known})
+
+
+def copied(to: Any, given: Any, names: Iterable[str]) -> Any:
+    """Set copies of those attributes that there are; return `to`."""
+    for name in names:
+        if hasattr(given, name):
+            value = getattr(given, name)
+            setattr(to, name, value.copy() if hasattr(value, "copy") else value)
+    return to
+
+
 #: What is drawn to try a model of a file: whose columns are many may be made up.
 _MOST_DRAWN: Final = 1 << 18
+
 #: Rows of a table that are encoded together.
 _BATCH_ROWS: Final = 65_536
 

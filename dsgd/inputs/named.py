@@ -12,7 +12,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block
 from dsgd.inputs.frames import refuse_queries
-from dsgd.inputs.simulated import is_simulated
+from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.inputs.asked import Expected, Spread, Terms, Work
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block, summarise_part, targets_of
-from dsgd.inputs.partition import Partition, side_by_side
+from dsgd.inputs.blocks import (
+    Block,
+    BlockSummary,
+    Expected,
+    Partition,
+    Spread,
+    Terms,
+    Work,
+    check_summaries,
+    make_block,
+    side_by_side,
+    summarise_part,
+    targets_of,
+)
 from dsgd.inputs.rows import KeptPacks, Rows
+from dsgd.inputs.shared import look, make_spooled_block
 from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, to_delayed_blocks
-from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.rank import GangResult
 from dsgd.stages import stage
 from dsgd.types import AnyArray, IndexVector

@@ -1,4 +1,8 @@
-"""Rows that several fits train on: checked, dealt and sent once.
+"""Rows of estimators, and their weights.
+
+Checks of sample weights.
+
+Rows that several fits train on: checked, dealt and sent once.
 
 Problem: before the first step of a fit its rows are checked, dealt to ranks and put in order; on a cluster they are
 sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it for every
@@ -31,18 +35,41 @@ from sklearn.utils.validation import validate_data
 
 from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.blocks import Block, BlockSummary, has_finite_sum, nbytes_of, summarise
+from dsgd.inputs.blocks import Block, BlockSummary, has_finite_sum, nbytes_of, pack_for_threads, side_by_side, summarise
 from dsgd.inputs.frames import in_memory, is_table, validated
 from dsgd.inputs.named import take_tables
-from dsgd.inputs.partition import pack_for_threads, side_by_side
-from dsgd.inputs.simulated import is_simulated
+from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_distributed
-from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.local import split
 from dsgd.local.blocks import Piece, readable
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
+
+
+def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
+    """Check the weights of rows."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=X.dtype)
+    if weights.ndim == 0:
+        weights = np.full(X.shape[0], weights)
+    if weights.ndim != 1:
+        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+    if weights.shape[0] != X.shape[0]:
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
+    if (weights < 0).any():
+        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
+    return weights
+
+
+def check_any_weight(weights: AnyArray | None) -> None:
+    """Raise `InvalidDataError` where all rows have the weight zero."""
+    if weights is not None and not weights.any():
+        raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+
 
 Packed = TypeVar("Packed")
 Opened = TypeVar("Opened")

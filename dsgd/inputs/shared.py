@@ -1,4 +1,6 @@
-"""Row blocks that processes of this host are handed through shared memory.
+"""Blocks of this machine: in memory that local workers share, in files, and of simulated ranks.
+
+Row blocks that processes of this host are handed through shared memory.
 
 Problem: rows of an array of this process travel to a worker as messages of Dask: they are copied out of the array, into
 a socket and out of it again, by one thread. A worker of the same host could read them where they are written first.
@@ -13,6 +15,18 @@ A worker is handed segments after it has found one that was made for it to find.
 the memory is free (containers often have little of this kind), and for blocks below `_FROM_BYTES`, Dask sends the rows.
 
 Cost: one copy of the rows, and one message of some hundred bytes for each block.
+
+Row blocks on the disks of the workers, for data larger than their memory.
+
+Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when memory runs
+out and reads them back whole. Rows that are read only twice need neither.
+
+Method: a block is copied into an unnamed file in the local directory of the worker that made it, and Dask holds the
+mapping of that file. It costs no memory while it is not read, and Dask's reference counts decide when the file is
+removed. The files of a worker that dies vanish with it; Dask computes their blocks again like any others. Blocks are
+sent to other workers as plain arrays.
+
+Row blocks of a simulated cluster: one per rank, in this process.
 """
 
 from __future__ import annotations
@@ -20,28 +34,50 @@ from __future__ import annotations
 import math
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
-from dsgd.inputs.blocks import Block
-from dsgd.inputs.partition import Partition
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs.blocks import (
+    OF_CLUSTERS,
+    Block,
+    BlockSummary,
+    Expected,
+    Partition,
+    Spread,
+    Terms,
+    Work,
+    make_block,
+    partition_rows,
+    summarise,
+    targets_of,
+)
 from dsgd.kernels.rows import take_entries
-from dsgd.local.order import word_type
+from dsgd.local.shard import MappedFile, mapped_bytes, word_type
+from dsgd.runtime.rank import GangResult
 from dsgd.types import AnyArray, IndexVector
 
 if TYPE_CHECKING:
     from dsgd.runtime.gang.cluster import Cluster
+    from dsgd.sim import SimulatedCluster
+
 
 _FROM_BYTES: Final = 1 << 20
+
 #: Arrays begin at multiples of it.
 _LINE: Final = 64
 _PROOF_BYTES: Final = 4096
+
 #: A block may take so much of the free memory of this kind: ranks and other programs need some, too.
 _SHARE: Final = 0.5
 
@@ -247,3 +283,155 @@ def _finds(name: str, secret: bytes) -> bool:
         return False
     segment.close()
     return bool(segment.array[: len(secret)].tobytes() == secret)
+
+
+class SpooledBlock:
+    """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three."""
+
+    def __init__(self, block: Block, mapping: MappedFile) -> None:
+        self._block, self._mapping = block, mapping
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._block)
+
+    def release(self) -> None:
+        """Release the memory of the block until it is read again."""
+        self._mapping.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._block,)
+
+
+def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
+    """Copy a block to disk."""
+    X, y, weights = block
+    if X.dtype.kind not in "fiub" or X.ndim != 2:
+        return block
+    arrays = [X.data, X.indices, X.indptr] if sp.issparse(X) else [X]
+    sizes = [array.nbytes for array in (*arrays, y, weights) if _is_plain(array)]
+    mapping = MappedFile(folder or scratch_folder(), mapped_bytes(*sizes))
+    mapped = [mapping.put(array) for array in arrays]
+    rows = sp.csr_array(tuple(mapped), shape=X.shape) if sp.issparse(X) else mapped[0]
+    y, weights = (mapping.put(column) if _is_plain(column) else column for column in (y, weights))
+    return SpooledBlock((rows, y, weights), mapping)
+
+
+def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block | SpooledBlock:
+    """Convert a chunk, partition or tuple to a block on disk; see `make_block`."""
+    return spool(make_block(X, y, sample_weight))
+
+
+def look(block: Block | SpooledBlock, expected: Expected) -> BlockSummary:
+    """Summarise a block, see `summarise`. A block on disk takes no memory afterwards."""
+    (summary,) = [summarise(b, **asdict(expected)) for b in visit([block])]
+    return summary
+
+
+def visit(blocks: Iterable[Any]) -> Iterator[Block]:
+    """Yield blocks one at a time; a block on disk releases its memory when the next one is requested."""
+    for block in blocks:
+        if isinstance(block, SpooledBlock):
+            yield tuple(block)
+            block.release()
+        else:
+            yield block
+
+
+def scratch_folder() -> str:
+    """Return where this process may put large files: the local directory of its worker, else that of the system."""
+    from distributed import get_worker
+
+    try:
+        folder: str = get_worker().local_directory
+    except ValueError:
+        return tempfile.gettempdir()
+    return folder
+
+
+def _is_plain(column: AnyArray | None) -> bool:
+    """Return whether an array is bytes, and not references to objects."""
+    return column is not None and not column.dtype.hasobject
+
+
+def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
+    """Return whether a client is a simulated cluster."""
+    # Where nobody has loaded their class there are none, and to load it takes as long as many a fit.
+    module = sys.modules.get("dsgd.sim.cluster")
+    return module is not None and isinstance(client, module.SimulatedCluster)
+
+
+@dataclass(frozen=True)
+class SimulatedBlocks:
+    """The counterpart of `dsgd.inputs.ClusterBlocks` on a simulated cluster.
+
+    - `order`, shape (n_rows,): the rows of an array in the order of the blocks; None where blocks have consecutive
+      rows.
+    """
+
+    cluster: SimulatedCluster
+    blocks: Sequence[Block]
+    summaries: Sequence[BlockSummary]
+    order: IndexVector | None = None
+
+    def targets(self) -> AnyArray:
+        """Return the targets of all rows, in the order of the blocks."""
+        return np.concatenate([targets_of(block) for block in self.blocks])
+
+    def run(self, work: Work, terms: Terms) -> GangResult:
+        """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
+
+        Parameters about how workers cut and hold rows have no effect here.
+        """
+        for name, only in OF_CLUSTERS.items():
+            asked = getattr(terms, name)
+            if asked != only:
+                raise IncompatiblePartsError(
+                    f"{name}={asked!r} applies to real clusters, but client={self.cluster!r} is simulated. "
+                    f"Leave {name} at {only!r}."
+                )
+        blocks: list[Any] = list(self.blocks)
+        beside = work.beside
+        if work.numbered:
+            beside = list(accumulate((s.rows for s in self.summaries[:-1]), initial=0))
+        if beside is not None:
+            blocks = [(*block, each) for block, each in zip(self.blocks, beside, strict=True)]
+        data = [work.pack([block], rank) for rank, block in enumerate(blocks)]
+        return self.cluster.run(
+            work.program, data, work.args, on_event=terms.on_event, mail=work.mail, given=work.given
+        )
+
+
+def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread: Spread) -> SimulatedBlocks:
+    """Cut arrays into one block per rank, as for workers, and summarise each."""
+    _check_spread(cluster, spread)
+    X, _, weights = rows
+    partition = partition_rows(X.shape[0], weights, cluster.ranks, seed=spread.seed)
+    blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks], partition.order)
+
+
+def holds_blocks(X: Any) -> bool:
+    """Return whether X is a list of the blocks of all ranks: tuples (X, y) or (X, y, sample_weight)."""
+    return isinstance(X, (list, tuple)) and bool(X) and all(_is_block(item) for item in X)
+
+
+def _is_block(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) in (2, 3) and len(getattr(item[0], "shape", ())) > 1
+
+
+def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, spread: Spread) -> SimulatedBlocks:
+    """Summarise the blocks of each rank without changing them, like blocks made on workers."""
+    _check_spread(cluster, spread)
+    if len(X) != cluster.ranks:
+        raise InvalidDataError(f"X is a list of {len(X)} blocks, but client={cluster!r} wants one for each rank.")
+    blocks = [make_block(block) for block in X]
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])
+
+
+def _check_spread(cluster: SimulatedCluster, spread: Spread) -> None:
+    """Raise unless the cluster has the number of ranks asked for, and rows are in memory."""
+    n_ranks = spread.n_ranks
+    if n_ranks is not None and n_ranks != cluster.ranks:
+        raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")
+    if spread.on_disk:
+        raise IncompatiblePartsError(f"out_of_core=True applies to real clusters, but client={cluster!r} is simulated.")

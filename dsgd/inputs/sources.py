@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dsgd.errors import ClusterError, InvalidDataError, MemoryLimitError, PartitionMismatchError
-from dsgd.inputs.asked import Spread
-from dsgd.inputs.blocks import Block, make_block, nbytes_of
+from dsgd.inputs.blocks import Block, Partition, Spread, make_block, nbytes_of, partition_rows, side_by_side
 from dsgd.inputs.frames import column_values
-from dsgd.inputs.partition import Partition, partition_rows, side_by_side
-from dsgd.inputs.shared import SharedBlock, neighbours, share_block
-from dsgd.inputs.spool import spool
+from dsgd.inputs.shared import SharedBlock, neighbours, share_block, spool
 from dsgd.inputs.table_files import are_table_files
 from dsgd.runtime.memory import refuse
 from dsgd.stages import stage
 
 if TYPE_CHECKING:
     from dsgd.runtime.gang.cluster import Cluster
+
 
 # Blocks that are sent to be put on disk.
 _PART_BYTES: Final = 32 << 20

@@ -23,8 +23,17 @@ from typing import Any, Final, final
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.table_paths import expanded, format_of, is_folder
-from dsgd.inputs.table_pieces import PLURAL, Piece, Reading, names_of_csv, no_columns, surveyed
+from dsgd.inputs.table_pieces import (
+    PLURAL,
+    Piece,
+    Reading,
+    expanded,
+    format_of,
+    is_folder,
+    names_of_csv,
+    no_columns,
+    surveyed,
+)
 from dsgd.inputs.tables import ArrowTable, Kind, State, joined, kind_of_type, pyarrow_for, saved_index
 
 _KINDS: Final[Mapping[State, Kind]] = {

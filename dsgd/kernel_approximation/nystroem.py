@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
-from dsgd.inputs.peers import copied, of_peer
+from dsgd.inputs.linear import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, IntVector

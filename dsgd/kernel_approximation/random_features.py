@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
-from dsgd.inputs.peers import copied, of_peer
+from dsgd.inputs.linear import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector

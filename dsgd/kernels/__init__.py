@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.kernels.evaluate import evaluate_rows
-    from dsgd.kernels.gradients import gradient_rows, step_all
     from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
-    from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
-    from dsgd.kernels.rng import draw, draw_each, draw_one, mix64, mix64_each
+    from dsgd.kernels.order import draw, draw_each, draw_one, mix64, mix64_each
     from dsgd.kernels.rows import (
         fingerprint_dense,
         fingerprint_sparse,
@@ -20,9 +17,12 @@ if TYPE_CHECKING:
         place_sparse,
         place_wide,
     )
-    from dsgd.kernels.schedules import SCHEDULES, Schedule, learning_rate, optimal_t0
-    from dsgd.kernels.sgd import run_rows
+    from dsgd.kernels.rules import gradient_rows, step_all
+    from dsgd.kernels.scaled import PENALTIES, Penalty, truncate
+    from dsgd.kernels.sgd import evaluate_rows, run_rows
+    from dsgd.kernels.state import SCHEDULES, Schedule, learning_rate, optimal_t0
     from dsgd.kernels.vector import add_columns, add_row, all_finite, row_dot, score_columns
+
 
 __all__ = [
     "LOSSES",
@@ -59,35 +59,35 @@ __all__ = [
 
 _HOMES: Final = {
     "LOSSES": "dsgd.kernels.losses",
-    "PENALTIES": "dsgd.kernels.penalties",
-    "SCHEDULES": "dsgd.kernels.schedules",
+    "PENALTIES": "dsgd.kernels.scaled",
+    "SCHEDULES": "dsgd.kernels.state",
     "Loss": "dsgd.kernels.losses",
-    "Penalty": "dsgd.kernels.penalties",
-    "Schedule": "dsgd.kernels.schedules",
+    "Penalty": "dsgd.kernels.scaled",
+    "Schedule": "dsgd.kernels.state",
     "add_columns": "dsgd.kernels.vector",
     "add_row": "dsgd.kernels.vector",
     "all_finite": "dsgd.kernels.vector",
-    "draw": "dsgd.kernels.rng",
-    "draw_each": "dsgd.kernels.rng",
-    "draw_one": "dsgd.kernels.rng",
-    "evaluate_rows": "dsgd.kernels.evaluate",
+    "draw": "dsgd.kernels.order",
+    "draw_each": "dsgd.kernels.order",
+    "draw_one": "dsgd.kernels.order",
+    "evaluate_rows": "dsgd.kernels.sgd",
     "fingerprint_dense": "dsgd.kernels.rows",
     "fingerprint_sparse": "dsgd.kernels.rows",
-    "gradient_rows": "dsgd.kernels.gradients",
+    "gradient_rows": "dsgd.kernels.rules",
     "has_canonical_rows": "dsgd.kernels.rows",
-    "learning_rate": "dsgd.kernels.schedules",
+    "learning_rate": "dsgd.kernels.state",
     "loss_and_slope": "dsgd.kernels.losses",
-    "mix64": "dsgd.kernels.rng",
-    "mix64_each": "dsgd.kernels.rng",
-    "optimal_t0": "dsgd.kernels.schedules",
+    "mix64": "dsgd.kernels.order",
+    "mix64_each": "dsgd.kernels.order",
+    "optimal_t0": "dsgd.kernels.state",
     "place_dense": "dsgd.kernels.rows",
     "place_sparse": "dsgd.kernels.rows",
     "place_wide": "dsgd.kernels.rows",
     "row_dot": "dsgd.kernels.vector",
     "run_rows": "dsgd.kernels.sgd",
     "score_columns": "dsgd.kernels.vector",
-    "step_all": "dsgd.kernels.gradients",
-    "truncate": "dsgd.kernels.penalties",
+    "step_all": "dsgd.kernels.rules",
+    "truncate": "dsgd.kernels.scaled",
 }
 
 __getattr__ = loaded_on_use(__name__, _HOMES)

@@ -33,13 +33,11 @@ import math
 
 import numpy as np
 
-from dsgd.kernels.cycles import FIRST_CYCLE, cycle_factor
-from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import inlined, leaf_kernel, scalar
 from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
-from dsgd.kernels.penalties import truncate
-from dsgd.kernels.scaled import MIN_SCALE, MIN_SHRINK
-from dsgd.kernels.schedules import INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH
+from dsgd.kernels.order import block_at, rows_ahead
+from dsgd.kernels.scaled import MIN_SCALE, MIN_SHRINK, truncate
+from dsgd.kernels.state import FIRST_CYCLE, INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH, cycle_factor
 from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.order import block_at, rows_ahead
 from dsgd.kernels.softmax import loss_and_slopes
 from dsgd.kernels.state import (
     COUNTERS,

@@ -1,4 +1,12 @@
-"""The losses: a table of constants, and a scalar function that kernels call with the code of a loss.
+"""Losses and their derivatives, and calls of those of users.
+
+Calls of machine code by its address, from kernels that were compiled before that code was.
+
+A kernel must not be compiled again for each function that a user brings, and lose its place on disk with that. So what
+changes is a number: the address of a table of two addresses, of functions of two floats. The calls are marked as ones
+that neither read nor write memory, so that kernels keep in registers what they would keep without them.
+
+The losses: a table of constants, and a scalar function that kernels call with the code of a loss.
 
 With target y, prediction p, margin z = y p, r = p - y and a = abs(r), scikit-learn's definitions
 (`sklearn/linear_model/_sgd_fast.pyx.tp`):
@@ -36,13 +44,33 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from dsgd.kernels.calls import call_at
 from dsgd.kernels.jit import scalar
 from dsgd.types import FloatVector
+
+
+@intrinsic
+def call_at(typing_context: Any, table: Any, place: Any, y: Any, p: Any) -> Any:
+    """Return f(y, p), where f is the function at a place of a table of addresses.
+
+    - `table`: address of an array of addresses of C functions, ``double f(double, double)``.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, place, y, p = arguments
+        number = ir.DoubleType()
+        function = ir.FunctionType(number, [number, number]).as_pointer()
+        address = builder.gep(builder.inttoptr(table, function.as_pointer()), [place])
+        return builder.call(builder.load(address), [y, p], attrs=("nounwind", "readnone"))
+
+    return types.float64(types.int64, types.int64, types.float64, types.float64), generate
+
 
 #: Slopes are clipped to this size, as in scikit-learn: one absurd row must not throw the model to infinity.
 MAX_SLOPE = 1e12
@@ -52,7 +80,6 @@ MAX_EXPONENT = 500.0
 
 #: From here on the code of a loss is an address: no system gives a program its first page.
 ADDRESSES = 4096
-
 HINGE = 0
 PERCEPTRON = 1
 LOG_LOSS = 2
@@ -63,6 +90,7 @@ HUBER = 6
 EPSILON_INSENSITIVE = 7
 SQUARED_EPSILON_INSENSITIVE = 8
 QUANTILE = 9
+
 #: Of these the mean is the exponential of the prediction.
 POISSON = 10
 GAMMA = 11

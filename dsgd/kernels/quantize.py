@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.rng import draw
+from dsgd.kernels.order import draw
 from dsgd.types import AnyArray, ByteVector, FloatMatrix, FloatVector, IndexVector, WordVector
 
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.

@@ -16,8 +16,8 @@ Cost per round: one read of a cache line per peer and 64 bytes of the model; no 
 waits keeps its core for as long as a wake-up takes, then it sleeps, and the peer that it waits for wakes it: where
 other programs want the cores too, a rank that kept its core would only take it from its peers.
 
-Ranks that are threads sleep inside the kernel, where they need no interpreter lock (`dsgd.kernels.beds`). Others leave
-it to sleep.
+Ranks that are threads sleep inside the kernel, where they need no interpreter lock (`dsgd.kernels.atomics`). Others
+leave it to sleep.
 
 Source: the counters are those of Lamport 1983; sense-reversing barriers (Mellor-Crummey and Scott 1991) wait likewise.
 """
@@ -30,10 +30,19 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
-from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
-from dsgd.kernels.beds import core_of, leave_core_in, sleep_in
-from dsgd.kernels.dual import to_dual, to_primal
+from dsgd.kernels.atomics import (
+    barrier,
+    copy_bytes,
+    core_of,
+    leave_core_in,
+    load,
+    pointer_like,
+    ring_if_asleep,
+    sleep_in,
+    store,
+)
 from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.scaled import to_dual, to_primal
 from dsgd.kernels.sgd import run_rows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
@@ -245,7 +254,7 @@ def run_rounds(
 
     - `steps`: what `dsgd.kernels.sgd.run_rows` takes before the rows.
     - `vector`, shape (n_params,) or (n_params + 1,): what is averaged: the model itself; or, with an L1 penalty,
-      the memory of the model and one entry more, where its dual is made (`dsgd.kernels.dual`).
+      the memory of the model and one entry more, where its dual is made (`dsgd.kernels.scaled`).
     - `n_rounds`: rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) //
       n_rounds`` with ``a = places[BEGIN]``.
     - `weight`: share of this rank in the mean.

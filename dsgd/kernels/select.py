@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.rng import draw
+from dsgd.kernels.order import draw
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
 #: Bits of a digit of the radix select; a histogram has ``2**DIGIT_BITS`` counts.

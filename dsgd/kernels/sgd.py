@@ -1,27 +1,31 @@
-"""Sequential SGD: a step on one row after another, for dense and sparse rows and any number of outputs.
+"""Steps of SGD on rows, and sums of losses over them.
+
+Sequential SGD: a step on one row after another, for dense and sparse rows and any number of outputs.
 
 The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
 One step on row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then
-the cumulative L1 truncation of `dsgd.kernels.penalties`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
+the cumulative L1 truncation of `dsgd.kernels.scaled`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
 
 A step costs the entries of its row, although the penalties change every weight: `dsgd.kernels.scaled` says how. What is
 kept from call to call is in three vectors (`dsgd.kernels.state`); steps along the gradient of many rows are in
-`dsgd.kernels.gradients`.
+`dsgd.kernels.rules`.
 
 Layout of the parameters: weights, then one intercept per output. Weights are (n_outputs, n_features) for dense rows, so
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
 
-Kernels get places in the order of an epoch (`dsgd.kernels.epoch_order`).
+Kernels get places in the order of an epoch (`dsgd.kernels.order`).
+
+Sums over rows that measure a model: loss, correct predictions, squared error.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
-from dsgd.kernels.jit import leaf_kernel
-from dsgd.kernels.losses import plain_loss
+from dsgd.kernels.jit import kernel, leaf_kernel, scalar
+from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope, plain_loss
+from dsgd.kernels.order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -55,7 +59,6 @@ from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVect
 
 #: Dense rows up to this long are always added.
 SHORT_ROW = np.uint64(64)
-
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 
@@ -95,7 +98,7 @@ def run_rows(
     - `factors`, shape (n_outputs,): scratch. None, as then the two above, for plain steps
       (`dsgd.kernels.state.is_plain`).
     - `counters`, `constants`, `codes`: see `dsgd.kernels.state`; counters are updated in place.
-    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.epoch_order`.
+    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.order`.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -197,3 +200,97 @@ def run_rows(
     if n_outputs == _ONE:
         counters[COUNTERS] += loss_sum
     count_rows(counters, stop - start, loss_sum, guard)
+
+
+@kernel
+def evaluate_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    index: IndexVector,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    scores: FloatVector,
+    sums: FloatVector,
+    loss_code: int,
+    epsilon: float,
+    n_features: int,
+    start: int,
+    stop: int,
+) -> None:
+    """Add to `sums` what rows start..stop contribute.
+
+    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`: as in
+      `dsgd.kernels.sgd.run_rows`.
+    - `scores`, shape (n_outputs,): scratch.
+    - `sums`, shape (7,): loss (times row and class weight), row weight, rows, weight of the rows classified
+      correctly, squared error, target and squared target (each times row weight). Of a loss with a log link there
+      is half the deviance in place of the squared error, and minus the least loss in place of the squared target.
+    """
+    width = np.uint64(n_features)
+    n_outputs = np.uint64(scores.shape[0])
+    n_weights = n_outputs * width
+    has_log_link = POISSON <= loss_code <= TWEEDIE
+    for i in range(np.uint64(start), np.uint64(stop)):
+        ask_ahead(values, indices, indptr, index, i, width)
+        first, last = row_bounds(index, indptr, i, width)
+        target = float(targets[i])
+        weight = float(row_weights[i])
+        if indices is not None and n_outputs > _ONE:
+            score_columns(values, indices, first, last, params, scores)
+        best = -np.inf
+        winner = np.uint64(0)
+        for k in range(n_outputs):
+            if indices is None or n_outputs == _ONE:
+                p = float(row_dot(values, indices, first, last, params, k * width)) + params[n_weights + k]
+            else:
+                p = float(scores[k]) + params[n_weights + k]
+            y = target
+            if n_outputs > _ONE:
+                y = 1.0 if target == k else -1.0
+            if p > best:
+                best = p
+                winner = np.uint64(k)
+            loss, _ = loss_and_slope(loss_code, y, p, epsilon)
+            sums[0] += loss * weight * class_weights[0 if y > 0.0 else 1, k]
+        # One output predicts the positive class where its score is above zero, several the first of the largest score.
+        if n_outputs > _ONE:
+            is_hit = winner == target
+        else:
+            is_hit = (best > 0.0) == (target > 0.0)
+        if is_hit:
+            sums[3] += weight
+        sums[1] += weight
+        sums[2] += 1.0
+        sums[5] += weight * target
+        if has_log_link:
+            _add_deviance(target, best, weight, loss_code, epsilon, sums)
+        else:
+            sums[4] += weight * (best - target) ** 2
+            sums[6] += weight * target * target
+
+
+@kernel
+def add_deviances(
+    targets: FloatVector, scores: FloatVector, weights: FloatVector, loss_code: int, epsilon: float, sums: FloatVector
+) -> None:
+    """Add to `sums` what `evaluate_rows` adds for a loss with a log link, but loss and correct predictions.
+
+    - `targets`, `scores`, `weights`, shape (n,): targets, predicted logarithms of means, and weights of rows.
+    """
+    for i in range(np.uint64(targets.shape[0])):
+        sums[1] += weights[i]
+        sums[2] += 1.0
+        sums[5] += weights[i] * targets[i]
+        _add_deviance(targets[i], scores[i], weights[i], loss_code, epsilon, sums)
+
+
+@scalar
+def _add_deviance(target: float, p: float, weight: float, loss_code: int, epsilon: float, sums: FloatVector) -> None:
+    """Add half the deviance of a row, and minus its least loss."""
+    loss, _ = loss_and_slope(loss_code, target, p, epsilon)
+    least = least_loss(loss_code, target, epsilon)
+    sums[4] += weight * (loss - least)
+    sums[6] -= weight * least

@@ -21,8 +21,8 @@ import math
 
 import numpy as np
 
-from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
+from dsgd.kernels.order import block_at, rows_ahead
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -260,7 +260,7 @@ def evaluate_softmax_rows(
     """Add to `sums` what rows start..stop contribute.
 
     - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`, `scores`,
-      `n_features`, `start`, `stop`: as in `dsgd.kernels.evaluate.evaluate_rows`.
+      `n_features`, `start`, `stop`: as in `dsgd.kernels.sgd.evaluate_rows`.
     - `sums`, shape (7,): loss (times row and class weight), row weight, rows, and weight of the rows classified
       correctly; the other places are of regression.
     """

@@ -31,7 +31,7 @@ import numpy as np
 
 from dsgd.kernels.importance import AHEAD, any_row, ask_for, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
-from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.order import draw, mix64
 from dsgd.kernels.scaled import MIN_SCALE
 from dsgd.kernels.state import (
     COUNTERS,
@@ -261,7 +261,7 @@ def gradient_reduced(
 ) -> None:
     """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows.
 
-    - `order`: as in `dsgd.kernels.gradients.gradient_rows`.
+    - `order`: as in `dsgd.kernels.rules.gradient_rows`.
     - `slopes`, `rows`, `key`, `refresh`: as in `run_reduced`.
     - `out`, shape (n_params,): the sum, overwritten.
     """

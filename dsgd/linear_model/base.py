@@ -14,10 +14,10 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
-from dsgd.inputs.coefficients import CoefficientsMixin
 from dsgd.inputs.frames import validated
+from dsgd.inputs.linear import CoefficientsMixin
 from dsgd.inputs.named import known_columns
-from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.inputs.rows import check_any_weight, check_sample_weight
 from dsgd.linear_model.fits import Start, fit_here
 from dsgd.linear_model.objectives import AbstractObjective
 from dsgd.linear_model.problem import Solution

@@ -13,10 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import Block, BlockSummary
-from dsgd.inputs.array_api import answers_in_kind
-from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.estimator import AbstractClusterEstimator
-from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.inputs.prediction import AbstractClusterRegressor, answers_in_kind
 from dsgd.linear_model.base import AbstractLinearModel
 from dsgd.linear_model.distributed import Packer, RankResult, train_rows
 from dsgd.linear_model.problem import Solution

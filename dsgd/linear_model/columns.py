@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.jit import inlined, kernel
-from dsgd.kernels.penalties import soft_threshold, violation
+from dsgd.kernels.scaled import soft_threshold, violation
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 #: Entries, their rows or None, and where each column starts and the last one ends.

@@ -13,10 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import BlockSummary, notifies_callbacks
-from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.scoring import AbstractClusterClassifier, classes_of
+from dsgd.inputs.prediction import AbstractClusterClassifier, answers_in_kind, classes_of
 from dsgd.linear_model.cluster import AbstractClusterModel
 from dsgd.linear_model.objectives import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         Steps,
         new_counters,
     )
-    from dsgd.local.custom_loss import CustomLoss, loss_row
     from dsgd.local.cycles import (
         AbstractCycle,
         Cyclical,
@@ -26,19 +25,26 @@ if TYPE_CHECKING:
         cycle_of,
         schedule_of,
     )
-    from dsgd.local.deviance import Deviance
-    from dsgd.local.dual import Dual
     from dsgd.local.features import RandomMap
     from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
-    from dsgd.local.objective import Objective, n_params, pack, unpack
-    from dsgd.local.parse import OPTIMIZER_NAMES, parse_optimizer, parse_sampling
-    from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum, steps_of
-    from dsgd.local.sampling import Importance, resolve_sampling
+    from dsgd.local.objective import CustomLoss, Deviance, Objective, loss_row, n_params, pack, unpack
+    from dsgd.local.rules import (
+        LARS,
+        OPTIMIZER_NAMES,
+        AbstractRule,
+        Adagrad,
+        Adam,
+        GradientDescent,
+        Momentum,
+        parse_optimizer,
+        parse_sampling,
+        steps_of,
+    )
     from dsgd.local.sgd import SGD, is_finite
-    from dsgd.local.sgd_state import SGDState
+    from dsgd.local.sgd_state import Dual, SGDState, add_to_suffix, begin_suffix, end_suffix, is_in_suffix
     from dsgd.local.shard import Residency, Shard, split
-    from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
-    from dsgd.local.variance import SAGA, SVRG, AbstractReduction, check_reduction
+    from dsgd.local.variance import SAGA, SVRG, AbstractReduction, Importance, check_reduction, resolve_sampling
+
 
 __all__ = [
     "LARS",
@@ -98,7 +104,7 @@ __all__ = [
 _HOMES: Final = {
     "LARS": "dsgd.local.rules",
     "OF_ROWS": "dsgd.local.base",
-    "OPTIMIZER_NAMES": "dsgd.local.parse",
+    "OPTIMIZER_NAMES": "dsgd.local.rules",
     "SAGA": "dsgd.local.variance",
     "SGD": "dsgd.local.sgd",
     "SVRG": "dsgd.local.variance",
@@ -110,13 +116,13 @@ _HOMES: Final = {
     "AbstractState": "dsgd.local.base",
     "Adagrad": "dsgd.local.rules",
     "Adam": "dsgd.local.rules",
-    "CustomLoss": "dsgd.local.custom_loss",
+    "CustomLoss": "dsgd.local.objective",
     "Cyclical": "dsgd.local.cycles",
-    "Deviance": "dsgd.local.deviance",
-    "Dual": "dsgd.local.dual",
+    "Deviance": "dsgd.local.objective",
+    "Dual": "dsgd.local.sgd_state",
     "Evaluation": "dsgd.local.base",
     "GradientDescent": "dsgd.local.rules",
-    "Importance": "dsgd.local.sampling",
+    "Importance": "dsgd.local.variance",
     "LearningRate": "dsgd.local.cycles",
     "Momentum": "dsgd.local.rules",
     "Objective": "dsgd.local.objective",
@@ -127,23 +133,23 @@ _HOMES: Final = {
     "Shard": "dsgd.local.shard",
     "ShardBuilder": "dsgd.local.ingest",
     "Steps": "dsgd.local.base",
-    "add_to_suffix": "dsgd.local.suffix",
-    "begin_suffix": "dsgd.local.suffix",
+    "add_to_suffix": "dsgd.local.sgd_state",
+    "begin_suffix": "dsgd.local.sgd_state",
     "check_learning_rate": "dsgd.local.cycles",
     "check_reduction": "dsgd.local.variance",
     "concat_blocks": "dsgd.local.ingest",
     "cycle_of": "dsgd.local.cycles",
-    "end_suffix": "dsgd.local.suffix",
+    "end_suffix": "dsgd.local.sgd_state",
     "is_finite": "dsgd.local.sgd",
-    "is_in_suffix": "dsgd.local.suffix",
-    "loss_row": "dsgd.local.custom_loss",
+    "is_in_suffix": "dsgd.local.sgd_state",
+    "loss_row": "dsgd.local.objective",
     "make_shard": "dsgd.local.ingest",
     "n_params": "dsgd.local.objective",
     "new_counters": "dsgd.local.base",
     "pack": "dsgd.local.objective",
-    "parse_optimizer": "dsgd.local.parse",
-    "parse_sampling": "dsgd.local.parse",
-    "resolve_sampling": "dsgd.local.sampling",
+    "parse_optimizer": "dsgd.local.rules",
+    "parse_sampling": "dsgd.local.rules",
+    "resolve_sampling": "dsgd.local.variance",
     "schedule_of": "dsgd.local.cycles",
     "split": "dsgd.local.shard",
     "steps_of": "dsgd.local.rules",

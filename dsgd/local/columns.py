@@ -19,8 +19,8 @@ import numpy as np
 from dsgd.kernels import columns as kernels
 from dsgd.kernels import state as places
 from dsgd.kernels.lanes import LANE_BYTES
-from dsgd.kernels.penalties import add_penalties
-from dsgd.kernels.schedules import INVSCALING
+from dsgd.kernels.scaled import add_penalties
+from dsgd.kernels.state import INVSCALING
 from dsgd.kernels.tiles import WIDTH
 from dsgd.local.cycles import schedule_of
 from dsgd.local.sgd import SGD
@@ -183,7 +183,7 @@ class Panel:
         """Return what ranks average of all columns, a copy, shape (n_features + 1, n_columns).
 
         Weights and intercepts. With an L1 penalty weights without it, and one row more, the penalty due so far: see
-        `dsgd.local.dual`.
+        `dsgd.local.sgd_state`.
         """
         n = len(self.columns)
         parts = [self._weights[:, :n], self._table[kernels.INTERCEPT, None, :n]]

@@ -4,7 +4,7 @@ Problem: a good rate is found by trying several, and one that is good at first i
 down between two bounds is good some of the time, whatever the problem; and one long way up and down, to rates that
 would diverge from the start, trains some models in fewer epochs.
 
-Update: the rate of step t is eta0 times the factor of `dsgd.kernels.cycles`, whose table has the formulas.
+Update: the rate of step t is eta0 times the factor of `dsgd.kernels.state`, whose table has the formulas.
 
 Cost: a few operations in every step.
 
@@ -17,8 +17,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dsgd.kernels.cycles import CYCLES
-from dsgd.kernels.schedules import SCHEDULES, Schedule
+from dsgd.kernels.state import CYCLES, SCHEDULES, Schedule
 from dsgd.validation import check_choice, check_number
 
 
@@ -31,7 +30,7 @@ class AbstractCycle(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in `dsgd.kernels.cycles.CYCLES`."""
+        """Its name in `dsgd.kernels.state.CYCLES`."""
 
     @property
     @abstractmethod

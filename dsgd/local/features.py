@@ -29,9 +29,8 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.kernels.features import project_sparse
-from dsgd.local.order import epoch_order, spans
-from dsgd.local.shard import Shard
+from dsgd.kernels.rows import project_sparse
+from dsgd.local.shard import Shard, epoch_order, spans
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 
 # Of the transformed rows: about what a core's second cache holds.

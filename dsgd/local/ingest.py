@@ -2,8 +2,8 @@
 
 The place of a row is known only when all rows have been seen, so every block is visited twice: `ShardBuilder.look`
 takes what decides the order, `ShardBuilder.place` copies its rows to their places, in which they are walked. Between
-the visits a block need not be in memory. Memory: the shard, one block, and the order (`dsgd.local.order`). If a folder
-is given, the shard is in a file there and `dsgd.local.windows` makes its order.
+the visits a block need not be in memory. Memory: the shard, one block, and the order (`dsgd.local.shard`). If a folder
+is given, the shard is in a file there and `dsgd.local.blocks` makes its order.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidDataError
-from dsgd.local.blocks import Piece, Selection, SparsePiece, as_column, as_weights, cut
-from dsgd.local.mapped import MappedFile, mapped_bytes
-from dsgd.local.order import visits, walking_order
-from dsgd.local.shard import Shard
-from dsgd.local.windows import WINDOW_BYTES, Windows
+from dsgd.local.blocks import WINDOW_BYTES, Piece, Selection, SparsePiece, Windows, as_column, as_weights, cut
+from dsgd.local.shard import MappedFile, Shard, mapped_bytes, visits, walking_order
 from dsgd.stages import stage
 from dsgd.types import AnyArray, FloatVector, IntVector
 

@@ -10,28 +10,24 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.kernels import gradients
 from dsgd.kernels import importance as importance_kernels
+from dsgd.kernels import rules
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as sgd_kernels
 from dsgd.kernels import softmax as softmax_kernels
 from dsgd.kernels import state as places
 from dsgd.kernels import variance as variance_kernels
-from dsgd.kernels.cycles import CYCLES, add_factors, cycle_factor
-from dsgd.kernels.penalties import add_penalties
-from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
+from dsgd.kernels.scaled import add_penalties
+from dsgd.kernels.state import CYCLES, SCHEDULES, add_factors, cycle_factor, learning_rate, optimal_t0, relative_sums
 from dsgd.kernels.vector import all_finite
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
 from dsgd.local.cycles import LearningRate, cycle_of, schedule_of
-from dsgd.local.evaluate import evaluate
 from dsgd.local.features import FeatureBlocks, RandomMap
-from dsgd.local.objective import Objective, n_params
-from dsgd.local.order import arrange, epoch_order
+from dsgd.local.objective import Objective, evaluate, n_params
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, steps_of
-from dsgd.local.sampling import Importance
 from dsgd.local.sgd_state import SGDState
-from dsgd.local.shard import Residency, Shard
-from dsgd.local.variance import SVRG, AbstractReduction, check_reduction
+from dsgd.local.shard import Residency, Shard, arrange, epoch_order
+from dsgd.local.variance import SVRG, AbstractReduction, Importance, check_reduction
 from dsgd.types import FloatVector
 
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
@@ -225,7 +221,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def _gradient_rows(self) -> Callable[..., None]:
         """The kernel that adds gradients up."""
-        return softmax_kernels.gradient_softmax_rows if self.objective.is_coupled else gradients.gradient_rows  # type: ignore[no-any-return]
+        return softmax_kernels.gradient_softmax_rows if self.objective.is_coupled else rules.gradient_rows  # type: ignore[no-any-return]
 
     def _run_features(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
         """Take a step on the features of each row, block by block; none where there are no rows."""
@@ -342,7 +338,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
                 state.rule.rule,
             )
         elif n_rows > 0:
-            gradients.step_all(
+            rules.step_all(
                 params,
                 mean_gradient,
                 state.auxiliary,
@@ -353,7 +349,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
 
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
-        """Return how good a model is; see `dsgd.local.evaluate`."""
+        """Return how good a model is; see `dsgd.local.objective`."""
         if state.features is None:
             return evaluate(params, shard, self.objective)
         residency, sums, place = Residency(shard), Evaluation().as_vector(), 0

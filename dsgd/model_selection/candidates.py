@@ -16,7 +16,7 @@ from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.steps import optimizer_of
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.rows import LocalRows, Rows
-from dsgd.inputs.spool import scratch_folder
+from dsgd.inputs.shared import scratch_folder
 from dsgd.local import Shard, ShardBuilder
 from dsgd.local.blocks import Selection
 from dsgd.model_selection.training import Model

@@ -14,7 +14,7 @@ Cost per synchronisation: one all-reduce of the columns whose rounds end. In all
 single fits and, in an epoch, as many messages as the candidate with the shortest period has alone. An epoch ends with
 another short one, and so does each score.
 
-Source: local SGD as in `dsgd.sync.local`; averages with an L1 penalty as in `dsgd.local.dual`.
+Source: local SGD as in `dsgd.sync.local`; averages with an L1 penalty as in `dsgd.local.sgd_state`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
 from dsgd.inputs.blocks import widen
-from dsgd.inputs.spool import visit
+from dsgd.inputs.shared import visit
 from dsgd.ledger import COMPUTE, ENCODE
 from dsgd.local import Evaluation, Shard
 from dsgd.local.columns import Panel, make_panels
-from dsgd.local.order import spans
-from dsgd.local.shard import split
+from dsgd.local.shard import spans, split
 from dsgd.model_selection.race import Race, Scores
 from dsgd.model_selection.scoring import Measure, decisions_of
 from dsgd.model_selection.training import Model, Training, weigh

@@ -30,9 +30,9 @@ from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.job import job_of
 from dsgd.estimators.tables import encoded
 from dsgd.inputs import count_threads, is_distributed
-from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
-from dsgd.inputs.simulated import holds_blocks
+from dsgd.inputs.shared import holds_blocks
 from dsgd.inputs.table_files import with_files_opened
 from dsgd.model_selection.base import AbstractSearchCV
 from dsgd.model_selection.candidates import (

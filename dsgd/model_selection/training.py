@@ -18,7 +18,7 @@ import numpy as np
 
 from dsgd.local import SGD, Residency, Shard
 from dsgd.local.columns import Column, Panel, deal, make_panels, regroup
-from dsgd.local.order import arrange, epoch_order
+from dsgd.local.shard import arrange, epoch_order
 from dsgd.runtime.train.decisions import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
 

@@ -69,5 +69,5 @@ def name_of_record(value: Any) -> str | None:
 @cache
 def history() -> type[Any]:
     """Return the class of the histories of fits."""
-    found: type[Any] = import_module("dsgd.inputs.history").History
+    found: type[Any] = import_module("dsgd.inputs.callbacks").History
     return found

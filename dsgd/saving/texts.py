@@ -52,7 +52,7 @@ def _is_own(parameter: str, text: str) -> bool:
     if parameter == "sync":
         from dsgd.sync.names import STRATEGY_KIND as KIND
     else:
-        from dsgd.local.parse import OPTIMIZER_KIND as KIND
+        from dsgd.local.rules import OPTIMIZER_KIND as KIND
     if ":" not in text:
         return text in KIND.names or text not in installed(KIND.group)
     try:

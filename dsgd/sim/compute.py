@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels.rng import draw_each, draw_one
+from dsgd.kernels.order import draw_each, draw_one
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from dsgd.kernels.sum_tree import FANOUT, sum_levels
+from dsgd.kernels.importance import FANOUT, sum_levels
 from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard, n_params
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, figure_text, series, span_of
 from dsgd.study.frame import options
@@ -33,8 +33,6 @@ from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times
 from dsgd.study.verdict import average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
-
-__all__ = ["METHODS", "STUDY", "Course", "Problem", "check_claims", "far_targets", "lowest_objective", "one_of_many"]
 
 #: Methods by name: how rows are drawn, or what is remembered of them. None visits each row once an epoch.
 METHODS: Final[Mapping[str, Importance | AbstractReduction | None]] = MappingProxyType(

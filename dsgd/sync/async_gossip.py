@@ -61,7 +61,7 @@ from dsgd.comm.frames import OP_GOSSIP, OP_POST
 from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.comm.topology.mixing import shares
 from dsgd.handover import OWN
-from dsgd.kernels.rng import draw_one, mix64_each
+from dsgd.kernels.order import draw_one, mix64_each
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.gossip import check_topology, load_mass

@@ -37,10 +37,10 @@ the whole, however small the rate: for ``f_p(x) = a_p (x - m_p)^2 / 2`` it is ``
 n_p a_p m_p / sum_p n_p a_p``. With trainings too short to get there, over many calls of ``partial_fit``, the model
 settles where ``sum_p n_p^2 f_p`` is least.
 
-With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.dual`). With m_p the minimum of rank p,
-g_p the gradient there of all but that penalty, so that ``|g_p| <= a`` and ``g_p = -a sign(m_p)`` where m_p is not zero,
-and U the sum of the rates of a training, a weight is the soft threshold of ``mean(m_p) - U mean(g_p)`` by ``a U``. So
-where all ranks agree on its sign it is the mean of their minima, to the digit; any other is zero, but where
+With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.sgd_state`). With m_p the minimum of
+rank p, g_p the gradient there of all but that penalty, so that ``|g_p| <= a`` and ``g_p = -a sign(m_p)`` where m_p is
+not zero, and U the sum of the rates of a training, a weight is the soft threshold of ``mean(m_p) - U mean(g_p)`` by ``a
+U``. So where all ranks agree on its sign it is the mean of their minima, to the digit; any other is zero, but where
 ``|mean(m_p) - U mean(g_p)| > a U``, which a longer training makes rarer: the non-zeros are those that all ranks have in
 common, not those that any has. Of 16 ranks with 100 rows each of 64 features that is 10 non-zeros, as on one rank, and
 an objective 0.5 % above its; where half of the features are on a quarter of the ranks, 4 for 10, and 2.9 times as much.

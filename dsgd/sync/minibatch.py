@@ -11,8 +11,8 @@ after a warm-up in which the factor grows from 1 to kappa in a straight line, st
 ``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
 
 Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
-(`dsgd.local.suffix`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves the
-last one.
+(`dsgd.local.sgd_state`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves
+the last one.
 
 A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is multiplied
 by it (`growth`). What noise there is in a step depends on the rate over the batch, so that the loss falls as fast in

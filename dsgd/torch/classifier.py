@@ -17,7 +17,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.inputs.prediction import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.sharing import Workers

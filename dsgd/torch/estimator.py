@@ -17,14 +17,11 @@ from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
-from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
-from dsgd.inputs.blocks import Block, check_summaries, summarise
+from dsgd.inputs.blocks import Block, Expected, Spread, Work, check_summaries, pack_for_threads, ranks_asked, summarise
+from dsgd.inputs.callbacks import History, line_of
 from dsgd.inputs.frames import validated
-from dsgd.inputs.history import History, line_of
 from dsgd.inputs.named import known_columns, take_tables
-from dsgd.inputs.partition import pack_for_threads
-from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
-from dsgd.inputs.validation_split import split_off
+from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, split_off, take_best
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.rank import GangResult

@@ -14,7 +14,7 @@ from torch import nn
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.inputs import BlockSummary
-from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.inputs.prediction import AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.sharing import Workers

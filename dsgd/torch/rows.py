@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import numpy as np
 import torch
 
-from dsgd.kernels.rng import mix64_each
+from dsgd.kernels.order import mix64_each
 from dsgd.kernels.rows import fingerprint_dense
 from dsgd.local import AbstractRows
 from dsgd.types import AnyArray

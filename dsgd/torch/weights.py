@@ -18,7 +18,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.frames import in_memory
-from dsgd.inputs.weights import check_sample_weight
+from dsgd.inputs.rows import check_sample_weight
 from dsgd.types import AnyArray
 
 

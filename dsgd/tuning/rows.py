@@ -13,8 +13,7 @@ import scipy.sparse as sp
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.tables import encoded
-from dsgd.inputs.asked import Spread
-from dsgd.inputs.blocks import BlockSummary, check_summaries, make_block, summarise
+from dsgd.inputs.blocks import BlockSummary, Spread, check_summaries, make_block, summarise
 from dsgd.inputs.frames import validated
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.sources import is_distributed, scatter_rows, to_delayed_blocks

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
-from dsgd.local.parse import resolve_optimizer
+from dsgd.local.rules import resolve_optimizer
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
 from dsgd.sync.contrib.fragments import kept_of

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn import svm
 
-from dsgd.inputs.peers import copied, of_peer
+from dsgd.inputs.linear import copied, of_peer
 from dsgd.svm.estimators.objects import are_objects, as_objects
 
 _SHARED = ("n_features_in_", "feature_names_in_", "classes_", "n_iter_")

@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
-from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.blocks import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.scoring import classes_of
+from dsgd.inputs.prediction import classes_of
 from dsgd.progress import StopTraining
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.recovery import FailurePolicy

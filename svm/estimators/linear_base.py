@@ -19,7 +19,7 @@ from dsgd.collectives import Team
 from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
-from dsgd.inputs.asked import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.pools import limit_blas

@@ -19,11 +19,9 @@ from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
-from dsgd.inputs.array_api import answers_in_kind
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.predictors import AbstractLinearClassifier
-from dsgd.inputs.scoring import classes_of
+from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
 from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.svm.calibration import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.inputs.prediction import AbstractClusterClassifier
 from dsgd.svm.calibration import couple, normalised
 from dsgd.svm.estimators.calibrated import AbstractCalibrated
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine

@@ -10,7 +10,7 @@ import numpy as np
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.inputs.prediction import AbstractClusterRegressor
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.kernels.sorting import sort_hashes
+from dsgd.kernels.order import sort_hashes
 from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatVector, IntVector
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.collectives import Team
-from dsgd.kernels.rng import GOLDEN
+from dsgd.kernels.order import GOLDEN
 from dsgd.svm.linear_solver.kernels import cd_pass, cd_passes
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.types import AnyArray, FloatVector

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
-from dsgd.kernels.prefetch import prefetch
-from dsgd.kernels.rng import GOLDEN, draw
+from dsgd.kernels.order import GOLDEN, draw
+from dsgd.kernels.vector import prefetch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 #: Entries, their columns or None, where each row starts and ends in them, and the constant.

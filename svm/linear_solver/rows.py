@@ -22,9 +22,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dsgd.collectives import Team
-from dsgd.kernels.rng import mix64_each
+from dsgd.kernels.order import mix64_each, sort_hashes
 from dsgd.kernels.rows import place_dense, place_sparse
-from dsgd.kernels.sorting import sort_hashes
 from dsgd.local import Shard, make_shard
 from dsgd.local.blocks import fingerprints
 from dsgd.svm.linear_solver.kernels import (

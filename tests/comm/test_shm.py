@@ -26,7 +26,7 @@ from dsgd.comm.memory import neighbours, segment, streams
 from dsgd.comm.memory.streams import Ring
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
-from dsgd.kernels import processes
+from dsgd.kernels import atomics
 from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
 
 LONG = 300_000
@@ -363,7 +363,7 @@ def test_frames_that_are_pulled_have_the_bits_of_the_others(wait: str, dtype: ty
     assert [way[: len(way) // 2] for way in ways[0]] == [vector.tobytes() for vector in expected]
 
 
-@pytest.mark.skipif(not processes.CAN_READ, reason="this system lets no process read another one's memory")
+@pytest.mark.skipif(not atomics.CAN_READ, reason="this system lets no process read another one's memory")
 def test_what_the_peer_is_allowed_is_known() -> None:
     """Two processes of one user find out alike who reads whose memory; one that does not want to is not read for."""
     for wanted in ([True, True], [True, False], [False, False]):
@@ -378,7 +378,7 @@ def test_what_the_peer_is_allowed_is_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not processes.CAN_READ, reason="this system lets no process read another one's memory")
+@pytest.mark.skipif(not atomics.CAN_READ, reason="this system lets no process read another one's memory")
 @each_wait
 def test_a_frame_that_cannot_be_read_is_an_error(wait: str) -> None:
     """A peer that says its frame is where it has no memory is named, and nothing of this process is touched."""

@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.local import SGD, Momentum, Objective, Shard, make_shard, n_params
-from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
+from dsgd.local.shard import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train.adaptation import missing_factor

@@ -13,7 +13,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import DivergenceWarning
 from dsgd.kernels.losses import LOSSES
 from dsgd.local import SAGA, Objective, make_shard
-from dsgd.local.evaluate import evaluate
+from dsgd.local.objective import evaluate
 from dsgd.sync import LocalSGD, MinibatchSGD
 
 RNG = np.random.default_rng(0)

@@ -13,8 +13,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import Packer
 from dsgd.inputs import make_block, widen
-from dsgd.inputs.blocks import summarise
-from dsgd.inputs.partition import pack_for_threads, partition_rows
+from dsgd.inputs.blocks import pack_for_threads, partition_rows, summarise
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local import concat_blocks

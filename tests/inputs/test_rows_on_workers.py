@@ -15,7 +15,7 @@ from dsgd import Rows, SGDClassifier, SGDRegressor
 from dsgd.comm.memory.segment import shared_folder
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs import shared
-from dsgd.inputs.asked import Spread
+from dsgd.inputs.blocks import Spread
 from dsgd.inputs.sources import scatter_rows
 from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.worker.plugin import store_of

@@ -15,9 +15,7 @@ import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
 from dsgd.inputs import shared, sources
-from dsgd.inputs.asked import Spread
-from dsgd.inputs.blocks import summarise, summarise_part
-from dsgd.inputs.partition import partition_rows
+from dsgd.inputs.blocks import Spread, partition_rows, summarise, summarise_part
 from dsgd.inputs.shared import neighbours, share_block
 
 N = 1001

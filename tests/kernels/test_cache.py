@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba.core.registry import cpu_target
 
-from dsgd.kernels import cache, gradients, stamps
+from dsgd.kernels import cache, rules
 from dsgd.kernels.cache import KernelCache
 
 FILES = {
@@ -100,7 +100,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name in [name for name in sys.modules if name.partition(".")[0] == "made"]:
             del sys.modules[name]
         importlib.invalidate_caches()
-        stamps._code_of.cache_clear()
+        cache._code_of.cache_clear()
         return importlib.import_module("made.top")
 
     yield load
@@ -171,7 +171,7 @@ def test_copies_compile_nothing(made: Any, tmp_path: Path) -> None:
 COVERED = """
 from numba.core import event
 import dsgd.kernels.jit
-from dsgd.kernels.stamps import _covered
+from dsgd.kernels.cache import _covered
 
 class Heard(event.Listener):
     inside, n = [], 0
@@ -243,5 +243,5 @@ def test_functions_as_arguments_are_not_kept() -> None:
     def step(x: float) -> float:
         return x + 1.0
 
-    kept = KernelCache(gradients.gradient_rows.py_func, {})
+    kept = KernelCache(rules.gradient_rows.py_func, {})
     assert kept._name([numba.typeof(step)], cache._PORTABLE) is None

@@ -27,9 +27,9 @@ from dsgd.kernels import (
     rows,
     truncate,
 )
+from dsgd.kernels.cache import stamp_of
 from dsgd.kernels.jit import SAID, kernel, part, scalar
-from dsgd.kernels.penalties import soft_threshold, violation
-from dsgd.kernels.stamps import stamp_of
+from dsgd.kernels.scaled import soft_threshold, violation
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
 from dsgd.kernels.vector import add_row
 from reference import sgd as twin
@@ -178,9 +178,12 @@ import importlib
 import json
 import os
 import numpy as np, scipy.sparse as sp
-from dsgd.kernels import LOSSES, SCHEDULES, evaluate, gradients, row_order, rows, sgd, vector
+from dsgd.kernels import LOSSES, SCHEDULES, rows, sgd, vector
+from dsgd.kernels import sgd
+from dsgd.kernels import rules
+from dsgd.kernels import order
 from dsgd.local import SGD, Objective, concat_blocks, is_finite, n_params
-from dsgd.local.evaluate import evaluate as evaluate_model
+from dsgd.local.objective import evaluate as evaluate_model
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False
 for data in (X, sp.csr_array(X)):
@@ -200,8 +203,8 @@ for data in (X, sp.csr_array(X)):
                     optimizer.step(params, out, 3, state)
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
-kernels = [sgd.run_rows, gradients.gradient_rows, gradients.step_all, vector.all_finite, evaluate.evaluate_rows,
-           row_order.draw_order, rows.place_dense, rows.place_sparse]
+kernels = [sgd.run_rows, rules.gradient_rows, rules.step_all, vector.all_finite, sgd.evaluate_rows,
+           order.draw_order, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))
 """
@@ -276,7 +279,7 @@ import numpy as np
 import numba
 
 numba.njit(lambda x: x + 1)(1)  # another library's function is none of ours
-from dsgd.kernels.dual import to_dual
+from dsgd.kernels.scaled import to_dual
 from dsgd.kernels.state import COUNTERS
 
 for dtype in (np.float64, np.float32):
@@ -362,7 +365,7 @@ def test_no_garbage_is_collected_while_a_function_is_compiled(collects, operand)
 LOADED = """
 import sys
 import numpy as np
-from dsgd.kernels.dual import to_dual
+from dsgd.kernels.scaled import to_dual
 from dsgd.kernels.state import COUNTERS
 
 out = np.arange(3.0)

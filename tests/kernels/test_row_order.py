@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dsgd.inputs.partition import partition_rows
-from dsgd.kernels.row_order import CHUNK, GROUP
-from dsgd.local.order import MAX_COPIES, walking_order
+from dsgd.inputs.blocks import partition_rows
+from dsgd.kernels.order import CHUNK, GROUP
+from dsgd.local.shard import MAX_COPIES, walking_order
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 7])

@@ -16,8 +16,7 @@ import pytest
 from numba import TypingError
 
 from dsgd.kernels import cache
-from dsgd.kernels.jit import _turns
-from dsgd.kernels.turns import Turns
+from dsgd.kernels.jit import Turns, _turns
 from forks import forking
 
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import ElasticNet
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import QSGD, ErrorFeedback, TopK
-from dsgd.kernels.dual import to_dual, to_primal
+from dsgd.kernels.scaled import to_dual, to_primal
 from dsgd.kernels.state import COUNTERS, L1_TOTAL
 from dsgd.local import Momentum
 from dsgd.sim import SimulatedCluster

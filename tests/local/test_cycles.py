@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from dsgd import SGDRegressor
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels.cycles import CYCLES, cycle_factor
+from dsgd.kernels.state import CYCLES, cycle_factor
 from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle, cycle_of
 
 CASES: list[AbstractCycle] = [

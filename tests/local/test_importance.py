@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
+from dsgd.kernels.importance import build, find_all, sum_levels, total, update_all
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.sum_tree import build, find_all, sum_levels, total, update_all
 from dsgd.local import SGD, Importance, Momentum, Objective, make_shard, n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, DPSGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD

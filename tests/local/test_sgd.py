@@ -12,7 +12,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels import LOSSES, SCHEDULES
 from dsgd.local import SGD, Objective, is_finite, make_shard, n_params, pack, unpack
-from dsgd.local.evaluate import evaluate
+from dsgd.local.objective import evaluate
 from reference import sgd as twin
 
 N_ROWS, N_FEATURES, N_EPOCHS = 60, 19, 3

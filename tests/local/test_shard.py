@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
 from dsgd.kernels import place_wide
 from dsgd.local import Residency, blocks, concat_blocks, make_shard, split
-from dsgd.local.mapped import STRIDE_BYTES, MappedFile
-from dsgd.local.order import MAX_COPIES
+from dsgd.local.shard import MAX_COPIES, STRIDE_BYTES, MappedFile
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAWS = settings(max_examples=40, deadline=None)

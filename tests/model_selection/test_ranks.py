@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from dsgd import Rows, SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.local.order import spans
+from dsgd.local.shard import spans
 from dsgd.model_selection import SGDSearchCV, ranks
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, EpochAveraging, LocalSGD

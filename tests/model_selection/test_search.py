@@ -23,7 +23,7 @@ from dsgd.kernels.columns import _log_loss
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.columns import Column, make_panels, regroup
-from dsgd.local.order import epoch_order
+from dsgd.local.shard import epoch_order
 from dsgd.model_selection import SGDSearchCV
 from reference.sgd import parameter_of, sequential, targets_of
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsgd.kernels.rng import draw_each, mix64_each
+from dsgd.kernels.order import draw_each, mix64_each
 from reference.sgd import loss, rate, slope
 
 

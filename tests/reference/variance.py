@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.rng import draw_each, mix64_each
+from dsgd.kernels.order import draw_each, mix64_each
 from reference.sgd import slope
 
 

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 import gang_programs as programs
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import DiskSpaceError, MemoryLimitError
-from dsgd.inputs.spool import SpooledBlock, spool, visit
+from dsgd.inputs.shared import SpooledBlock, spool, visit
 from dsgd.runtime import run_on_cluster
 from dsgd.sync import MinibatchSGD
 from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
@@ -162,7 +162,7 @@ def states_of_workers(client: Client) -> list[str]:
 
 
 def files_of_workers(client: Client) -> list[str]:
-    """Return the nameless files that workers have mapped."""
+    """Return the nameless files that workers have shard."""
     return [line for lines in client.run(mapped_files).values() for line in lines]
 
 
@@ -204,16 +204,16 @@ def test_a_full_disk_is_named(client: Client, data: Any) -> None:
 
 def fill_disk(full: bool) -> None:
     """Let this process find no room on disk, or let it find some again."""
-    from dsgd.local import mapped
+    from dsgd.local import shard
 
     class Usage:
         free = 17
 
     if full:
-        mapped.kept = mapped.shutil  # type: ignore[attr-defined]
-        mapped.shutil = type("Disk", (), {"disk_usage": staticmethod(lambda folder: Usage)})  # type: ignore[assignment]
+        shard.kept = shard.shutil  # type: ignore[attr-defined]
+        shard.shutil = type("Disk", (), {"disk_usage": staticmethod(lambda folder: Usage)})  # type: ignore[assignment]
     else:
-        mapped.shutil = mapped.kept  # type: ignore[attr-defined]
+        shard.shutil = shard.kept  # type: ignore[attr-defined]
 
 
 def test_blocks_keep_what_they_hold(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.kernel_solver.direct as whole_module
-from dsgd.kernels.sorting import sort_hashes
+from dsgd.kernels.order import sort_hashes
 from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.direct import solve_directly

@@ -20,7 +20,7 @@ from sklearn.svm import LinearSVR as PlainSVR
 
 from dsgd.collectives import Team, allreduce_cost, barrier_cost, broadcast_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.kernels.rng import GOLDEN, draw_one
+from dsgd.kernels.order import GOLDEN, draw_one
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.distributed.finish import solve_survivors

@@ -23,7 +23,7 @@ from dsgd.comm.memory.segment import Window, inproc_windows
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
-from dsgd.kernels.beds import core_of, leave_core_in, make_bed
+from dsgd.kernels.atomics import core_of, leave_core_in, make_bed
 from dsgd.kernels.jit import kernel
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank

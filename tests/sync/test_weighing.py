@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.kernels.schedules import SCHEDULES, optimal_t0, relative_sums
+from dsgd.kernels.state import SCHEDULES, optimal_t0, relative_sums
 from dsgd.local import SGD, Momentum, Objective, make_shard
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train

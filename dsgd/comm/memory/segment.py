@@ -62,7 +62,7 @@ import numpy as np
 from dsgd.comm.base import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
-from dsgd.kernels.beds import make_bed
+from dsgd.kernels.atomics import make_bed
 from dsgd.kernels.rounds import BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES, TURN, box_bytes
 from dsgd.types import AnyArray, IntVector
 

@@ -3,7 +3,7 @@
 The compiled part of `dsgd.comm.memory.streams`: how bytes move through shared memory.
 
 A frame is sent in one of two ways. Through the ring it is copied in and out, piece by piece. A posted frame stays where
-it is: its address and length are published, and the other side reads it from there (`dsgd.kernels.processes`), which is
+it is: its address and length are published, and the other side reads it from there (`dsgd.kernels.atomics`), which is
 one copy. Either way it has arrived when the other side's counter says so.
 
 A receiver may add the incoming frame to an array instead of overwriting it, from the ring itself or from scratch memory
@@ -14,7 +14,7 @@ at its end.
 
 Whether two processes may read each other's memory directly.
 
-Problem: systems forbid it for many reasons (`dsgd.kernels.processes`), and the rank that sends must know what the one
+Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
 that receives can do.
 
 Over the local socket between them each says where it keeps a random number, tries to read that of the other, and says
@@ -60,9 +60,20 @@ from dsgd.comm.memory import streams
 from dsgd.comm.memory.segment import Segment
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.comm.sockets.link import Link
-from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store, yield_core
+from dsgd.kernels.atomics import (
+    CAN_READ,
+    N_WORDS,
+    barrier,
+    copy_bytes,
+    load,
+    pointer_like,
+    read_into,
+    read_process,
+    ring_if_asleep,
+    store,
+    yield_core,
+)
 from dsgd.kernels.jit import kernel, scalar
-from dsgd.kernels.processes import CAN_READ, N_WORDS, read_into, read_process
 from dsgd.kernels.rounds import SLOT_BYTES, box_bytes
 from dsgd.types import AnyArray
 

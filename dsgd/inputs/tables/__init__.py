@@ -5,11 +5,21 @@ a table answers; `reading` turns a user's data into one. There is a reader for p
 other libraries hand out, and one for arrays. No library is loaded for anybody who has none of its objects.
 """
 
-from dsgd.inputs.tables.array_table import ArrayTable
 from dsgd.inputs.tables.arrow_table import ArrowTable, as_numbers, kind_of_type, pyarrow_for, saved_index
-from dsgd.inputs.tables.base import Coded, Kind, Table
-from dsgd.inputs.tables.pandas_table import PandasTable
+from dsgd.inputs.tables.base import (
+    ArrayTable,
+    Coded,
+    Kind,
+    State,
+    Table,
+    dates_of_text,
+    is_text,
+    joined,
+    numbers_of_text,
+    state_of_text,
+)
 from dsgd.inputs.tables.reading import (
+    PandasTable,
     as_table,
     batches,
     categories,
@@ -19,7 +29,6 @@ from dsgd.inputs.tables.reading import (
     pop_column,
     utf8,
 )
-from dsgd.inputs.tables.written import State, dates_of_text, is_text, joined, numbers_of_text, state_of_text
 
 __all__ = [
     "ArrayTable",

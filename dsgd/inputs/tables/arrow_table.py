@@ -16,8 +16,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MissingPackageError
-from dsgd.inputs.tables.base import Coded, Kind, no_categories, wrong_kind
-from dsgd.inputs.tables.written import dates_of_text, is_text, numbers_of_text
+from dsgd.inputs.tables.base import Coded, Kind, dates_of_text, is_text, no_categories, numbers_of_text, wrong_kind
 from dsgd.types import AnyArray
 
 _LEVEL: Final = re.compile(r"__index_level_\d+__")

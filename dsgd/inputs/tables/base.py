@@ -1,16 +1,32 @@
-"""What every table answers about its columns, and columns as codes.
+"""What a table is, tables of arrays, and text as numbers, dates and categories.
+
+What every table answers about its columns, and columns as codes.
 
 Problem: the encoder of columns reads tables of several libraries, and should not know which one it has.
 
 Method: a protocol of few questions, each about one column: what it holds, and its numbers, codes or dates as arrays of
 numpy. Distinct values become Python objects once; rows are numbers only.
+
+Arrays of two dimensions as tables: of numbers, or of Python objects of any kind.
+
+Problem: rows of mixed columns without a library of tables are an array of objects, whose columns have no types.
+
+Method: a column is what all its values are; objects are coded one by one. Columns are named by scikit-learn's rule.
+
+Numbers, bools and dates that are written as text, and what the texts of a column are.
+
+Problem: a column of CSV is what all its texts are, and text comes in parts, in any order.
+
+Method: a part has a state, and states of parts are joined; text is what two of them have in common, if they differ. So
+the state of a column is that of all its texts, however they are cut. What is a number or a date is said by the
+functions that read it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, final
 
 import numpy as np
 
@@ -94,3 +110,186 @@ def no_categories(name: object) -> InvalidDataError:
 def wrong_kind(name: object, what: str, why: object) -> InvalidDataError:
     """Return the error of a column that was taken for something else than it is."""
     return InvalidDataError(f"column {name!r} was taken for {what}, and some of its values are none ({why}).")
+
+
+@final
+class ArrayTable:
+    """An array of two dimensions."""
+
+    def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:
+        self._array = array
+        self.names: list[Any] = [f"x{k}" for k in range(array.shape[1])] if names is None else names
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def kind(self, name: Any) -> Kind:
+        """Return what a column holds."""
+        if self._array.dtype.kind in "fiub":
+            return "number"
+        if self._array.dtype.kind != "O":
+            return "category" if self._array.dtype.kind in "US" else "unknown"
+        values = [v for v in self._column(name) if not is_missing(v)]
+        return "number" if all(isinstance(v, (int, float, np.number, np.bool_)) for v in values) else "category"
+
+    def value_kind(self, name: Any) -> Kind:
+        """Return what the values of a column are."""
+        return self.kind(name)
+
+    def numbers(self, name: Any) -> AnyArray:
+        """Return a column as float64, NaN where it is missing."""
+        values: Any = self._column(name)
+        if values.dtype.kind == "O":
+            values = [np.nan if is_missing(value) else value for value in values]
+        try:
+            return np.asarray(values, np.float64)
+        except (TypeError, ValueError) as error:
+            raise wrong_kind(name, "numbers", error) from error
+
+    def coded(self, name: Any) -> Coded:
+        """Return a column as codes."""
+        return coded_one_by_one(name, self._column(name).tolist())
+
+    def microseconds(self, name: Any) -> tuple[AnyArray, AnyArray]:
+        """Return a column of dates as microseconds since 1970, and where it is missing."""
+        if self.kind(name) == "number" and not all(map(is_missing, self._column(name))):
+            raise wrong_kind(name, "dates", "numbers")
+        try:
+            values = self._column(name).astype("datetime64[us]")
+        except (TypeError, ValueError) as error:
+            raise wrong_kind(name, "dates", error) from error
+        return values.astype(np.int64), np.isnat(values)
+
+    def named(self, names: list[Any]) -> ArrayTable:
+        """Return the array with other names of its columns."""
+        return ArrayTable(self._array, names)
+
+    def rows(self, start: int, stop: int) -> ArrayTable:
+        """Return the rows from start up to stop, of which nothing is copied."""
+        return ArrayTable(self._array[start:stop], self.names)
+
+    def _column(self, name: Any) -> AnyArray:
+        found: AnyArray = self._array[:, self.names.index(name)]
+        return found
+
+
+#: What texts are; "plain" are numbers as Python writes them.
+State: TypeAlias = Literal["null", "bool", "plain", "number", "date", "text"]
+_TRUE: Final = ("True", "TRUE", "true")
+_FALSE: Final = ("False", "FALSE", "false")
+_FIRST: Final = 100
+_ZONE: Final = r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether values of an Arrow type are strings, or codes of strings."""
+    import pyarrow.types as types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def numbers_of_text(texts: Any) -> Any:
+    """Return numbers and bools that are written as text, as float64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = _plain(texts)
+    try:
+        return pc.cast(texts, pa.float64())
+    except pa.ArrowException:
+        texts = pc.utf8_trim_whitespace(texts)
+    true, false = (pc.is_in(texts, value_set=pa.array(words, texts.type)) for words in (_TRUE, _FALSE))
+    numbers = pc.cast(pc.if_else(pc.or_(true, false), None, texts), pa.float64())
+    return pc.if_else(true, 1.0, pc.if_else(false, 0.0, numbers))
+
+
+def dates_of_text(texts: Any) -> Any:
+    """Return dates and times that are written by ISO 8601, with or without a time zone, as timestamps in UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = _plain(texts)
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    found = []
+    for part, zone in ((pc.if_else(zoned, None, texts), None), (pc.if_else(zoned, texts, None), "UTC")):
+        try:
+            dates = pc.cast(part, pa.timestamp("us", zone))
+        except pa.ArrowException:
+            dates = pc.cast(pc.cast(part, pa.timestamp("ns", zone)), pa.timestamp("us", zone), safe=False)
+        found.append(pc.cast(dates, pa.timestamp("us")))
+    return pc.coalesce(*found)
+
+
+def state_of_text(texts: Any, before: State = "null", *, asks_plain: bool = False) -> State:
+    """Return what texts are, together with those of a state."""
+    texts = _plain(texts)
+    if before == "text" or texts.null_count == len(texts):
+        return before
+    number: State = "plain" if asks_plain and before != "number" else "number"
+    states: tuple[State, ...] = ("bool", number, "date") if before == "null" else (before,)
+    for state in states:
+        # The first of them say cheaply what the column is not.
+        if _are(texts.slice(0, _FIRST), state) and _are(texts, state):
+            return state
+    return "text" if before == "null" else joined(before, state_of_text(texts, asks_plain=asks_plain))
+
+
+def joined(one: State, other: State) -> State:
+    """Return what texts of two states are together."""
+    if "null" in (one, other) or one == other:
+        return other if one == "null" else one
+    return "number" if {one, other} == {"plain", "number"} else "text"
+
+
+def parsed(text: str) -> Any:
+    """Return the bool, or number, that a text is, whole ones as integers; the text itself if it is none."""
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            value = float(text)
+        except ValueError:
+            return text
+    return int(value) if value.is_integer() else value
+
+
+def _are(texts: Any, state: State) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if state == "bool":
+        known = pc.is_in(texts, value_set=pa.array([*_TRUE, *_FALSE], texts.type))
+        return bool(pc.all(pc.or_(known, pc.is_null(texts))).as_py())
+    if state == "plain":
+        return all(text is None or _is_plain(text) for text in texts.unique().to_pylist())
+    try:
+        if state == "date":
+            dates_of_text(texts)
+            return True
+        try:
+            pc.cast(texts, pa.float64())
+        except pa.ArrowException:
+            pc.cast(pc.utf8_trim_whitespace(texts), pa.float64())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        return text in (str(int(text)), repr(float(text)))
+    except ValueError:
+        try:
+            return text == repr(float(text))
+        except ValueError:
+            return False
+
+
+def _plain(texts: Any) -> Any:
+    """Return strings that are neither codes nor views, with which Arrow computes little."""
+    import pyarrow as pa
+
+    return texts if pa.types.is_string(texts.type) else texts.cast(pa.large_string())

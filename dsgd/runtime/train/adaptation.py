@@ -44,7 +44,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.kernels.distance import squared_distances
+from dsgd.kernels.vector import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
 from dsgd.local import SGD, AbstractLocalOptimizer, AbstractRows, Shard
 from dsgd.runtime.rank import Rank

@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from dsgd.kernels.distance import squared_distances
+from dsgd.kernels.vector import squared_distances
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.run import Run

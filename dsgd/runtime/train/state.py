@@ -23,7 +23,7 @@ What belongs to the rows of a rank (`dsgd.local.OF_ROWS`) continues only with th
 others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
-(`dsgd.local.dual`), of which strategies may remember something too.
+(`dsgd.local.sgd_state`), of which strategies may remember something too.
 
 The state that one call of ``partial_fit`` leaves for the next.
 
@@ -47,7 +47,7 @@ Where the mean of the last models of an epoch is computed: by a server, by ranks
 
 A server and ranks that take the same steps have one model each and look at it after every step. Threads that step on
 one model look at it so often that it costs little beside their steps, and at the end of an epoch add up what all have
-seen. See `dsgd.local.suffix`.
+seen. See `dsgd.local.sgd_state`.
 """
 
 from __future__ import annotations

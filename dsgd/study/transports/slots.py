@@ -15,7 +15,7 @@ Who waits looks at the flag all the time, as the source does; now and then it as
 processes keep a core busy. These slots belong to the study: transports of `dsgd.comm` copy, because their callers own
 their arrays.
 
-Source: Xue et al. 2019, section 3; the reading side is `dsgd.kernels.processes`.
+Source: Xue et al. 2019, section 3; the reading side is `dsgd.kernels.atomics`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ import numpy as np
 
 from dsgd.comm.memory.segment import NAME_BYTES, Segment
 from dsgd.errors import ClusterError
-from dsgd.kernels.atomics import load, store, yield_core
+from dsgd.kernels.atomics import N_WORDS, load, read_into, store, yield_core
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.processes import N_WORDS, read_into
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray
 

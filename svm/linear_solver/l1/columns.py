@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from dsgd.kernels.jit import kernel
-from dsgd.kernels.penalties import soft_threshold, violation
-from dsgd.kernels.rng import draw
+from dsgd.kernels.order import draw
+from dsgd.kernels.scaled import soft_threshold, violation
 from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector

@@ -31,7 +31,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.collectives import Team
-from dsgd.kernels.rng import GOLDEN
+from dsgd.kernels.order import GOLDEN
 from dsgd.svm.linear_solver.kernels import place_duals
 from dsgd.svm.linear_solver.l1.columns import LinearColumns, gram_pass, model_pass
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balance, relative_gap
