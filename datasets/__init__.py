@@ -5,12 +5,11 @@ if __name__ != "dsgd.datasets":  # a folder named datasets on sys.path would hid
 
 from dsgd.datasets.blocks import read_svmlight
 from dsgd.datasets.files import cache_folder, fetch, locate
-from dsgd.datasets.generators import TWINS, GeneratedSet, make_classification_twin, make_like
+from dsgd.datasets.generators import TWINS, GeneratedSet, Twin, make_classification_twin, make_like
 from dsgd.datasets.loading import Dataset, load, load_or_generate
 from dsgd.datasets.registry import DataFile, DatasetInfo, catalog, find, names
 from dsgd.datasets.splits import SPLITS, check_split, split_rows
 from dsgd.datasets.svmlight import load_svmlight, write_svmlight
-from dsgd.datasets.twin import Twin
 
 __all__ = [
     "SPLITS",

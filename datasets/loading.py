@@ -13,14 +13,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from dsgd.archive import read_arrays
-from dsgd.datasets.files import cache_folder, fetch_part, locate
+from dsgd.datasets.files import cache_folder, fetch_part, locate, read_npz, write_npz
 from dsgd.datasets.generators import TWINS, make_like
-from dsgd.datasets.npz import read_npz, write_npz
 from dsgd.datasets.registry import BINARY, DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
-from dsgd.files import replacing
+from dsgd.files import read_arrays, replacing
 from dsgd.validation import check_choice, check_number
 
 DEFAULT_HOLDOUT = 0.2

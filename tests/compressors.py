@@ -29,7 +29,7 @@ from dsgd.compress import (
     Threshold,
     TopK,
 )
-from dsgd.compress.sparsify import stream_of
+from dsgd.compress.sparse import stream_of
 from dsgd.kernels.quantize import strata
 from reference import compressed_sums as sums
 from reference import compression

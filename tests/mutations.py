@@ -120,7 +120,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "ranks visit neighbours at the same time",
-            "dsgd/estimators/packing.py",
+            "dsgd/estimators/job.py",
             "self.seed + _SEED_STEP * rank_number",
             "self.seed",
             "inputs/test_blocks.py",
@@ -176,7 +176,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "a class that came late counts as zero in the average",
-            "dsgd/estimators/growth.py",
+            "dsgd/estimators/start.py",
             "np.maximum(n_averaged - absent, 1)",
             "np.maximum(n_averaged + 0 * absent, 1)",
             "estimators/test_growth.py",
@@ -283,7 +283,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "means are weighted by rows whatever the rates were",
-            "dsgd/sync/weighing.py",
+            "dsgd/sync/period.py",
             "shares[has_rows] = n[has_rows] / sums",
             "shares[has_rows] = n[has_rows]",
             "laws/test_fixed_points.py",
@@ -318,7 +318,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "a late mean overwrites the steps of the round",
-            "dsgd/sync/delayed.py",
+            "dsgd/sync/averaging.py",
             "        self._mean -= self._held\n        params += self._mean\n",
             "        params[:] = self._mean\n",
             "sync/test_overlap.py",
@@ -374,7 +374,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "error feedback sends the same again",
-            "dsgd/compress/feedback.py",
+            "dsgd/compress/base.py",
             "        self.compressor.decode(payload, memory.residual, -1.0)\n",
             "",
             "compress/test_compress.py",

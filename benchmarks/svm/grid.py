@@ -1,6 +1,6 @@
 """A search over C and gamma: `SVMSearchCV` beside GridSearchCV with our SVC and with scikit-learn's.
 
-Eight C, three gammas and five folds, on sets that take either route of `dsgd.model_selection.chains`: the digits, whose
+Eight C, three gammas and five folds, on sets that take either route of `SVMSearchCV`: the digits, whose
 pairs of classes are fitted, and generated rows of two classes, narrow and wide, which follow paths. All run on one
 thread, one after another; seconds are those of the processor, which depend less on what else the machine does.
 

@@ -9,9 +9,8 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from dsgd.accel.calls import SETTINGS, recorded_calls, table_of
+from dsgd.accel.calls import SETTINGS, Profile, recorded_calls, table_of
 from dsgd.accel.patch import install
-from dsgd.accel.profile import Profile
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,38 @@
-"""Share work among the fits of a search of scikit-learn.
+"""Searches of scikit-learn that run here, and when that pays.
+
+The random numbers that a fit of scikit-learn takes from a generator that the script goes on with.
+
+Problem: most fits draw some numbers from ``random_state``, or from the global state of numpy if that is None, whether
+their results depend on them or not. A script that draws later gets others if a fit of ours draws none, or more.
+
+Method: a fit of ours draws as many as scikit-learn's, and has the first for a seed, so it repeats after
+``np.random.seed``.
+
+Begin linear machines of one loop of scikit-learn where the one before ended.
+
+Problem: ``CalibratedClassifierCV`` trains a machine on each split of the rows. Two of five splits share three quarters
+of their rows, and have nearly the same weights, but every fit begins at zero.
+
+Method: while such a loop runs, the fits of a ``LinearSVC`` in its thread begin at the weights of the one before. Every
+fit ends as one from zero does, with a duality gap over its own rows below ``tol``, so what was taken over cannot show
+in the result.
+
+Source: DeCoste and Wagstaff, KDD 2000 (alpha seeding), for weights instead of dual variables.
+
+When a fit is worth loading our solvers.
+
+Problem: importing the solvers and loading their compiled code takes half a second. Fits then take a half or a quarter
+of the time, but a script that fits a hundred rows is over before that.
+
+Method: the seconds that scikit-learn would take are estimated from the shape of the data and corrected by the time of
+earlier fits. Our solver is loaded once the estimate, plus the time that scikit-learn's solver of the same kind has
+taken so far, exceeds `WORTH_S`; from then on it does all fits that are not tiny. Predictions of kernel machines count
+like fits, and so do the fits that a search is still to do (`dsgd.accel.searches`). Loading therefore never costs a
+script more than half of the time it has computed: the ski-rental rule.
+
+Source: Karlin et al. 1988 (rent or buy).
+
+Share work among the fits of a search of scikit-learn.
 
 Problem: a `GridSearchCV` fits every candidate on every split by itself. Fits that differ only in C have similar
 solutions and need the same kernel rows. And one fit of a hundred may be too short for loading our solvers to pay, even
@@ -21,25 +55,181 @@ import contextlib
 import functools
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Final, cast
+from numbers import Integral
+from typing import Any, Final, Literal, cast
 
 import joblib
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import check_random_state
 
-from dsgd.accel.worth import shape_of
+_END: Final = np.iinfo(np.int32).max
+
+#: Solvers that draw, of classes that have several.
+_STOCHASTIC: Final = ("sag", "saga")
+
+
+@contextlib.contextmanager
+def drawn_seed(estimator: Any, y: Any) -> Iterator[Any]:
+    """Draw what scikit-learn's fit would, for a fit inside that gets a seed; if that fails, nothing was drawn."""
+    given = getattr(estimator, "random_state", None)
+    if isinstance(given, Integral):
+        yield given
+        return
+    generator = check_random_state(given)
+    before = generator.get_state()
+    try:
+        yield _draw(estimator, y, generator)
+    except BaseException:
+        generator.set_state(before)
+        raise
+
+
+def _draw(estimator: Any, y: Any, generator: np.random.RandomState) -> int | None:
+    name, n_draws = type(estimator).__name__, 1
+    if name.startswith("SGD"):
+        labels = np.asarray(y)
+        n_classes = len(np.unique(labels)) if name == "SGDClassifier" else 0
+        # The order, and the rows; of more classes each has a generator of its own, with this seed.
+        n_draws = n_classes if n_classes > 2 else 2
+        if estimator.early_stopping:
+            if n_classes == 2:  # the rows come first
+                generator.randint(_END)
+                n_draws = 1
+            estimator._make_validation_split(labels, sample_mask=np.ones(len(labels), dtype=bool))
+    elif name == "PoissonRegressor" or getattr(estimator, "solver", "sag") not in _STOCHASTIC:
+        return None
+    return int(generator.randint(_END, size=n_draws)[0])
+
+
+#: A list with the last machine, if there is one, while a loop of similar fits runs in this thread.
+_here: Final = threading.local()
+
+
+@contextlib.contextmanager
+def near_fits() -> Iterator[None]:
+    """Let the fits that this thread does inside begin where the one before ended."""
+    before = getattr(_here, "last", None)
+    _here.last = []
+    try:
+        yield
+    finally:
+        _here.last = before
+
+
+def begin_near(model: Any, parameters: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Return a context to fit one of our ``LinearSVC`` in, which begins near the last one of the same parameters."""
+    last = getattr(_here, "last", None)
+    return contextlib.nullcontext() if last is None else _begin_near(model, parameters, last)
+
+
+@contextlib.contextmanager
+def _begin_near(model: Any, parameters: Mapping[str, Any], last: list[Any]) -> Iterator[None]:
+    if last and last[0][1] == parameters:
+        model._near = last[0][0]
+    try:
+        yield
+    finally:
+        vars(model).pop("_near", None)
+    last[:] = [(model, dict(parameters))]
+
+
+#: Solvers that are loaded apart from each other.
+Kind = Literal["glm", "kernel", "linear", "sgd"]
+
+#: Seconds of scikit-learn's fits after which loading has paid: twice those of loading, as ours take half at most.
+WORTH_S: Final = 1.1
+
+#: Below this a call of ours costs more than it saves, loaded or not.
+TINY_S: Final = 3e-3
+
+# Generalised linear models of scikit-learn are compiled code as well, and as fast on few rows.
+_TINY_FITS: Final[dict[Kind, int]] = {"glm": 30}
+
+#: Seconds of fits whose estimates would be right, which count beside the actual ones where estimates are corrected: a
+#: fit of a few rows, which takes a hundred times its estimate to be called at all, says nothing of larger ones.
+CONFIDENCE_S: Final = 0.1
+
+# Nanoseconds of LIBSVM per pair of rows, of a row and a support vector in a prediction, and per product of entries in
+# either; of LIBLINEAR and of SGD per entry and per row of a pass; and passes.
+_PAIR_NS, _PREDICTED_NS, _PRODUCT_NS = 1.5, 35.0, 0.5
+
+# Entries of sparse rows are scattered, and LIBLINEAR passes over them more often; so do models that end at a gradient.
+_ENTRY_NS, _SPARSE_NS, _ROW_NS, _PASSES = 1.5, 10.0, 60.0, 20
+
+
+class Worth:
+    """The seconds that this process has spent in fits of scikit-learn that we could have done."""
+
+    def __init__(self) -> None:
+        self._spent_s: dict[Kind, float] = defaultdict(float)
+        self._estimated_s: dict[Kind, float] = defaultdict(float)
+        self._loaded: set[Kind] = set()
+        self._lock = threading.Lock()
+
+    def is_ours(self, estimated_s: float, kind: Kind, n_calls: int = 1) -> bool:
+        """Return whether our solver should do a call that scikit-learn would do in `estimated_s`.
+
+        `n_calls` is the number of calls like it that are known to come, itself included.
+        """
+        with self._lock:
+            spent, estimated = self._spent_s[kind], self._estimated_s[kind]
+            seconds = estimated_s * (spent + CONFIDENCE_S) / (estimated + CONFIDENCE_S)
+            if seconds < TINY_S * _TINY_FITS.get(kind, 1):
+                return False
+            return kind in self._loaded or spent + n_calls * seconds > WORTH_S
+
+    def loaded(self, kind: Kind) -> None:
+        """Note that our solver is loaded."""
+        self._loaded.add(kind)
+
+    def spend(self, seconds: float, estimated_s: float, kind: Kind) -> None:
+        """Add the actual and the estimated seconds of a fit by scikit-learn."""
+        with self._lock:
+            self._spent_s[kind] += seconds
+            self._estimated_s[kind] += estimated_s
+
+
+def estimated_seconds(X: Any, kind: Kind) -> float:
+    """Return roughly the seconds of a fit by scikit-learn: LIBSVM with a kernel, otherwise passes over the rows."""
+    n_rows, n_columns = shape_of(X)
+    entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
+    if kind == "kernel":
+        return 1e-9 * n_rows * (n_rows * _PAIR_NS + entries * _PRODUCT_NS)
+    each_ns = _SPARSE_NS if kind != "sgd" and sp.issparse(X) else _ENTRY_NS
+    passes = 5 * _PASSES if kind == "glm" else _PASSES
+    return 1e-9 * passes * (entries * each_ns + n_rows * _ROW_NS)
+
+
+def prediction_seconds(X: Any, n_vectors: int) -> float:
+    """Return roughly the seconds of a prediction by LIBSVM with so many support vectors."""
+    n_rows, n_columns = shape_of(X)
+    entries = float(X.nnz) if sp.issparse(X) else float(n_rows * n_columns)
+    return 1e-9 * n_vectors * (n_rows * _PREDICTED_NS + entries * _PRODUCT_NS)
+
+
+def shape_of(X: Any) -> tuple[int, int]:
+    """Return the numbers of rows and columns, as far as they are known without a copy."""
+    shape = getattr(X, "shape", None)
+    if shape is None:
+        n_rows = len(X) if hasattr(X, "__len__") else 0
+        first: Any = X[0] if n_rows and hasattr(X, "__getitem__") else None
+        return n_rows, len(first) if hasattr(first, "__len__") and not isinstance(first, str) else 1
+    return (int(shape[0]) if shape else 0), (int(shape[1]) if len(shape) > 1 else 1)
+
 
 #: Rows of the largest problem from which a chain is faster than fits; an SVR has two variables for each.
 _LEAST_ROWS: Final = 1500
+
 #: Bytes of rows that are kept for candidates to come; fits beyond that are solved one by one.
 _MOST_BYTES: Final = 2**28
 _FEWEST_SPLITS: Final = 2
+
 #: Parameters in which fits of a chain may differ: without probabilities the second changes nothing.
 _ALONE: Final = ("C", "random_state")
-
-_here: Final = threading.local()
 
 
 class _Search:

@@ -13,18 +13,16 @@ import typer
 
 from dsgd import __version__
 from dsgd.cli import (
-    calibrate,
     claims,
     datasets,
     demo,
     fit,
-    info,
     jobs,
+    machine,
     predict,
     simulate,
     study_command,
     tune,
-    warm,
 )
 
 __all__ = ["app"]
@@ -64,11 +62,11 @@ app.add_typer(datasets.app, name="datasets", help="List, fetch and make data set
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("calibrate", epilog=machine.CALIBRATE_EXAMPLES)(machine.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
-app.command("info", epilog=info.EXAMPLES)(info.info)
-app.command("warm", epilog=warm.EXAMPLES)(warm.warm)
+app.command("info", epilog=machine.INFO_EXAMPLES)(machine.info)
+app.command("warm", epilog=machine.WARM_EXAMPLES)(machine.warm)
 
 # A terminal breaks the lines of a paragraph where it ends; those of the source would be broken twice.
 for _group in (app, study_command.app, datasets.app, jobs.app):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.tables import as_text, print_table
-from dsgd.cli.training_options import examples
+from dsgd.cli.options import as_text, examples, print_table
 from dsgd.errors import InvalidParameterError
 from dsgd.files import replacing
 from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
     from dsgd.datasets import DatasetInfo, Twin
+
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -90,7 +90,7 @@ def make(
 ) -> None:
     """Make a set with the shape of a published one, a known separator and a known best accuracy."""
     from dsgd.datasets import make_like
-    from dsgd.datasets.npz import write_npz
+    from dsgd.datasets.files import write_npz
 
     check_choice("--dtype", dtype, ("float32", "float64"))
     if not out.parent.is_dir():

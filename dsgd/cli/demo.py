@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dsgd.cli.options import examples
 from dsgd.cli.study import follow
-from dsgd.cli.training_options import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsgd.report import Page
     from dsgd.study import DataSource, Study
+
 
 EXAMPLES: Final = examples("dsgd demo", "dsgd demo --out results/demo/")
 

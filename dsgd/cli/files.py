@@ -185,7 +185,7 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
     import numpy as np
     from scipy import sparse
 
-    from dsgd.datasets.npz import read_npz
+    from dsgd.datasets.files import read_npz
 
     blocks = [read_npz(path) for path in paths]
     widths = {block.shape[1] for block, _ in blocks}

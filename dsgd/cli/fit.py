@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsgd.cli import training_options as options
-from dsgd.cli.cluster import connected
+from dsgd.cli import options as options
 from dsgd.cli.files import (
     check_inputs,
     check_model_path,
@@ -22,17 +21,20 @@ from dsgd.cli.files import (
     tables_in,
     tables_with_target,
 )
-from dsgd.cli.parts import (
+from dsgd.cli.options import (
     COMPRESS_HELP,
     FEATURES_HELP,
     OPTIMIZER_HELP,
     SAMPLING_HELP,
     SYNC_HELP,
     compressing,
+    connected,
+    examples,
+    model_option,
     parse_sync,
+    place_option,
     stepping,
 )
-from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.errors import InvalidParameterError
 from dsgd.printing import printable
 from dsgd.validation import check_choice

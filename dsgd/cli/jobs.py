@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.cluster import connected
-from dsgd.cli.tables import as_text, print_table
-from dsgd.cli.training_options import examples
+from dsgd.cli.options import as_text, connected, examples, print_table
 from dsgd.errors import ClusterError
 from dsgd.printing import printable
 
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dsgd.jobs import JobInfo
+
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from dsgd.cli import training_options as options
+from dsgd.cli import options as options
 from dsgd.cli.files import load_model, read_rows, tables_in
-from dsgd.cli.training_options import examples
+from dsgd.cli.options import examples
 from dsgd.errors import InvalidParameterError
 
 PREDICT_EXAMPLES: Final = examples(

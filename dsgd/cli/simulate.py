@@ -10,9 +10,8 @@ import typer
 
 from dsgd.cli.files import rows_or_dataset
 from dsgd.cli.fit import make_estimator
-from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
+from dsgd.cli.options import COMPRESS_HELP, DATA, SYNC_HELP, AsJson, Task, examples, variants
 from dsgd.cli.study_options import numbers
-from dsgd.cli.training_options import DATA, AsJson, Task, examples
 from dsgd.ledger import PHASES
 
 EXAMPLES: Final = examples(

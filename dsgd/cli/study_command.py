@@ -13,12 +13,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli import study_options as options
-from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
+from dsgd.cli.options import COMPRESS_HELP, SYNC_HELP, AsJson, examples, variants
 from dsgd.cli.study import check_place, follow, sized, tell
-from dsgd.cli.training_options import examples
 
 if TYPE_CHECKING:
     from dsgd.study.frame.study import Option, Study
+
 
 #: The studies that are declared, with what the list of commands says of each.
 STUDIES: Final[Mapping[str, str]] = {
@@ -115,7 +115,7 @@ def _function_of(study: Study) -> Callable[..., None]:
         parameters["demo"] = Annotated[bool, typer.Option("--demo", help="The small form: two cores, a minute or two.")]
     if study.grids:
         parameters["force"] = options.Force
-    parameters["as_json"] = options.AsJson
+    parameters["as_json"] = AsJson
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsgd.cli import training_options as options
-from dsgd.cli.cluster import connected
+from dsgd.cli import options as options
 from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
 from dsgd.cli.fit import encoding, make_estimator
-from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, parse_compress, parse_sync
-from dsgd.cli.training_options import examples, place_option
+from dsgd.cli.options import COMPRESS_HELP, SYNC_HELP, connected, examples, parse_compress, parse_sync, place_option
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from dsgd.tuning import TuningResult
+
 
 EXAMPLES: Final = examples(
     "dsgd tune --dataset a9a --workers 2",
@@ -114,7 +113,7 @@ def tune(
                 compressors=None if compress is None else [None, *map(parse_compress, compress)],
             )  # fmt: skip
     if report is not None:
-        from dsgd.tuning.report import write_tuning_report
+        from dsgd.tuning.result import write_tuning_report
 
         write_tuning_report(result, report)
     if as_json:

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory
-    from dsgd.compress.demo import DeMo, DeMoMemory
-    from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
-    from dsgd.compress.identity import Identity
+    from dsgd.compress.base import AbstractCompressor, AbstractMemory, ErrorFeedback, FeedbackMemory, Identity, NoMemory
     from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
     from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
-    from dsgd.compress.powersgd import PowerMemory, PowerSGD
+    from dsgd.compress.powersgd import DeMo, DeMoMemory, PowerMemory, PowerSGD
     from dsgd.compress.quantise import QSGD, Half, TernGrad
     from dsgd.compress.residual import DGC, DGCMemory, GTopK, GTopKMemory
     from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold, VoteMemory
-    from dsgd.compress.sparsify import AdaComp, NonZero, RandomK, ResidualMemory, StreamMemory, TopK
+    from dsgd.compress.sparse import AdaComp, NonZero, RandomK, ResidualMemory, StreamMemory, TopK
+
 
 __all__ = [
     "COMPRESSOR_NAMES",
@@ -65,32 +63,32 @@ _HOMES: Final = {
     "QSGD": "dsgd.compress.quantise",
     "AbstractCompressor": "dsgd.compress.base",
     "AbstractMemory": "dsgd.compress.base",
-    "AdaComp": "dsgd.compress.sparsify",
+    "AdaComp": "dsgd.compress.sparse",
     "AdaptiveThreshold": "dsgd.compress.signs",
     "DGCMemory": "dsgd.compress.residual",
-    "DeMo": "dsgd.compress.demo",
-    "DeMoMemory": "dsgd.compress.demo",
-    "ErrorFeedback": "dsgd.compress.feedback",
-    "FeedbackMemory": "dsgd.compress.feedback",
+    "DeMo": "dsgd.compress.powersgd",
+    "DeMoMemory": "dsgd.compress.powersgd",
+    "ErrorFeedback": "dsgd.compress.base",
+    "FeedbackMemory": "dsgd.compress.base",
     "GTopK": "dsgd.compress.residual",
     "GTopKMemory": "dsgd.compress.residual",
     "Half": "dsgd.compress.quantise",
-    "Identity": "dsgd.compress.identity",
+    "Identity": "dsgd.compress.base",
     "Layerwise": "dsgd.compress.layerwise",
     "LayerwiseMemory": "dsgd.compress.layerwise",
     "MajorityVote": "dsgd.compress.signs",
     "NoMemory": "dsgd.compress.base",
-    "NonZero": "dsgd.compress.sparsify",
+    "NonZero": "dsgd.compress.sparse",
     "OneBit": "dsgd.compress.signs",
     "PowerMemory": "dsgd.compress.powersgd",
     "PowerSGD": "dsgd.compress.powersgd",
-    "RandomK": "dsgd.compress.sparsify",
-    "ResidualMemory": "dsgd.compress.sparsify",
+    "RandomK": "dsgd.compress.sparse",
+    "ResidualMemory": "dsgd.compress.sparse",
     "Sign": "dsgd.compress.signs",
-    "StreamMemory": "dsgd.compress.sparsify",
+    "StreamMemory": "dsgd.compress.sparse",
     "TernGrad": "dsgd.compress.quantise",
     "Threshold": "dsgd.compress.signs",
-    "TopK": "dsgd.compress.sparsify",
+    "TopK": "dsgd.compress.sparse",
     "VoteMemory": "dsgd.compress.signs",
     "parse_compressor": "dsgd.compress.parse",
 }

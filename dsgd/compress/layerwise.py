@@ -26,9 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, as_words
-from dsgd.compress.feedback import ErrorFeedback
-from dsgd.compress.identity import Identity
+from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, ErrorFeedback, Identity, as_words
 from dsgd.compress.powersgd import PowerSGD
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolError
 from dsgd.types import ByteVector, FloatVector

@@ -59,7 +59,7 @@ from dsgd.compress.base import (
     as_words,
     words_for,
 )
-from dsgd.compress.sparsify import StreamMemory, stream_of
+from dsgd.compress.sparse import StreamMemory, stream_of
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels.bits import pack_codes, unpack_codes
 from dsgd.types import AnyArray, ByteVector, FloatVector

@@ -23,15 +23,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.checks import check_all, rows_here
-from dsgd.estimators.fitted import BESIDE, OF_RANKS, check_resumable, take_in
-from dsgd.estimators.job import job_of
-from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
+from dsgd.estimators.job import OUT_OF_CORE_ADVICE, job_of, with_validation
 from dsgd.estimators.parameters import check_parameters
-from dsgd.estimators.start import Start
-from dsgd.estimators.steps import map_bytes
+from dsgd.estimators.start import BESIDE, OF_RANKS, Start, check_all, check_resumable, map_bytes, rows_here, take_in
 from dsgd.estimators.tables import encoded
-from dsgd.estimators.validation import with_validation
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import Expected, Spread, Work, check_summaries, make_block, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs

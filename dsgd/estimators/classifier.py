@@ -13,10 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.fitted import resumed
-from dsgd.estimators.growth import GROW, joined
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import from_plain, to_plain
+from dsgd.estimators.start import GROW, joined, resumed
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of

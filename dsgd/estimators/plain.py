@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.fitted import BESIDE
+from dsgd.estimators.start import BESIDE
 from dsgd.inputs.linear import copied, of_peer
 from dsgd.local import CustomLoss, RandomMap, cycle_of
 

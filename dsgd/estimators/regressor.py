@@ -9,9 +9,9 @@ from typing import Any, Self
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.fitted import resumed
 from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_for
 from dsgd.estimators.plain import from_plain, peer_of, to_plain
+from dsgd.estimators.start import resumed
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearRegressor

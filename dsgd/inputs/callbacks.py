@@ -28,7 +28,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError, MissingPackageE
 from dsgd.inputs.rows import Rows, unpacked
 from dsgd.ledger import Ledger
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
-from dsgd.progress.lines import PrintedLines
+from dsgd.progress.events import PrintedLines
 from dsgd.runtime.train import EpochRecord
 from dsgd.stages import recording
 from dsgd.types import FloatMatrix

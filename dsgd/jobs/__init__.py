@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dsgd.jobs.detached import DetachedFit, attach, submit
-from dsgd.jobs.listing import JobInfo, cancel, find_job, list_jobs
+from dsgd.jobs.detached import DetachedFit, JobInfo, attach, cancel, find_job, list_jobs, submit
 
 __all__ = ["DetachedFit", "JobInfo", "attach", "cancel", "find_job", "list_jobs", "submit"]

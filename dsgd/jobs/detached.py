@@ -1,21 +1,26 @@
-"""Fits that outlive the process that submits them."""
+"""Detached fits: starting, finding and collecting them.
+
+The jobs of a scheduler: which there are, what they do, and how to stop one.
+
+Fits that outlive the process that submits them.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import ClusterError, GangError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.rows import Rows
-from dsgd.jobs.driver import FitOutcome, error_of, run_fit
-from dsgd.jobs.listing import JobInfo, cancel, find_job
-from dsgd.jobs.sending import packed, unpacked
+from dsgd.jobs.driver import FitOutcome, error_of, packed, run_fit, unpacked
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
-from dsgd.runtime.gang.cluster import Cluster
+from dsgd.runtime.gang.cluster import Cluster, check_scheduler
 from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.scheduler.detached import result_of, rows_of
+from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.validation import check_number
 
@@ -23,9 +28,139 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
+@dataclass(frozen=True)
+class JobInfo:
+    """What a scheduler knows about a job: a fit whose process waits for it, or a detached one.
+
+    Parameters
+    ----------
+    id : str
+        Its identity.
+    title : str
+        What is fitted.
+    state : str
+        ``"queued"``, ``"running"`` or ``"stopping"``; of a detached fit also ``"done"``, ``"failed"`` or
+        ``"cancelled"``.
+    detached : bool
+        Whether it outlives its process; then the fields from `place` to `workers` are those of its present gang.
+    owner : str
+        Who started it: user, host and process.
+    submitted : float
+        When, in seconds since 1970.
+    started : float or None
+        When it began to run.
+    elapsed_s : float
+        Seconds since it was submitted, or until it ended.
+    place : int or None
+        Its place in the queue, from 1; None if it does not wait.
+    ranks : int or None
+        Number of its ranks.
+    strategy : str
+        When and what they exchange, once they train.
+    epoch, max_iter : int or None
+        The epoch it is in, and how many there are at most.
+    train_loss : float or None
+        The training loss of this epoch.
+    workers : tuple of str
+        The workers of its ranks.
+    driver : str
+        The worker that drives a detached fit.
+    attempts : int or None
+        How often a detached fit has begun.
+    failure : str or None
+        Why it failed, or stops.
+    kept_until : float or None
+        Until when the result of a detached fit stays, in seconds since 1970.
+    """
+
+    id: str
+    title: str
+    state: str
+    detached: bool
+    owner: str
+    submitted: float
+    started: float | None
+    elapsed_s: float
+    place: int | None
+    ranks: int | None
+    strategy: str
+    epoch: int | None
+    max_iter: int | None
+    train_loss: float | None
+    workers: tuple[str, ...]
+    driver: str
+    attempts: int | None
+    failure: str | None
+    kept_until: float | None
+
+
+def list_jobs(client: Any = None) -> list[JobInfo]:
+    """Return the jobs of a scheduler, and its detached fits until they are forgotten, of all users, newest first.
+
+    Parameters
+    ----------
+    client : distributed.Client or None, default None
+        A client of the scheduler; None takes the current client.
+
+    Raises
+    ------
+    ClusterError
+        There is no client.
+    VersionMismatchError
+        The scheduler has no dsgd, or another version.
+    """
+    client = require_cluster(client)
+    if SCHEDULER_PLUGIN not in check_scheduler(client, _patience_s()):
+        return []  # nobody has trained here
+    return [JobInfo(**job) for job in call_scheduler(client, "dsgd_jobs", _patience_s())]
+
+
+def find_job(job_id: str, client: Any = None) -> JobInfo:
+    """Return the job whose identity begins with some digits.
+
+    Raises
+    ------
+    ClusterError
+        There is none, or several.
+    """
+    client = require_cluster(client)
+    found = [job for job in list_jobs(client) if job.id.startswith(job_id)]
+    if len(found) > 1:
+        raise ClusterError(f"{len(found)} jobs begin with {job_id!r}: {', '.join(job.id for job in found)}.")
+    if not found:
+        raise ClusterError(
+            f"the scheduler of {client!r} has no job {job_id!r}: it has ended, was forgotten, or another scheduler "
+            "has it."
+        )
+    return found[0]
+
+
+def cancel(job_id: str, client: Any = None) -> bool:
+    """Stop a job of any user; return whether it had not ended yet.
+
+    A job that is not detached raises `GangError` in its process. Whatever its ``on_failure`` says, it does not begin
+    again.
+
+    Parameters
+    ----------
+    job_id : str
+        Its identity, in full.
+    client : distributed.Client or None, default None
+        A client of the scheduler; None takes the current client.
+    """
+    client = require_cluster(client)
+    reason = f"it was cancelled by {owner_here()}"
+    return bool(call_scheduler(client, "dsgd_cancel", _patience_s(), job_id=job_id, reason=reason))
+
+
+def _patience_s() -> float:
+    return Timeouts().seconds("scheduler")
+
+
 # Larger data are sent to a worker; smaller ones travel with the task, through the scheduler, and outlive any worker.
 _SMALL_BYTES: Final = 1 << 20
 _SLICE_S: Final = 5.0
+
 # As ranks: before ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
 

@@ -1,4 +1,13 @@
-"""The driver of a detached fit: a Dask task that calls ``fit`` in the place of the user's process.
+"""The task that drives a detached fit, and what is sent to it.
+
+Estimators and their data as bytes that another process of the cluster reads.
+
+Problem: a pickled estimator of dsgd loses its client and its ledger, as is right for a file, and a future knows its
+client only by chance. A detached fit is sent to its driver and comes back, and must find both.
+
+Method: a client is written as the mark of "the client of whoever reads this", and a future as its number in a list.
+
+The driver of a detached fit: a Dask task that calls ``fit`` in the place of the user's process.
 
 It leaves Dask's thread pool at once, as ranks do, and has a client of its own: by its name the scheduler knows the
 gangs of the fit, and when it closes, everything that the fit held is released. It renews a lease, as the client of a
@@ -7,15 +16,19 @@ gang does: a driver that hangs ends its fit. It never raises into Dask, which wo
 
 from __future__ import annotations
 
+import io
 import logging
+import pickle
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from distributed import get_worker, secede
+import cloudpickle
+from distributed import Client, Future, get_worker, secede
 
 from dsgd.errors import ClusterUnreachableError, WorkerLostError
-from dsgd.jobs.sending import packed, unpacked
+from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.runtime.dask_internals import ask_scheduler, event_loop, open_client_beside
 from dsgd.runtime.gang.client import call_scheduler
 from dsgd.runtime.gang.job_handle import Lease
@@ -23,13 +36,81 @@ from dsgd.runtime.logs import working_for
 from dsgd.runtime.scheduler.detached import failed_with, rows_of
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.runtime.worker.failures import pickled_error, unpickled_error
+from dsgd.sim import SimulatedCluster
 
-if TYPE_CHECKING:
-    from distributed import Client
+_CLIENT: Final = "client"
+_FUTURE: Final = "future"
+
+#: What a pickle of an estimator leaves out, and how it says so; see `AbstractClusterEstimator.__getstate__`.
+_LEFT_OUT: Final = {"client": "_lost_client", "ledger_": "_ledger_is_elsewhere"}
+
+
+def packed(value: Any, *, on_cluster: bool = False) -> tuple[bytes, list[Future]]:
+    """Return a value as bytes."""
+    stream = io.BytesIO()
+    pickler = _Pickler(stream, on_cluster)
+    pickler.dump(value)
+    return stream.getvalue(), pickler.futures
+
+
+def unpacked(data: bytes, client: Client, futures: Sequence[Future] = ()) -> Any:
+    """Return the value that `packed` was given, with a client of this process and futures of this client."""
+    return _Unpickler(io.BytesIO(data), client, futures).load()
+
+
+class _ReadersClient:
+    """Stands for the client of whoever reads."""
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, stream: io.BytesIO, on_cluster: bool) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._on_cluster = on_cluster
+        self.futures: list[Future] = []
+        self._numbers: dict[Any, int] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[str, int] | None:
+        if isinstance(obj, Client | _ReadersClient):
+            return _CLIENT, 0
+        if isinstance(obj, Future):
+            if obj.key not in self._numbers:
+                self._numbers[obj.key] = len(self.futures)
+                self.futures.append(obj)
+            return _FUTURE, self._numbers[obj.key]
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, AbstractClusterEstimator):
+            return super().reducer_override(obj)
+        state = obj.__getstate__()
+        for name, mark in _LEFT_OUT.items():
+            if name in vars(obj):
+                state[name] = vars(obj)[name]
+                if mark not in vars(obj):
+                    state.pop(mark, None)
+        if self._on_cluster and not isinstance(obj.client, SimulatedCluster):
+            state["client"] = _ReadersClient()
+            state.pop("_lost_client", None)
+        return _restored, (type(obj), state)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, client: Client, futures: Sequence[Future]) -> None:
+        super().__init__(stream)
+        self._client, self._futures = client, futures
+
+    def persistent_load(self, mark: tuple[str, int]) -> Any:
+        kind, number = mark
+        return self._client if kind == _CLIENT else self._futures[number]
+
+
+def _restored(kind: type[AbstractClusterEstimator], state: dict[str, Any]) -> AbstractClusterEstimator:
+    estimator = kind.__new__(kind)
+    estimator.__setstate__(state)
+    return estimator
 
 
 _log: Final = logging.getLogger("dsgd.jobs")
-
 _MAX_TEXT: Final = 16_384
 _MAX_CAUSES: Final = 8
 

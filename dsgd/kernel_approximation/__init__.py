@@ -10,7 +10,6 @@ transformation needs no more memory than its result. `parse_features` makes them
 """
 
 from dsgd.kernel_approximation.nystroem import Nystroem
-from dsgd.kernel_approximation.parse import parse_features
-from dsgd.kernel_approximation.random_features import RandomFeatures
+from dsgd.kernel_approximation.random_features import RandomFeatures, parse_features
 
 __all__ = ["Nystroem", "RandomFeatures", "parse_features"]

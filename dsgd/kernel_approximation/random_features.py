@@ -1,4 +1,9 @@
-"""Random Fourier features as a transformer; `dsgd.local.features` has the mathematics."""
+"""Random features, and names that choose them.
+
+Random Fourier features as a transformer; `dsgd.local.features` has the mathematics.
+
+Random features by name, for the command line.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
+from dsgd.named import Kind, part_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_number
@@ -218,3 +224,39 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+_FEATURES: Final = Kind(
+    "map to random features", RandomFeatures, "dsgd.kernel_approximation", {"rff": RandomFeatures}, "dsgd.features"
+)
+
+
+def parse_features(text: str) -> RandomFeatures | None:
+    """Return the random features that a text names.
+
+    Parameters
+    ----------
+    text : str
+        ``none``; or ``rff``, with or without parameters: ``rff:2000,gamma=0.1``,
+        ``rff:2000,kernel=laplacian,random_state=7``. The number of features may be without its name.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text names none, or they have no such parameter, or its value is out of range.
+
+    Examples
+    --------
+    >>> parse_features("rff:2000,gamma=0.1")
+    RandomFeatures(gamma=0.1, n_components=2000)
+    """
+    if text == "none":
+        return None
+    found: RandomFeatures | None = part_of(_FEATURES, text, f"features {text!r}")
+    if found is None:
+        raise InvalidParameterError(
+            f"No features {text!r}; give none, rff, or rff with parameters (rff:2000,gamma=0.1)."
+        )
+    # An estimator would find out only after the files were read.
+    found.as_map(0)
+    return found

@@ -33,15 +33,14 @@ from scipy.sparse import csr_matrix
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.packing import Packer
+from dsgd.estimators.job import Packer
 from dsgd.inputs.blocks import widen
 from dsgd.inputs.shared import visit
 from dsgd.ledger import COMPUTE, ENCODE
 from dsgd.local import Evaluation, Shard
 from dsgd.local.columns import Panel, make_panels
 from dsgd.local.shard import spans, split
-from dsgd.model_selection.race import Race, Scores
-from dsgd.model_selection.scoring import Measure, decisions_of
+from dsgd.model_selection.scoring import Measure, Race, Scores, decisions_of
 from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import missing_factor
@@ -343,7 +342,7 @@ class _SharedScoring:
         self._means: dict[tuple[int, str], float] = {}
 
     def score(self, numbers: Sequence[int], number: int, kind: str) -> tuple[list[dict[str, float]], float]:
-        """Return scores and seconds of models; see `dsgd.model_selection.race.Score`."""
+        """Return scores and seconds of models; see `dsgd.model_selection.scoring.Score`."""
         begin = time.perf_counter()
         mask = (self._rows.tested if kind == "test" else self._rows.kept)[number]
         rows, shard = np.flatnonzero(mask), self._rows.shard

@@ -26,28 +26,28 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.checks import check_all, rows_here
 from dsgd.estimators.job import job_of
+from dsgd.estimators.start import check_all, rows_here
 from dsgd.estimators.tables import encoded
 from dsgd.inputs import count_threads, is_distributed
 from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.shared import holds_blocks
 from dsgd.inputs.table_files import with_files_opened
-from dsgd.model_selection.base import AbstractSearchCV
-from dsgd.model_selection.candidates import (
+from dsgd.model_selection.base import AbstractSearchCV, make_results
+from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of
+from dsgd.model_selection.scoring import OWN_SCORE, Measure, Race, Scores, score_models
+from dsgd.model_selection.training import (
+    Model,
+    Training,
     check_base,
     check_candidates,
     check_in_process,
     check_on_cluster,
     make_models,
     pack_rows,
+    weigh,
 )
-from dsgd.model_selection.race import Race, Scores
-from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of
-from dsgd.model_selection.results import make_results
-from dsgd.model_selection.scoring import OWN_SCORE, Measure, score_models
-from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.validation import check_number, warn_user
 
 #: The scores that need no scorer, of classifiers and of regressors.

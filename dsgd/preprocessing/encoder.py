@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.tables import ArrayTable, Kind, Table, as_table, batches
-from dsgd.preprocessing.advice import stands_out
 from dsgd.preprocessing.layout import Layout, Numbers, OneHot, RowWriter
-from dsgd.preprocessing.statistics import Role, Statistics, wanted_of
+from dsgd.preprocessing.statistics import Role, Statistics, stands_out, wanted_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
 from dsgd.validation import check_choice, check_number, warn_user

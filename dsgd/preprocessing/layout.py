@@ -17,9 +17,8 @@ import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.tables import Coded, Kind, Table, batches, categories, utf8
-from dsgd.preprocessing.kernels import hash_strings, write_rows
+from dsgd.preprocessing.kernels import hash_strings, hashed_texts, write_rows
 from dsgd.preprocessing.statistics import days_of, missing_text
-from dsgd.preprocessing.texts import hashed_texts
 from dsgd.types import AnyArray
 
 #: Rows that are encoded at once: what is made of their columns stays in the caches, and calls cost nothing.

@@ -1,4 +1,6 @@
-"""What an encoder has to know of all rows: moments of numbers, and how often each category comes.
+"""Statistics of columns, and advice from them.
+
+What an encoder has to know of all rows: moments of numbers, and how often each category comes.
 
 Problem: rows come in parts, on one machine or on many, and the encoder must be the same however they are cut.
 
@@ -8,10 +10,15 @@ the last bit. Categories are counted until there are more than a limit; a column
 one however they are cut.
 
 Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
+
+What stands out in the columns of a table, so that somebody should look at them before they trust a model.
+
+Only columns whose roles nobody chose are spoken of, and none of a small table.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,10 +37,12 @@ Role: TypeAlias = Literal["numeric", "passthrough", "auto", "onehot", "hash", "t
 #: Roles of columns whose values are names.
 CATEGORICAL: Final = frozenset({"auto", "onehot", "hash", "text"})
 _US_PER_DAY = 86_400_000_000
+
 #: So large may sums of parts be, of which many are added up.
 _LARGEST_SUM = 1e298
+
 #: So many values are kept of a column that has too many, to be shown.
-_SHOWN = 100
+_STATISTICS_SHOWN = 100
 
 
 @dataclass
@@ -116,7 +125,7 @@ class Categories:
             self._give_up(self.counts)
 
     def _give_up(self, values: Iterable[Any]) -> None:
-        self.counts, self.some = None, frozenset(sorted(set(map(str, values)))[:_SHOWN])
+        self.counts, self.some = None, frozenset(sorted(set(map(str, values)))[:_STATISTICS_SHOWN])
 
     def _are_too_many(self, n: int) -> bool:
         return self.n_most is not None and n > self.n_most
@@ -191,3 +200,88 @@ def days_of(table: Table, name: Any) -> FloatVector:
     """Return a column of dates as days since 1970, NaN where one is missing."""
     us, missing = table.microseconds(name)
     return np.where(missing, np.nan, us / _US_PER_DAY)
+
+
+_LEAST_ROWS: Final = 100
+
+#: A share of the rows with different values that is nearly all of them, and one of values that are nearly all alike.
+_NEARLY_ALL: Final = 0.9
+
+#: Of so many values it can be said what they look like.
+_LEAST_VALUES: Final = 20
+
+#: A number so many standard deviations from the mean moves the mean of all gradients.
+_EXTREME: Final = 50.0
+_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_DATE: Final = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d\d))([ T].*)?")
+_ADVICE_SHOWN: Final = 8
+
+
+def stands_out(statistics: Statistics, *, given: Mapping[Any, Any], clips: bool) -> list[str]:
+    """Return a sentence for each way in which columns stand out."""
+    n = statistics.n_rows
+    if n < _LEAST_ROWS:
+        return []
+    numbers = {name: found for name, found in statistics.moments.items() if name not in given}
+    names = {name: found for name, found in statistics.categories.items() if name not in given}
+    constant = [name for name, found in numbers.items() if not found.n or (found.low == found.high and found.n == n)]
+    constant += [name for name, f in names.items() if f.counts is not None and len(f.counts) + (f.n_missing > 0) <= 1]
+    texts: list[str] = []
+    dates: list[str] = []
+    unique: list[str] = []
+    for name, found in names.items():
+        values = _values(found)
+        if len(values) >= _LEAST_VALUES and _share(_DATE, values) >= _NEARLY_ALL:
+            dates.append(repr(name))
+        elif len(values) >= _LEAST_VALUES and _NEARLY_ALL <= _share(_NUMBER, values) < 1:
+            texts.append(f"{name!r} ({', '.join(repr(v) for v in values if not _NUMBER.fullmatch(v))[:40]})")
+        elif found.counts is not None and len(values) > _NEARLY_ALL * (n - found.n_missing):
+            unique.append(f"{name!r} ({len(values)} of {n})")
+    extreme = [
+        f"{name!r} ({size:.0f})" for name, size in _extremes(statistics, numbers) if size > _EXTREME and not clips
+    ]
+    return [
+        *_said("is different in nearly every row", unique, "Drop what identifies rows: columns={...: 'drop'}."),
+        *_said(
+            "looks like numbers but for some texts",
+            texts,
+            "Name these in TableFiles(..., na_values=...), or convert it.",
+        ),
+        *_said(
+            "looks like dates and is taken for names",
+            dates,
+            "Dates by ISO 8601 are read with columns={...: 'date'}; convert others.",
+        ),
+        *_said("is constant", [repr(name) for name in constant], ""),
+        *_said(
+            f"has values more than {_EXTREME:.0f} standard deviations from the mean",
+            extreme,
+            "Look at them, or limit them: ColumnEncoder(clip=10).",
+        ),
+    ]
+
+
+def _said(what: str, columns: list[str], advice: str) -> list[str]:
+    if not columns:
+        return []
+    more = f" and {len(columns) - _ADVICE_SHOWN} more" if len(columns) > _ADVICE_SHOWN else ""
+    noun = "Column" if len(columns) == 1 else "Each of the columns"
+    return [f"{noun} {', '.join(columns[:_ADVICE_SHOWN])}{more} {what}. {advice}".strip()]
+
+
+def _values(found: Categories) -> list[str]:
+    """Return the texts of a column, some of them where there are too many; none if its values are no texts."""
+    values = list(found.counts if found.counts is not None else found.some)
+    return values if found.kind == "category" and all(isinstance(value, str) for value in values) else []
+
+
+def _share(pattern: re.Pattern[str], values: list[str]) -> float:
+    return sum(pattern.fullmatch(value) is not None for value in values) / len(values)
+
+
+def _extremes(statistics: Statistics, numbers: Mapping[Any, Moments]) -> Iterable[tuple[Any, float]]:
+    """Yield how far the farthest number of each column is from the mean, in standard deviations."""
+    for name, found in numbers.items():
+        if found.n and statistics.roles[name] == "numeric":
+            mean, scale = found.mean_and_scale()
+            yield name, max(found.high - mean, mean - found.low) / scale

@@ -27,12 +27,10 @@ page and as PNG in files. Colours come from `dsgd.report.theme`, each for light 
 are loaded when something is written; `check_extras` raises early if one is missing.
 """
 
-from dsgd.report.citation import Publication, library_bibtex
-from dsgd.report.claims import Claim, claims_table
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
 from dsgd.report.page import Page, check_extras
-from dsgd.report.provenance import is_busy, load_doubts, origin, origin_doubts, ran
-from dsgd.report.tables import Table, byte_text, figure_text, seconds_text, span_of
+from dsgd.report.provenance import Publication, is_busy, library_bibtex, load_doubts, origin, origin_doubts, ran
+from dsgd.report.tables import Claim, Table, byte_text, claims_table, figure_text, seconds_text, span_of
 
 __all__ = [
     "Axis",

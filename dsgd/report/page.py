@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.errors import DsgdError
-from dsgd.report.citation import library_bibtex
-from dsgd.report.claims import Claim
 from dsgd.report.figures import Figure
-from dsgd.report.tables import Table, sort_value
+from dsgd.report.provenance import library_bibtex
+from dsgd.report.tables import Claim, Table, sort_value
 
 _EXTRAS: Final = ("jinja2", "matplotlib")
 _TEMPLATES: Final = Path(__file__).parent / "templates"

@@ -22,8 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 from PIL import Image  # comes with matplotlib
 
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words
-from dsgd.report.labels import boxes_along, boxes_at, place_labels
-from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
+from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour, boxes_along, boxes_at, place_labels
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 _DPI: Final = 120
@@ -264,7 +263,7 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
 
 
 def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[Panel]) -> None:
-    """Write the texts of points beside them, where they cover least (`dsgd.report.labels`)."""
+    """Write the texts of points beside them, where they cover least (`dsgd.report.theme`)."""
     named = [(axis, panel) for axis, panel in zip(axes, panels, strict=False) if _texts(panel)]
     if not named:
         return

@@ -1,4 +1,12 @@
-"""Where a row was measured: machine, versions, commit and command."""
+"""Where numbers come from: machine, versions, and how to cite.
+
+Where a row was measured: machine, versions, commit and command.
+
+What to cite: a publication as text and as BibTeX, and the entry of this library.
+
+Only what is known of a publication is written: a list of authors that is not whole ends in "others", and a year or a
+place that is not known is left out.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +26,7 @@ import psutil
 
 # Other work that takes more than this share of the cores is felt: one process that computes, on two cores.
 _BUSY: Final = 0.4
+
 # The system counts in hundredths of a second.
 _LOOK_S: Final = 0.25
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
@@ -180,3 +190,76 @@ def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             "too long and vary, waiting for others most of all. Counts do not depend on it."
         )
     return found
+
+
+#: Title and authors of this library, those of CITATION.cff.
+LIBRARY_TITLE: Final = "dsgd: parallel SGD and SVMs on Dask with a tunable model synchronisation frequency"
+LIBRARY_AUTHORS: Final = "The dsgd developers"
+_OTHERS: Final = "others"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A publication.
+
+    Parameters
+    ----------
+    authors : sequence of str
+        Surnames in their order; the last is ``"others"`` where there are more.
+    title : str
+        The title.
+    year : int or None, default None
+        When it was published.
+    arxiv : str, default ""
+        Its number at arXiv.
+    venue : str, default ""
+        The conference.
+    """
+
+    authors: Sequence[str]
+    title: str
+    year: int | None = None
+    arxiv: str = ""
+    venue: str = ""
+
+    def __str__(self) -> str:
+        """Return it in a line: authors, title, year and number."""
+        *first, last = self.authors
+        joint = " et al." if last == _OTHERS else f" and {last}"
+        names = ", ".join(first) + joint if first else last
+        when = " ".join(filter(None, (self.venue, str(self.year or ""))))
+        number = f" (arXiv {self.arxiv})" if self.arxiv else ""
+        return ", ".join(filter(None, (names, self.title, when))) + number
+
+    def bibtex(self, key: str) -> str:
+        """Return its BibTeX entry.
+
+        Parameters
+        ----------
+        key : str
+            The key of the entry.
+        """
+        fields = {
+            "author": " and ".join(self.authors),
+            "title": f"{{{self.title}}}",  # in braces of its own: styles leave its capitals alone
+            "booktitle": self.venue,
+            "year": str(self.year or ""),
+            "eprint": self.arxiv,
+            "archiveprefix": "arXiv" if self.arxiv else "",
+        }
+        return _entry("inproceedings" if self.venue else "misc", key, fields)
+
+
+def library_bibtex() -> str:
+    """Return the BibTeX entry of this library, in the installed version."""
+    fields = {
+        "author": f"{{{LIBRARY_AUTHORS}}}",  # one name, not given names and a surname
+        "title": f"{{{LIBRARY_TITLE}}}",
+        "note": f"version {version('dsgd')}",
+    }
+    return _entry("misc", "dsgd", fields)
+
+
+def _entry(kind: str, key: str, fields: dict[str, str]) -> str:
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+    return "\n".join([f"@{kind}{{{key},", *lines, "}"])

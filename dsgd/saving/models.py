@@ -25,8 +25,7 @@ from sklearn.utils import get_tags
 from dsgd.errors import ModelFileError
 from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
-from dsgd.saving.registry import ESTIMATORS
-from dsgd.saving.trial import check_use, zeros
+from dsgd.saving.registry import ESTIMATORS, check_use, zeros
 from dsgd.saving.values import Reader, UnsavedError, Writer
 
 _FILES: Final = Container("a model", b"DSGDMODL", 1)

@@ -1,24 +1,30 @@
-"""Values as JSON and arrays, and back.
+"""Values and texts in files.
+
+Values as JSON and arrays, and back.
 
 JSON has None, bools, whole and finite numbers, texts and lists. Everything else is an object with one entry, whose key
 says what it is: one row of a table for each, with how it is written and read. What has no row cannot be saved.
+
+Texts that name parts of training: a file may name those of this package, and no other code.
+
+Parameters such as ``sync`` may be texts, which a fit resolves; ``package.module:Name`` is imported, and so is the entry
+point of an installed package. A file from elsewhere must not choose what is imported, in a grid of candidates either.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
 
+from dsgd.errors import InvalidParameterError
 from dsgd.runtime.checkpoints.container import DamagedError
-from dsgd.saving.registry import history, name_of_record, record_of
-from dsgd.saving.texts import foreign_part
-from dsgd.saving.trial import check_fields
+from dsgd.saving.registry import check_fields, history, name_of_record, record_of
 from dsgd.types import AnyArray
 
 #: Values may be copies of arrays, so many of each on average and so many bytes more; a file may name one array often.
@@ -302,3 +308,49 @@ _CODECS: Final[dict[str, _Codec]] = {
     "path": _Codec(lambda value: isinstance(value, Path), lambda value, to: str(value), lambda text, of: Path(text)),
     "record": _Codec(lambda value: name_of_record(value) is not None, _write_record, _read_record),
 }
+
+#: Parameters that are or may become texts of `dsgd.named`.
+_OF_PARTS: Final = frozenset({"compressor", "features", "optimizer", "sampling", "sync", "topology"})
+
+
+def foreign_part(name: Any, value: Any) -> str | None:
+    """Return a text in a value that names a part which is not of this package; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    parameter = name.rpartition("__")[2].removeprefix("param_")
+    if parameter not in _OF_PARTS:
+        return None
+    return next((text for text in _texts(value) if not _is_own(parameter, text)), None)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(name)
+            yield from _texts(item)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.kind in "OUT":
+            yield from _texts(np.ma.getdata(value).ravel().tolist())
+    elif isinstance(value, (list, tuple, frozenset)):
+        for item in value:
+            yield from _texts(item)
+
+
+def _is_own(parameter: str, text: str) -> bool:
+    """Return whether a text names a part of this package, or none at all."""
+    if parameter not in ("sync", "optimizer"):
+        return ":" not in text
+    from dsgd.named import installed, part_of  # seldom needed: an SVM would load all strategies for it
+
+    if parameter == "sync":
+        from dsgd.sync.names import STRATEGY_KIND as KIND
+    else:
+        from dsgd.local.rules import OPTIMIZER_KIND as KIND
+    if ":" not in text:
+        return text in KIND.names or text not in installed(KIND.group)
+    try:
+        return part_of(replace(KIND, loads=False), text, text) is not None
+    except InvalidParameterError:
+        return False

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.report.claims import Claim
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
-from dsgd.report.tables import Table, byte_text, figure_text
+from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim.network import Link, Network, network_for
 from dsgd.sim.scaling import (
@@ -39,18 +38,6 @@ from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement
 from dsgd.study.verdict import exact
-
-__all__ = [
-    "PUBLISHED",
-    "STUDY",
-    "VARIATIONS",
-    "Predicted",
-    "PublishedPoint",
-    "layers_table",
-    "node_counts",
-    "predict_point",
-    "vary",
-]
 
 # -- points -------------------------------------------------------------------------------------------------------
 

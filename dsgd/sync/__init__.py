@@ -15,7 +15,7 @@ from dsgd.sync.resolve import resolve
 if TYPE_CHECKING:
     from dsgd.sync.async_gossip import ADPSGD, InFlightState, OverlapSGP, PairState
     from dsgd.sync.auto import AutoState, AutoSync
-    from dsgd.sync.averaging import weighted_mean
+    from dsgd.sync.averaging import MomentumPolicy, carry_over, weighted_mean
     from dsgd.sync.base import (
         AbstractAdaptation,
         AbstractLocalTerm,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Plan,
         Seen,
     )
-    from dsgd.sync.combine import check_combination
     from dsgd.sync.compression import CompressionState, Compressor, common_factor
     from dsgd.sync.contrib.admm import ADMM, AsyncADMM, ConsensusState, WorkerState
     from dsgd.sync.contrib.anytime import AnytimeSGD
@@ -40,13 +39,12 @@ if TYPE_CHECKING:
     )
     from dsgd.sync.contrib.fragments import streaming_for
     from dsgd.sync.elastic import EASGD, AsyncEASGD, CentreState, Downpour, DownpourState, ElasticState
-    from dsgd.sync.federated import SCAFFOLD, AnchorState, ControlState, FedProx
+    from dsgd.sync.federated import SCAFFOLD, AnchorState, ControlState, FedProx, check_combination
     from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD, ChocoState, PushSumState, RoundState
     from dsgd.sync.hogwild import Hogwild
     from dsgd.sync.leaders import AsyncLeaderSGD, FollowerState, LeaderSGD, LeaderState
     from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
     from dsgd.sync.minibatch import MinibatchSGD
-    from dsgd.sync.momentum import MomentumPolicy, carry_over
     from dsgd.sync.names import STRATEGIES
     from dsgd.sync.outer import DiLoCo, OuterState, SlowMo, slow_momentum_for
     from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
@@ -60,9 +58,11 @@ if TYPE_CHECKING:
         OftenThenRarely,
         Once,
         RoundClock,
+        Taxonomy,
+        Weighing,
+        mean_shares,
     )
-    from dsgd.sync.taxonomy import Taxonomy
-    from dsgd.sync.weighing import Weighing, mean_shares
+
 
 __all__ = [
     "ADMM",
@@ -202,7 +202,7 @@ _HOMES: Final = {
     "LocalSGD": "dsgd.sync.local",
     "LocalSteps": "dsgd.sync.base",
     "MinibatchSGD": "dsgd.sync.minibatch",
-    "MomentumPolicy": "dsgd.sync.momentum",
+    "MomentumPolicy": "dsgd.sync.averaging",
     "NoState": "dsgd.sync.base",
     "OftenThenRarely": "dsgd.sync.period",
     "Once": "dsgd.sync.period",
@@ -221,13 +221,13 @@ _HOMES: Final = {
     "StalenessAware": "dsgd.sync.parameter_server",
     "StreamingDiLoCo": "dsgd.sync.contrib.diloco",
     "StreamingState": "dsgd.sync.contrib.diloco",
-    "Taxonomy": "dsgd.sync.taxonomy",
-    "Weighing": "dsgd.sync.weighing",
+    "Taxonomy": "dsgd.sync.period",
+    "Weighing": "dsgd.sync.period",
     "WorkerState": "dsgd.sync.contrib.admm",
-    "carry_over": "dsgd.sync.momentum",
-    "check_combination": "dsgd.sync.combine",
+    "carry_over": "dsgd.sync.averaging",
+    "check_combination": "dsgd.sync.federated",
     "common_factor": "dsgd.sync.compression",
-    "mean_shares": "dsgd.sync.weighing",
+    "mean_shares": "dsgd.sync.period",
     "slow_momentum_for": "dsgd.sync.outer",
     "streaming_for": "dsgd.sync.contrib.fragments",
     "weighted_mean": "dsgd.sync.averaging",

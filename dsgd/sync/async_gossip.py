@@ -65,7 +65,7 @@ from dsgd.kernels.order import draw_one, mix64_each
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.gossip import check_topology, load_mass
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import Taxonomy
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 

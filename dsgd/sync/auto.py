@@ -39,12 +39,10 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.handover import ALIKE
 from dsgd.sync.adaptive import WHYS, AbstractRule, CommFloor, Measured, Why, comm_floor
-from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.averaging import MomentumPolicy, check_momentum, weighted_mean
 from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, NoState, Plan, Seen
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
-from dsgd.sync.momentum import MomentumPolicy, check_momentum
-from dsgd.sync.period import EveryRows
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import EveryRows, Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_numbers
 
@@ -99,7 +97,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     rule : AbstractRule, optional
         How the period follows from what ranks measure; `CommFloor` by default.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.averaging`.
     compressor : AbstractCompressor, "auto" or None, default None
         How models are encoded; as in `LocalSGD`.
 

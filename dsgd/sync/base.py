@@ -3,7 +3,7 @@
 A strategy is a frozen dataclass of its policy alone. What changes during training is in a record that `init` makes and
 the rank loop passes back. The loop cuts every epoch into the same number of rounds on every rank: in round k of K, rank
 r with n_r rows works on rows ``[n_r k // K, n_r (k + 1) // K)``. So a rank never waits for a step that a peer with a
-shorter shard does not have. `dsgd.sync.weighing` defines the weights of ranks in a mean. With a strategy that finds its
+shorter shard does not have. `dsgd.sync.period` defines the weights of ranks in a mean. With a strategy that finds its
 period during training (`AbstractAdaptation`), every rank cuts the rest of an epoch into new rounds, at the same round.
 """
 
@@ -20,10 +20,8 @@ from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import InvalidParameterError
 from dsgd.handover import Handover, handover_of
-from dsgd.sync.momentum import MomentumPolicy
-from dsgd.sync.period import AbstractPeriod, EveryRows
-from dsgd.sync.taxonomy import Taxonomy
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.averaging import MomentumPolicy
+from dsgd.sync.period import AbstractPeriod, EveryRows, Taxonomy, Weighing
 from dsgd.types import AnyArray, FloatVector
 
 #: What ranks exchange.
@@ -56,9 +54,9 @@ class AbstractStrategy(ABC, Generic[StateT]):
         run inside one kernel (`dsgd.runtime.train.fused`).
     overlap : bool
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
-        (`dsgd.sync.delayed`); of gradients, beside the pass that makes them (`dsgd.sync.buckets`).
+        (`dsgd.sync.averaging`); of gradients, beside the pass that makes them (`dsgd.sync.minibatch`).
     momentum : {"keep", "zero", "average"}
-        What happens to the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
+        What happens to the memory of a local rule after a synchronisation (`dsgd.sync.averaging`).
     compressor : AbstractCompressor, "auto" or None
         How exchanged vectors are encoded (`dsgd.sync.compression`); None sends them whole.
     talks : {"together", "in pairs", "by mailbox"}
@@ -67,7 +65,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
         epoch.
     weighs : {"rows", "rates", "alike"}
         The weights of ranks when models are exchanged. ``"rates"``: their rows over the sums of their rates
-        (`dsgd.sync.weighing`). ``"rows"``: their rows. ``"alike"``: equal weights; instead, the change that the steps
+        (`dsgd.sync.period`). ``"rows"``: their rows. ``"alike"``: equal weights; instead, the change that the steps
         of a rank have made in a round is scaled before `sync`. Gradients are always weighted by rows.
     rates : {"own", "pooled"}
         Whether rates are those of the schedule, or raised by `lag` so that an epoch gets as far as one of one rank, as

@@ -43,7 +43,7 @@ from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, NoState
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import Taxonomy
 from dsgd.types import FloatVector
 
 #: What strategies accept: a compressor, ``"auto"`` for lossless compression, None for whole vectors.

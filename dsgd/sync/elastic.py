@@ -17,7 +17,7 @@ Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: 
 no server. One more vector per rank.
 
 Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there.
-Springs are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync.weighing`).
+Springs are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync.period`).
 
 `AsyncEASGD`: asynchronous elastic averaging: each worker exchanges with the centre at its own pace.
 
@@ -65,6 +65,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     QUESTION,
     AbstractServerHandler,
@@ -74,7 +75,6 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
-from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 

@@ -14,7 +14,7 @@ With ``optimizer=GradientDescent()`` the local steps of a round are one step alo
 decentralised gradient descent.
 
 Ranks count alike, as a graph has no place for weights, and the steps of unequal shards are scaled for it
-(`dsgd.sync.weighing`).
+(`dsgd.sync.period`).
 
 Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, for any number of ranks; one
 all-reduce at the end.
@@ -38,7 +38,7 @@ moves by the mean change of the steps: on any graph training converges to the sa
 change ``w_i z_i`` by w_i times as much would weight ranks by w_i, and minimise ``sum_i w_i f_i``.) The mean of the
 masses over the mean of the weights is returned.
 
-Ranks count alike, and the steps of unequal shards are scaled for it (`dsgd.sync.weighing`).
+Ranks count alike, and the steps of unequal shards are scaled for it (`dsgd.sync.period`).
 
 Cost per round: one message of the mass and its weight per out-peer, `dsgd.collectives.gossip_cost`, for any number of
 ranks; one all-reduce at the end. On the default graph a rank sends one message, half as many as on a ring. One more
@@ -98,7 +98,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import Taxonomy
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_numbers
 

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 
 from dsgd.collectives.group import Group
 from dsgd.sync.base import AbstractStrategy, NoState
-from dsgd.sync.period import EveryEpoch
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import EveryEpoch, Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 

@@ -79,8 +79,8 @@ from dsgd.comm.topology import Groups
 from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
+from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
-from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 

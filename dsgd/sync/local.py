@@ -7,8 +7,8 @@ often is best depends on the data and on the wire, so it is a parameter: the mod
 
 Update: every rank takes sequential SGD steps on its rows; after `every` samples of the rank with the most rows (and in
 proportion on the others) ``x_p <- sum_q v_q x_q``, v the rows of a rank over the sum of its rates
-(`dsgd.sync.weighing`). An epoch always ends in an average. With ``overlap`` the mean
-is applied one round late, while the next one is on its way (`dsgd.sync.delayed`).
+(`dsgd.sync.period`). An epoch always ends in an average. With ``overlap`` the mean
+is applied one round late, while the next one is on its way (`dsgd.sync.averaging`).
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
 epoch.
@@ -19,7 +19,7 @@ Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and K
 
 Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring.
 
-Update: every rank walks all its rows, then ``x_p <- sum_q v_q x_q`` with v of `dsgd.sync.weighing`.
+Update: every rank walks all its rows, then ``x_p <- sum_q v_q x_q`` with v of `dsgd.sync.period`.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; one round per epoch.
 
@@ -72,8 +72,8 @@ from typing import Literal
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.sync.averaging import MomentumPolicy, check_momentum
 from dsgd.sync.compression import AbstractAveraging, Compressor, check_compressor
-from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch, EveryRows, OftenThenRarely, Once
 from dsgd.validation import check_bool, check_choice, check_numbers
 
@@ -92,7 +92,7 @@ class LocalSGD(AbstractAveraging):
         Whether the models of a round are exchanged while the ranks work on the next one. Use it where the wire takes as
         long as the work. Ranks wait for the last average of an epoch.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.averaging`.
     compressor : AbstractCompressor, "auto" or None, default None
         How the difference from the last common model is encoded; what a biased compressor leaves out is sent later.
         ``"auto"`` sends the changed weights and loses nothing; None sends whole models. See `dsgd.sync.compression`.
@@ -142,7 +142,7 @@ class EpochAveraging(AbstractAveraging):
     Parameters
     ----------
     momentum : {"keep", "zero", "average"}, default "keep"
-        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.averaging`.
     compressor : AbstractCompressor, "auto" or None, default None
         How the difference from the last common model is encoded; what a biased compressor leaves out is sent later.
         ``"auto"`` sends the changed weights and loses nothing; None sends whole models. See `dsgd.sync.compression`.

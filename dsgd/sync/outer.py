@@ -5,7 +5,7 @@ The outer step of SlowMo and DiLoCo: momentum on the change of a round of local 
 Problem: with rare averages the change of the mean from one to the next is a good direction; plain averaging forgets it
 each time.
 
-Update, with x the model that all ranks had after the last exchange, v the shares of `dsgd.sync.weighing`, and ``delta =
+Update, with x the model that all ranks had after the last exchange, v the shares of `dsgd.sync.period`, and ``delta =
 x - sum_q v_q x_q``::
 
     u <- beta u + delta
@@ -65,10 +65,10 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
+from dsgd.sync.averaging import MomentumPolicy, check_momentum
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
-from dsgd.sync.momentum import MomentumPolicy, check_momentum
-from dsgd.sync.taxonomy import Taxonomy
+from dsgd.sync.period import Taxonomy
 from dsgd.types import FloatVector
 from dsgd.validation import check_numbers
 

@@ -112,7 +112,7 @@ from typing import Final, Literal, final
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.sync.period import EveryRows
+from dsgd.sync.period import EveryRows, Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
@@ -121,7 +121,6 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
-from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_numbers
 

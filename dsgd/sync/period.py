@@ -1,4 +1,46 @@
-"""The period: the rounds of an epoch, and which of them end with a synchronisation.
+"""Periods of synchronisation, weights of ranks, and the taxonomy of strategies.
+
+The place of a strategy among all methods: the dimensions of a survey, as words that every strategy declares.
+
+Problem: names of methods do not say how they differ. A few questions do: what is split over machines, whether there is
+one model or one for each rank, who waits for whom, what is sent, and to whom.
+
+The words are those of the survey, with two departures. What it calls an exchange and a topology is one word here, the
+pattern. And an asynchronous method is "bounded" only where a rule bounds how old vectors may be, not where they are
+seldom old in practice.
+
+The laws hold what is declared against simulated gangs (``tests/laws/test_taxonomy.py``), and the table of the
+documentation is made of it (``docs/figures/taxonomy.py``).
+
+Source: Langer, He, Rahayu and Xue 2020, sections 3 to 6.
+
+The weights of ranks in a mean of models, such that unequal shards minimise the objective over all rows.
+
+Problem: a round gives a rank with more rows more steps, so its model has moved further. A mean weighted by rows counts
+them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least, f_p being the mean loss of the n_p rows
+of rank p, and not where ``sum_p n_p f_p`` is.
+
+Update: what rank p changes is, to first order in the rate, ``-S_p grad f_p`` with S_p the sum of the rates of its
+steps. So ranks count by their rows over that sum::
+
+    v_p = (n_p / S_p) / sum_q (n_q / S_q),      x <- sum_q v_q x_q
+
+With a constant rate all ranks that have rows get equal weights. With rates that fall like 1 / t the sums of an epoch
+become equal, and ranks are weighted by their rows. The v_p add up to one and none is negative, so that the mean is
+between the models whatever the steps were. The sums are planned for a whole epoch and hold for all of its rounds,
+because a rank with few rows has none in most rounds.
+
+Where ranks have equal weights by design (neighbours in a graph, springs, a server that adds up), a rank multiplies the
+change of its steps in a round by ``P v_p``, so that the mean over ranks moves as above.
+
+Cost: none; which rank takes which steps is known to all.
+
+Source: Wang, Liu, Liang, Joshi and Poor 2020 (FedNova, equation 5: changes over the sums of their rates). There the
+mean of the normalised changes is stretched by a mean of the numbers of steps, so that weights add up to more than one;
+here it is scaled such that they add up to one: a mean of models that have gone all the way to minima of their own is
+then between them.
+
+The period: the rounds of an epoch, and which of them end with a synchronisation.
 
 A period is a pure function of the rows of all ranks and of the progress of training. All ranks call it with the same
 arguments and so agree without a message. With a strategy that finds its period during training
@@ -11,9 +53,89 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from dsgd.validation import check_numbers
+import numpy as np
+
+from dsgd.types import FloatVector, IntVector
+from dsgd.validation import check_choice, check_numbers
+
+Parallelism: TypeAlias = Literal["data", "model"]
+Optimisation: TypeAlias = Literal["centralised", "decentralised"]
+Scheduling: TypeAlias = Literal["synchronous", "bounded", "asynchronous"]
+Sent: TypeAlias = Literal["gradient", "model", "change", "nothing"]
+Pattern: TypeAlias = Literal["all-reduce", "broadcast", "gossip", "pairs", "server", "shared memory"]
+
+
+@dataclass(frozen=True)
+class Taxonomy:
+    """What kind of method a strategy is.
+
+    Parameters
+    ----------
+    optimisation : {"centralised", "decentralised"}
+        ``"centralised"``: there is one model, which all ranks compute gradients or changes for, be it on a server or in
+        equal copies. ``"decentralised"``: each rank optimises a model of its own, and models are brought together.
+    scheduling : {"synchronous", "bounded", "asynchronous"}
+        ``"synchronous"``: in every round a rank waits for those it exchanges with, and vectors are of this round.
+        ``"bounded"``: what it uses of others may be a given number of rounds old. ``"asynchronous"``: it waits for no
+        other worker within an epoch.
+    sends : {"gradient", "model", "change", "nothing"}
+        The vector that a rank sends: a gradient, a model, or a difference of models. Numbers beside it do not count.
+    pattern : {"all-reduce", "broadcast", "gossip", "pairs", "server", "shared memory"}
+        Who exchanges with whom. ``"all-reduce"``: all ranks, for a sum that all get. ``"broadcast"``: one rank sends to
+        others. ``"gossip"``: each with its neighbours in a graph. ``"pairs"``: two at a time. ``"server"``: workers
+        with a rank that has no rows.
+    parallelism : {"data", "model"}, default "data"
+        ``"data"``: ranks have rows of their own and a whole model. All strategies are of this kind; for the other see
+        `dsgd.sim.scaling`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A word is none of those.
+    """
+
+    optimisation: Optimisation
+    scheduling: Scheduling
+    sends: Sent
+    pattern: Pattern
+    parallelism: Parallelism = "data"
+
+    def __post_init__(self) -> None:
+        """Refuse other words."""
+        for name, words in get_type_hints(Taxonomy).items():
+            check_choice(f"Taxonomy({name}=...)", getattr(self, name), get_args(words))
+
+
+#: What ranks count by in a mean of models: their rows; their rows over the sums of their rates; or all alike, with what
+#: their steps have changed scaled instead.
+Weighing: TypeAlias = Literal["rows", "rates", "alike"]
+
+
+def mean_shares(rows: Sequence[int] | IntVector, rate_sums: FloatVector) -> FloatVector:
+    """Return v, shape (size,), which adds up to one; shares of the rows where the sums of ranks with rows are equal.
+
+    Parameters
+    ----------
+    rows : sequence of int, length size
+        Rows of each rank.
+    rate_sums : array of float64, shape (size,)
+        Sum of the rates of the steps of each rank in an epoch, up to a factor that all have in common.
+    """
+    n = np.asarray(rows, dtype=np.float64)
+    if not n.any():
+        return np.full(len(n), 1.0 / len(n))
+    has_rows = n > 0
+    sums = rate_sums[has_rows]
+    shares: FloatVector = n
+    if not (sums == sums[0]).all() and np.isfinite(sums).all() and (sums > 0.0).all():
+        shares = np.zeros_like(n)
+        shares[has_rows] = n[has_rows] / sums
+        shares /= shares.max()
+    shares /= shares.sum()
+    return shares
+
 
 #: Entries that a weight meets on average, at least, in a round whose length nobody has chosen: a rank reads the entries
 #: of its rows once in a round, and all weights a few times.

@@ -12,8 +12,8 @@ for a test of its own each. For use in tests: nothing here runs while a model is
 """
 
 from dsgd.testing.compressors import check_compressor, compressor_checks
+from dsgd.testing.laws import check_topology, topology_checks
 from dsgd.testing.strategies import check_strategy, strategy_checks
-from dsgd.testing.topologies import check_topology, topology_checks
 
 __all__ = [
     "check_compressor",

@@ -19,8 +19,7 @@ from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AbstractStrategy
 from dsgd.sync.base import Exchange, Talk
-from dsgd.sync.period import Once
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.period import Once, Weighing
 from dsgd.testing.laws import Check, check_is_value, fields_of, require, run_checks
 from dsgd.types import AnyArray, FloatVector
 

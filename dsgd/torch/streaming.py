@@ -2,7 +2,7 @@
 
 The flat vector holds the parameters in the order of the module, which is about that of the forward pass. So their
 gradients are computed from the end of the vector to its front. The progress is reported to the code that sums buckets
-during the pass (`dsgd.sync.buckets`).
+during the pass (`dsgd.sync.minibatch`).
 """
 
 from __future__ import annotations

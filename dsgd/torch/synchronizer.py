@@ -39,17 +39,9 @@ from dsgd.ledger import COMPUTE
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation
 from dsgd.runtime.train.state import TrainState
-from dsgd.sync import (
-    AbstractLocalTerm,
-    AbstractStrategy,
-    Cut,
-    LocalSteps,
-    RoundClock,
-    carry_over,
-)
-from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.buckets import buckets_for
-from dsgd.sync.delayed import DelayedMean, beside_for
+from dsgd.sync import AbstractLocalTerm, AbstractStrategy, Cut, LocalSteps, RoundClock, carry_over
+from dsgd.sync.averaging import DelayedMean, beside_for, weighted_mean
+from dsgd.sync.minibatch import buckets_for
 from dsgd.torch.agreement import agree, check_ranks, share_buffers
 from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule

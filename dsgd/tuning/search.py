@@ -5,7 +5,7 @@ it takes longer than training.
 
 Method: the cost model of the cluster (`dsgd.sim.known_costs`) says what an epoch of each candidate takes, and
 leaves out what cannot win (`dsgd.tuning.space`). The others run for real by successive halving
-(`dsgd.tuning.halving`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
+(`dsgd.tuning.line`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
 epoch, by the ranks themselves.
 
 Budget: a fit gets as many epochs as fit into its slice, by the seconds that its epochs took before, or are predicted
@@ -14,7 +14,7 @@ a slice, fewer rows are used. What was promised is the whole call: measuring the
 
 Cost: the budget.
 
-Source: see `dsgd.tuning.halving`.
+Source: see `dsgd.tuning.line`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ from dsgd.inputs.table_files import with_files_opened
 from dsgd.progress import Notice, ProgressEvent, StopTraining
 from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
 from dsgd.sim.cost import Layout, estimated_costs
-from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, slice_s, standing
-from dsgd.tuning.line import client_lines
+from dsgd.tuning.line import Point, client_lines, epochs_within, held_score, rung_sizes, slice_s, standing
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
 from dsgd.tuning.space import LONG_MODEL, Candidate, Fragments, candidates, fragments_of, strategies_of
@@ -54,6 +53,7 @@ from dsgd.validation import check_number, warn_user
 
 if TYPE_CHECKING:
     from distributed import Client
+
 
 # Below this budget a cluster is not measured: it would take most of the time.
 _LEAST_TO_MEASURE_S: Final = 30.0

@@ -29,10 +29,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import dsgd.accel
-from dsgd.accel import classes, recorded_calls, worth
+from dsgd.accel import classes, recorded_calls, searches
 from dsgd.accel.linear import MODELS
 from dsgd.accel.patch import REPLACED
-from dsgd.accel.worth import Worth, estimated_seconds, shape_of
+from dsgd.accel.searches import Worth, estimated_seconds, shape_of
 
 CLASSES = {name: getattr(sys.modules[module], name) for module, names in REPLACED.items() for name in names}
 #: Subclasses of the same names, which scikit-learn trains.
@@ -46,8 +46,8 @@ EXACT = [name for name in SVMS if not name.startswith("Linear")]
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module, with every fit worth it, whatever the size."""
-    monkeypatch.setattr(worth, "WORTH_S", 0.0)
-    monkeypatch.setattr(worth, "TINY_S", 0.0)
+    monkeypatch.setattr(searches, "WORTH_S", 0.0)
+    monkeypatch.setattr(searches, "TINY_S", 0.0)
     monkeypatch.setattr(classes, "_worth", Worth())
     monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
     dsgd.accel.install()
@@ -377,26 +377,26 @@ def test_no_script_waits_longer_than_it_has_computed(fits: list[float], factor: 
     for seconds in fits:
         estimated = seconds * factor
         # The factor is found out as fits go by.
-        expected = estimated * (spent + worth.CONFIDENCE_S) / (spent * factor + worth.CONFIDENCE_S)
+        expected = estimated * (spent + searches.CONFIDENCE_S) / (spent * factor + searches.CONFIDENCE_S)
         is_ours = worthwhile.is_ours(estimated, "kernel")
-        if not np.isclose(expected, worth.TINY_S) and not np.isclose(spent + expected, worth.WORTH_S):
-            long_enough = is_loaded or spent + expected > worth.WORTH_S
-            assert is_ours == (expected >= worth.TINY_S and long_enough)
+        if not np.isclose(expected, searches.TINY_S) and not np.isclose(spent + expected, searches.WORTH_S):
+            long_enough = is_loaded or spent + expected > searches.WORTH_S
+            assert is_ours == (expected >= searches.TINY_S and long_enough)
         if is_ours:
             worthwhile.loaded("kernel")
             is_loaded = True
         else:
             worthwhile.spend(seconds, estimated, "kernel")
             spent += seconds
-        assert not worthwhile.is_ours(worth.WORTH_S / 2, "sgd")
+        assert not worthwhile.is_ours(searches.WORTH_S / 2, "sgd")
 
 
 def test_what_a_tiny_fit_takes_says_nothing_of_a_large_prediction() -> None:
     """Calls alone take hundreds of times what a fit of some rows is estimated at; a second is still a second."""
     worthwhile = Worth()
     worthwhile.spend(0.01, 2e-5, "kernel")
-    assert not worthwhile.is_ours(0.8 * worth.WORTH_S, "kernel")
-    assert worthwhile.is_ours(1.1 * worth.WORTH_S, "kernel")
+    assert not worthwhile.is_ours(0.8 * searches.WORTH_S, "kernel")
+    assert worthwhile.is_ours(1.1 * searches.WORTH_S, "kernel")
 
 
 def test_estimates_grow_with_the_work() -> None:

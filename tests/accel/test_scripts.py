@@ -16,9 +16,9 @@ import sklearn.linear_model
 import sklearn.svm  # noqa: F401 (the hook is for modules that are not imported yet)
 
 import dsgd.accel
-from dsgd.accel import classes, recorded_calls, worth
-from dsgd.accel.profile import Profile
-from dsgd.accel.worth import Worth
+from dsgd.accel import classes, recorded_calls, searches
+from dsgd.accel.calls import Profile
+from dsgd.accel.searches import Worth
 
 ROWS = """
     import io, pickle, warnings
@@ -160,8 +160,8 @@ SCRIPTS = {
 @pytest.fixture
 def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every fit is worth it, whatever the size."""
-    monkeypatch.setattr(worth, "WORTH_S", 0.0)
-    monkeypatch.setattr(worth, "TINY_S", 0.0)
+    monkeypatch.setattr(searches, "WORTH_S", 0.0)
+    monkeypatch.setattr(searches, "TINY_S", 0.0)
     monkeypatch.setattr(classes, "_worth", Worth())
     monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
 

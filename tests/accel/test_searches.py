@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 
 import dsgd.accel
 import dsgd.svm
-from dsgd.accel import classes, recorded_calls, searches, worth
-from dsgd.accel.worth import Worth, prediction_seconds
+from dsgd.accel import classes, recorded_calls, searches
+from dsgd.accel.searches import Worth, prediction_seconds
 from dsgd.errors import InvalidDataError
 
 CLASSES = {"LinearSVC": sklearn.svm.LinearSVC, "SVC": sklearn.svm.SVC, "SVR": sklearn.svm.SVR}
@@ -33,7 +33,7 @@ GRID = {"C": [0.1, 1.0, 10.0], "gamma": ["scale", 0.3]}
 @pytest.fixture
 def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The C of each chain that is solved, with everything worth it, whatever the size."""
-    monkeypatch.setattr(worth, "TINY_S", 0.0)
+    monkeypatch.setattr(searches, "TINY_S", 0.0)
     monkeypatch.setattr(classes, "_worth", Worth())
     classes._worth.loaded("kernel")
     monkeypatch.setattr(searches, "_LEAST_ROWS", 0)
@@ -224,9 +224,9 @@ def test_fits_to_come_make_a_fit_worth_it() -> None:
     with searches._running(searches._Search([{"C": 1.0}] * 25, made("SVC"))):
         n_fits = searches.n_fits_to_come()
     assert n_fits == 50
-    assert Worth().is_ours(worth.WORTH_S / 40, "kernel", n_fits)
-    assert not Worth().is_ours(worth.WORTH_S / 60, "kernel", n_fits)
-    assert not Worth().is_ours(worth.TINY_S / 2, "kernel", 10**6)
+    assert Worth().is_ours(searches.WORTH_S / 40, "kernel", n_fits)
+    assert not Worth().is_ours(searches.WORTH_S / 60, "kernel", n_fits)
+    assert not Worth().is_ours(searches.TINY_S / 2, "kernel", 10**6)
 
 
 @pytest.mark.parametrize("name", ["NuSVR", "OneClassSVM", "SVC"])
@@ -241,7 +241,7 @@ def test_predictions_of_their_models_are_ours_too(
     plain = model.predict(X)
     assert model not in classes._models
     spent = classes._worth._spent_s["kernel"]
-    monkeypatch.setattr(worth, "WORTH_S", 0.0)
+    monkeypatch.setattr(searches, "WORTH_S", 0.0)
     np.testing.assert_allclose(model.predict(X), plain, rtol=1e-9)
     assert type(classes._models[model][0]).__module__.startswith("dsgd.svm.")
     assert classes._worth._spent_s["kernel"] == spent > recorded_calls()[0].seconds

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.cli.parts import parse_sync
+from dsgd.cli.options import parse_sync
 from dsgd.comm.topology import Star
 from dsgd.compress import QSGD, TopK
 from dsgd.errors import InvalidParameterError

@@ -12,7 +12,7 @@ import pytest
 import rich.console
 
 from dsgd import SGDClassifier
-from dsgd.cli import fit, jobs, tables
+from dsgd.cli import fit, jobs, options
 from dsgd.jobs import JobInfo
 from dsgd.printing import printable
 from dsgd.report.tables import Table
@@ -55,7 +55,7 @@ def test_jobs_of_anybody_are_listed(name: str, out: Any) -> None:
     known = {"id": "1" * 32, "title": name, "owner": name, "strategy": name, "state": "running"}
     job = JobInfo(**{field: known.get(field) for field in JobInfo.__dataclass_fields__})  # type: ignore[arg-type]
     with redirect_stdout(out):
-        tables.print_table(jobs._COLUMNS, [jobs._cells(job)], numbers=range(4, 7))
+        options.print_table(jobs._COLUMNS, [jobs._cells(job)], numbers=range(4, 7))
     check(out.getvalue(), name)
     assert len(out.getvalue().strip().split("\n")) == 2
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from dsgd import SGDClassifier
-from dsgd.cli.parts import compressing
+from dsgd.cli.options import compressing
 from dsgd.collectives import Group
 from dsgd.compress import (
     COMPRESSOR_NAMES,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import SGDClassifier
 
 from dsgd.datasets import TWINS, Twin, make_classification_twin, make_like
-from dsgd.datasets.generators import TEST_START
-from dsgd.datasets.twin import BLOCK_ROWS
+from dsgd.datasets.generators import BLOCK_ROWS, TEST_START
 from dsgd.errors import InvalidParameterError
 
 ROWS = {"epsilon": 2_500}  # 2,000 columns: enough rows to show the claim, few enough to be quick

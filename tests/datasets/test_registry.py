@@ -414,7 +414,7 @@ def test_command_fetch(
 def test_command_make(tmp_path: Path, suffix: str, twin: str) -> None:
     """What make writes reads back as the rows the library makes, in every format, and nothing else is left."""
     from dsgd.datasets import make_like
-    from dsgd.datasets.npz import read_npz
+    from dsgd.datasets.files import read_npz
 
     path = tmp_path / f"x.{suffix}"
     result = run("make", twin, "--rows", "1500", "--seed", "4", "--split", "test", "--out", str(path))

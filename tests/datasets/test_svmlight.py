@@ -23,8 +23,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from dsgd.datasets import load_svmlight, read_svmlight, write_svmlight
 from dsgd.datasets.blocks import plan_ranges, read_range
-from dsgd.datasets.decimals import DEFERRED, NUMBER, power_tables, scan_number
-from dsgd.datasets.parse import parse_bytes
+from dsgd.datasets.parse import DEFERRED, NUMBER, parse_bytes, power_tables, scan_number
 from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
 
 TEXT = b"""# a comment line

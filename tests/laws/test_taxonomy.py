@@ -35,7 +35,7 @@ from dsgd.sync import (
     Taxonomy,
 )
 from dsgd.sync.adaptive import FixedPeriod
-from dsgd.sync.delayed import AbstractBeside
+from dsgd.sync.averaging import AbstractBeside
 from dsgd.sync.names import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"

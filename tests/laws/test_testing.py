@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
-from dsgd.cli.parts import parse_sync
+from dsgd.cli.options import parse_sync
 from dsgd.collectives import Group
 from dsgd.comm.topology import AbstractTopology, Complete, Exponential, Grid, RandomRegular, Ring, Star
 from dsgd.compress import AbstractCompressor, AbstractMemory

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import dsgd.model_selection.chains as chains
+import dsgd.model_selection.svm_search as chains
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC, SVR, NuSVC

@@ -15,7 +15,7 @@ import pytest
 
 import own_wire
 from dsgd import SGDClassifier
-from dsgd.cli.parts import compressing
+from dsgd.cli.options import compressing
 from dsgd.compress import QSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import DPSGD, LocalSGD

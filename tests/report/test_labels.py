@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.report import Axis, Figure, Line, Panel
-from dsgd.report.labels import boxes_along, boxes_at, place_labels
 from dsgd.report.png import canvas
+from dsgd.report.theme import boxes_along, boxes_at, place_labels
 
 FRAME = (0.0, 0.0, 400.0, 300.0)
 SIZE = (50.0, 10.0)

@@ -244,7 +244,7 @@ def test_partial_fit_tells_too(rows: Any) -> None:
 @pytest.mark.usefixtures("often")
 def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows one live line per fit; elsewhere lines follow each other, seldom."""
-    monkeypatch.setattr("dsgd.progress.line._LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("dsgd.progress.events._LOG_EVERY_S", 0.0)
     screen = io.StringIO()
     line = ProgressLine(Console(file=screen, force_terminal=terminal, width=150))
     SGDClassifier(max_iter=2, tol=None, n_jobs=2, sync=50).set_callbacks(line).fit(*rows)
@@ -259,8 +259,8 @@ def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pyte
 @pytest.mark.usefixtures("often")
 def test_a_notebook_without_widgets_gets_text(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ipywidgets is missing, a notebook shows lines of text."""
-    monkeypatch.setattr("dsgd.progress.line._LOG_EVERY_S", 0.0)
-    monkeypatch.setattr("dsgd.progress.line.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("dsgd.progress.events._LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("dsgd.progress.events.importlib.util.find_spec", lambda name: None)
     console = Console(file=io.StringIO(), width=150)
     console.is_jupyter = True
     line = ProgressLine(console)

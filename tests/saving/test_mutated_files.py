@@ -37,10 +37,10 @@ from sklearn.exceptions import NotFittedError
 
 import dsgd
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.archive import MOST_INFLATED
 from dsgd.cli.files import read_rows
 from dsgd.datasets import load_svmlight
 from dsgd.errors import DsgdError
+from dsgd.files import MOST_INFLATED
 from dsgd.kernel_approximation import Nystroem, RandomFeatures
 from dsgd.linear_model import Lasso, LogisticRegression
 from dsgd.model_selection import SGDSearchCV

@@ -9,7 +9,7 @@ import yaml
 
 import dsgd
 from dsgd.report import Page, Publication, library_bibtex
-from dsgd.report.citation import LIBRARY_AUTHORS, LIBRARY_TITLE
+from dsgd.report.provenance import LIBRARY_AUTHORS, LIBRARY_TITLE
 from dsgd.study.published import SOURCES, citations, sources_of
 from dsgd.sync import LocalSGD
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.model_selection import SVMSearchCV, chains
+from dsgd.model_selection import SVMSearchCV, svm_search
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
 from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Counts, conclude
@@ -251,7 +251,7 @@ def test_searches_and_paths_take_objects_as_fits_do(monkeypatch, kernel, X):
     some = X if isinstance(X, np.ndarray) else list(X)
     expected = GridSearchCV(SVC(kernel=kernel), {"C": [0.1, 1.0]}, cv=2).fit(np.asarray(X), y)
     for least in (10**6, 0):
-        monkeypatch.setattr(chains, "LEAST_ON_PATH", least)
+        monkeypatch.setattr(svm_search, "LEAST_ON_PATH", least)
         for base, grid in ((SVC(kernel=kernel), {}), (SVC(), {"kernel": [kernel]})):
             search = SVMSearchCV(base, {"C": [0.1, 1.0], **grid}, cv=2).fit(some, y)
             scores = [found.cv_results_["mean_test_score"] for found in (search, expected)]

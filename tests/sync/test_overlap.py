@@ -17,7 +17,7 @@ from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import LocalSGD
-from dsgd.sync.delayed import DelayedMean
+from dsgd.sync.averaging import DelayedMean
 from gangs import TRANSPORTS, gang, raise_first, run_gang, run_job
 from reference.sgd import delayed_local_sgd, rate, slope
 

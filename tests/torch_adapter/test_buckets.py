@@ -13,7 +13,7 @@ from dsgd.compress import QSGD, Half
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime import run_on_threads
 from dsgd.sync import MinibatchSGD
-from dsgd.sync.buckets import GradientBuckets
+from dsgd.sync.minibatch import GradientBuckets
 
 
 def _bucketed(rank: Any, vector: Any, n_bytes: int, overlap: bool, places: list[int], compressor: Any = None) -> Any:

@@ -32,9 +32,19 @@ from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, Sa
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
 from dsgd.tuning import TuningResult, tune
-from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, seconds_to, slice_s, standing
-from dsgd.tuning.line import call_text, estimator_line, import_lines
-from dsgd.tuning.report import write_tuning_report
+from dsgd.tuning.line import (
+    Point,
+    call_text,
+    epochs_within,
+    estimator_line,
+    held_score,
+    import_lines,
+    rung_sizes,
+    seconds_to,
+    slice_s,
+    standing,
+)
+from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.rows import place_rows
 from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of, useful_periods
 from gang_cluster import start_cluster, wait_until

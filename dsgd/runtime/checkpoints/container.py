@@ -38,8 +38,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.archive import read_arrays
-from dsgd.files import regular, replacing
+from dsgd.files import read_arrays, regular, replacing
 from dsgd.types import AnyArray
 
 _PREFIX: Final = struct.Struct("<8sII32s")

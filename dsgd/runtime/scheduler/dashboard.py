@@ -20,7 +20,7 @@ from bokeh.layouts import column, row
 from bokeh.models import ColumnDataSource, Div, HoverTool, Legend, LegendItem, Range1d, Select
 from bokeh.plotting import figure
 
-from dsgd.progress.event import count_text
+from dsgd.progress.events import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
 from dsgd.runtime.metrics import as_family, register
 from dsgd.runtime.scheduler.detached import DetachedFits

@@ -54,7 +54,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels.losses import PERCEPTRON
 from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.local import SGD, Deviance, Evaluation, Objective, SGDState, Shard, is_finite
-from dsgd.progress.event import ProgressEvent
+from dsgd.progress.events import ProgressEvent
 from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of
 from dsgd.runtime.train.rounds import Rounds

@@ -18,8 +18,8 @@ from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import Cut, RoundClock, carry_over
-from dsgd.sync.buckets import buckets_for
-from dsgd.sync.delayed import DelayedMean, beside_for
+from dsgd.sync.averaging import DelayedMean, beside_for
+from dsgd.sync.minibatch import buckets_for
 
 
 class Rounds:

@@ -16,8 +16,7 @@ from sklearn.utils import check_array
 from dsgd.datasets import check_split
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators import SGDClassifier
-from dsgd.estimators.checks import check_rows
-from dsgd.estimators.start import Start
+from dsgd.estimators.start import Start, check_rows
 from dsgd.estimators.tables import encoded
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import with_files_opened

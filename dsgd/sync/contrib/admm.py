@@ -60,6 +60,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, LocalSteps
+from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
@@ -68,7 +69,6 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
-from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_numbers
 

@@ -7,7 +7,7 @@ bandwidth as an average after every step.
 
 Update: the model is cut into F fragments of equal length, and after every `every` rows the next of them has its turn,
 so that each is exchanged once in F rounds. For fragment f of the model x_p of a rank, y the part that all ranks had
-after its last turn, and v the shares of `dsgd.sync.weighing`::
+after its last turn, and v the shares of `dsgd.sync.period`::
 
     delta = y - sum_q v_q x_q[f]
     u <- beta u + delta;  y <- y - rate (delta + beta u)       (the outer step of DiLoCo)
@@ -39,7 +39,7 @@ layers there, and here parts of the vector.
 Problem: to hide an exchange behind the local steps of a whole round, a rank must take the outer step before the sum is
 there. With the sum of the round before alone, each step is one round old, and training loses by it.
 
-Update, with y_p the model that rank p begins a round with, v the shares of `dsgd.sync.weighing`, and ``d_p = v_p (y_p -
+Update, with y_p the model that rank p begins a round with, v the shares of `dsgd.sync.period`, and ``d_p = v_p (y_p -
 x_p)`` what p adds to the mean change of a round; what is marked ' is from the round before::
 
     g_p = d_p + sum_{q != p} d'_q
@@ -89,11 +89,11 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.errors import IncompatiblePartsError
 from dsgd.handover import ALIKE, SUMMED
-from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.averaging import AbstractBeside, weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.compression import Compressor, check_compressor, start_compression
-from dsgd.sync.delayed import AbstractBeside
 from dsgd.sync.outer import OuterState, outer_step
+from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
@@ -102,7 +102,6 @@ from dsgd.sync.server import (
     await_epoch_model,
     push,
 )
-from dsgd.sync.taxonomy import Taxonomy
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_numbers
 

@@ -1,14 +1,150 @@
-"""Strategies and compressors on the command line; `dsgd.named` reads their names and parameters."""
+"""Options that several commands have, and how they print.
+
+Options shared by the commands that train a model.
+
+The cluster of a command: worker processes that it starts, an existing cluster, or none.
+
+Values and tables as commands print them.
+
+Strategies and compressors on the command line; `dsgd.named` reads their names and parameters.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
 
 from dsgd.errors import DsgdError, InvalidParameterError
+from dsgd.printing import printable
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def model_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "The objective" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="The objective", **settings)
+
+
+def place_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "Where it runs" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="Where it runs", **settings)
+
+
+#: The option that names training files; one command must have them, another takes the name of a set instead.
+DATA: Final = typer.Option(
+    "--data",
+    "-d",
+    help="Training files: svmlight (plain, .gz, .bz2), .npz (X, y), or with --target .parquet, .csv, .arrow.",
+)
+More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
+Target: TypeAlias = Annotated[
+    str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
+]
+Read: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How tables are read: sep=';', na_values=?, dtype=zip:str, encoding=latin-1, drop_missing_target. May be "
+        "repeated."
+    ),
+]
+Categorical: TypeAlias = Annotated[
+    str,
+    model_option(help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many."),
+]
+Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
+Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, softmax, squared_error, ...")]
+Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]
+Alpha: TypeAlias = Annotated[float, model_option(help="Weight of the penalty.")]
+Workers: TypeAlias = Annotated[int, place_option(min=0, help="Start this many worker processes.")]
+Scheduler: TypeAlias = Annotated[str | None, place_option(help="Use the cluster at this address.")]
+Jobs: TypeAlias = Annotated[int, place_option(help="Threads, when it runs in this process; -1 takes all.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def examples(*commands: str) -> str:
+    """Return what stands at the end of a command's help: a paragraph for each example."""
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])
+
+
+@contextmanager
+def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
+    """Give a client for the time of a command.
+
+    Parameters
+    ----------
+    workers : int
+        Worker processes to start on this machine, one thread each; 0 starts none.
+    scheduler : str or None
+        Address of a scheduler that runs already, such as ``tcp://10.0.0.5:8786``.
+
+    Yields
+    ------
+    distributed.Client or None
+        None if neither was given: train in this process.
+
+    Raises
+    ------
+    InvalidParameterError
+        Both were given.
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    """
+    if workers and scheduler:
+        raise InvalidParameterError(
+            f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one out"
+        )
+    if scheduler:
+        from dsgd.runtime import connect_client
+
+        with connect_client(scheduler) as client:
+            yield client
+    elif workers:
+        from dsgd.runtime import client_for
+
+        with client_for(n_workers=workers) as client:
+            yield client
+    else:
+        yield None
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a reader wants it."""
+    if isinstance(value, bool | None):
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {as_text(entry)}" for name, entry in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(as_text, value)) or "-"
+    return str(value) or "-"
+
+
+def print_table(columns: tuple[str, ...], rows: list[list[str]], numbers: range) -> None:
+    """Print a table: drawn on a terminal, else one line of tab-separated fields per row."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in [list(columns), *rows]:
+            typer.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
 
 #: What options say of the texts that `parse_sync` and `parse_compress` take.
 SYNC_HELP: Final = (
@@ -20,7 +156,6 @@ COMPRESS_HELP: Final = (
     "auto (lossless), or a compressor with or without parameters: topk:0.01, qsgd:7, "
     "dgc:density=0.01,momentum=0.5, onebit, fp16, or package.module:Name of your own; a wrong name lists them"
 )
-
 OPTIMIZER_HELP: Final = (
     "none (plain steps), momentum, adagrad, adam, lars, gd (a step a round), saga or svrg, with or without parameters: "
     "momentum:0.95, svrg:every=2"
