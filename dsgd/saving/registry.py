@@ -77,7 +77,7 @@ def record_of(name: str) -> type[Any] | None:
     """Return the record of a name, None if there is none."""
     for home, bases in _RECORDS.items():
         module = import_module(home)
-        found = getattr(module, name) if name in module.__all__ else None
+        found = getattr(module, name, None)
         known = tuple(getattr(module, base) for base in bases)
         if isinstance(found, type) and is_dataclass(found) and issubclass(found, known):
             return found
