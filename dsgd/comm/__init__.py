@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.comm.base import AbortFlag, AbstractTransport, TransportName
+    from dsgd.comm.base import AbstractTransport, TransportName
+    from dsgd.comm.frames import AbortFlag
     from dsgd.comm.sockets.listener import Listener, Wrap
     from dsgd.comm.wires import inproc, shm, tcp
     from dsgd.comm.wires.inproc import InprocTransport
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AbortFlag": "dsgd.comm.base",
+    "AbortFlag": "dsgd.comm.frames",
     "AbstractTransport": "dsgd.comm.base",
     "InprocTransport": "dsgd.comm.wires.inproc",
     "Listener": "dsgd.comm.sockets.listener",

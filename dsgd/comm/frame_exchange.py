@@ -13,8 +13,7 @@ import socket
 import time
 from typing import Final
 
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag
 from dsgd.comm.memory.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE, Ring, pump
 from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some
 from dsgd.errors import ProtocolError

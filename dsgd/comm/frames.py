@@ -1,4 +1,6 @@
-"""The format of the frames that ranks send each other.
+"""Frames of bytes between ranks, and the flag that ends every exchange.
+
+The format of the frames that ranks send each other.
 
 Problem: two ranks that are not at the same point of the same job must notice it before they add up wrong numbers, and
 nothing that arrives from a socket may be believed, let alone unpickled.
@@ -17,30 +19,33 @@ A frame is a header of `HEADER_BYTES` bytes, little-endian, and the raw bytes of
 
 The receiver knows which frame is next, so it packs the header it expects and compares 40 bytes; it parses a header only
 if it differs, to report the difference.
+
+The flag that stops all waiting ranks of a gang, and their deadlines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from dsgd.errors import InvalidParameterError, ProtocolError
+from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.types import AnyArray
 
 MAGIC: Final = b"dsgd"
 VERSION: Final = 1
 _LAYOUT: Final = struct.Struct("<4sBBHQIIQQ")
 HEADER_BYTES: Final = _LAYOUT.size
+
 # A model of 2**40 bytes does not fit a worker; a length beyond it is noise read as a number.
 MAX_FRAME_BYTES: Final = 2**40
-
 _DTYPE_NAMES: Final = dict(enumerate(("float32", "float64", "int64", "int32", "uint64", "uint32", "uint8"), 1))
 DTYPE_CODES: Final[dict[np.dtype[np.generic], int]] = {np.dtype(name): code for code, name in _DTYPE_NAMES.items()}
-
 OP_SEND: Final = 0
 OP_ALLREDUCE: Final = 1
 OP_BROADCAST: Final = 2
@@ -140,3 +145,61 @@ def describe_mismatch(expected: Header, got: Header) -> str:
         ("flags", str(expected.flags), str(got.flags)),
     ]
     return "; ".join(f"expected {name} {want}, got {have}" for name, want, have in pairs if want != have)
+
+
+# Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
+MAX_LIMIT_S: Final = 1e6
+
+
+def check_limit(name: str, limit_s: float) -> None:
+    """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
+    if not 0 < limit_s <= MAX_LIMIT_S:
+        raise InvalidParameterError(
+            f"{name}=... must be a positive number of seconds, at most {MAX_LIMIT_S:g}. Got {limit_s}."
+        )
+
+
+class AbortFlag:
+    """Tells a rank that its job has stopped; set from any thread, once.
+
+    A rank reads it between slices of work with `check`. A transport that blocks registers a callback that wakes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the job has stopped."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the job has stopped; empty while it has not."""
+        return self._reason or ""
+
+    def set(self, reason: str) -> None:
+        """Stop the job. The first reason stays; later calls do nothing."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        # Without the lock: callbacks take locks of their own, and none is asked for while this one is held.
+        for wake in callbacks:
+            wake()
+
+    def on_set(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the flag is set, at once if it already is."""
+        with self._lock:
+            if self._reason is None:
+                self._callbacks.append(wake)
+                return
+        wake()
+
+    def check(self) -> None:
+        """Raise `AbortedError` if the job has stopped."""
+        if self._reason is not None:
+            raise AbortedError(self._reason)

@@ -37,11 +37,10 @@ from dsgd.inputs.validation import given_validation, hold_out_as_sklearn, refuse
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, LearningRate, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.serving import mail_for

@@ -28,9 +28,8 @@ from dsgd.local import (
 )
 from dsgd.local.rules import resolve_optimizer
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.sharing import check_workers
-from dsgd.runtime.timeouts import check_timeouts
+from dsgd.runtime.timeouts import as_policy, check_timeouts
 from dsgd.sync import check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 

@@ -49,11 +49,10 @@ from dsgd.kernels.order import CHUNK, deal_rows
 from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection
 from dsgd.local.shard import MAX_COPIES, count_visits
-from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import Mail, RankProgram
 from dsgd.runtime.sharing import Workers
-from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.stages import carried, stage
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 from dsgd.validation import warn_user

@@ -18,10 +18,9 @@ from dsgd.inputs.rows import Rows
 from dsgd.jobs.driver import FitOutcome, error_of, packed, run_fit, unpacked
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
 from dsgd.runtime.gang.cluster import Cluster, check_scheduler
-from dsgd.runtime.gang.recovery import as_policy
 from dsgd.runtime.scheduler.detached import result_of, rows_of
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN
-from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.timeouts import Timeouts, as_policy
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from dsgd.runtime.checkpoints.checkpoint import Checkpoint
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
-    from dsgd.runtime.gang.recovery import FailurePolicy, Restart, Shrink
     from dsgd.runtime.logs import JsonFormatter, RankFilter
     from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
     from dsgd.runtime.threads import run_on_threads
-    from dsgd.runtime.timeouts import Timeouts
+    from dsgd.runtime.timeouts import FailurePolicy, Restart, Shrink, Timeouts
 
 
 __all__ = [
@@ -44,17 +43,17 @@ __all__ = [
 
 _HOMES: Final = {
     "Checkpoint": "dsgd.runtime.checkpoints.checkpoint",
-    "FailurePolicy": "dsgd.runtime.gang.recovery",
+    "FailurePolicy": "dsgd.runtime.timeouts",
     "GangResult": "dsgd.runtime.rank",
     "JsonFormatter": "dsgd.runtime.logs",
     "Mail": "dsgd.runtime.rank",
     "Rank": "dsgd.runtime.rank",
     "RankFilter": "dsgd.runtime.logs",
     "RankProgram": "dsgd.runtime.rank",
-    "Restart": "dsgd.runtime.gang.recovery",
+    "Restart": "dsgd.runtime.timeouts",
     "Server": "dsgd.runtime.rank",
     "ServerProgram": "dsgd.runtime.rank",
-    "Shrink": "dsgd.runtime.gang.recovery",
+    "Shrink": "dsgd.runtime.timeouts",
     "Timeouts": "dsgd.runtime.timeouts",
     "client_for": "dsgd.runtime.gang.client",
     "client_of": "dsgd.runtime.gang.client",

@@ -13,7 +13,8 @@ from dsgd.stages import Stage
 
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
-    from dsgd.comm.base import AbortFlag, AbstractMailbox
+    from dsgd.comm.base import AbstractMailbox
+    from dsgd.comm.frames import AbortFlag
     from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 
 

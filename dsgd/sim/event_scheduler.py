@@ -20,7 +20,7 @@ from collections.abc import Collection
 from math import inf
 from typing import Final, Literal, NamedTuple
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import ProtocolError
 from dsgd.sim.player import Player
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, final
 
-from dsgd.comm.base import MAX_OUTSTANDING, AbortFlag, AbstractMailbox, next_after
-from dsgd.comm.frames import HEADER_BYTES, OP_SEND
+from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, next_after
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.transport import DEADLINE_S, Fabric, Message

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, Call, check_limit
-from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.base import AbstractTransport, Call
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag, Header, check_array, check_limit, describe_mismatch
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute

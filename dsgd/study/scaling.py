@@ -39,6 +39,18 @@ from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement
 from dsgd.study.verdict import exact
 
+__all__ = [
+    "PUBLISHED",
+    "STUDY",
+    "VARIATIONS",
+    "Predicted",
+    "PublishedPoint",
+    "layers_table",
+    "node_counts",
+    "predict_point",
+    "vary",
+]
+
 # -- points -------------------------------------------------------------------------------------------------------
 
 #: Relative distance at which a prediction counts as right.

@@ -34,6 +34,8 @@ from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times
 from dsgd.study.verdict import average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
 
+__all__ = ["METHODS", "STUDY", "Course", "Problem", "check_claims", "far_targets", "lowest_objective", "one_of_many"]
+
 #: Methods by name: how rows are drawn, or what is remembered of them. None visits each row once an epoch.
 METHODS: Final[Mapping[str, Importance | AbstractReduction | None]] = MappingProxyType(
     {

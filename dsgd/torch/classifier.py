@@ -19,9 +19,8 @@ from dsgd.inputs import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.prediction import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.sharing import Workers
-from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy

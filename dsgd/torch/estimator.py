@@ -23,11 +23,10 @@ from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns, take_tables
 from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, split_off, take_best
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.timeouts import Timeouts, check_timeouts
+from dsgd.runtime.timeouts import FailurePolicy, Timeouts, check_timeouts
 from dsgd.runtime.train import TrainJob, TrainResult, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster

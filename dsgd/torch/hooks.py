@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 from dsgd.collectives import Group
 from dsgd.collectives.compressed.mean import compressed_mean
-from dsgd.comm.base import AbstractTransport, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import check_limit
 from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.ledger import RankLedger

@@ -23,8 +23,18 @@ import torch
 import torch.distributed as dist
 
 from dsgd.collectives import Group
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch, job_code, pack_into, unpack_from
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import (
+    HEADER_BYTES,
+    AbortFlag,
+    Header,
+    check_array,
+    check_limit,
+    describe_mismatch,
+    job_code,
+    pack_into,
+    unpack_from,
+)
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.runtime.rank import Rank

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy, Shrink, as_policy
+from dsgd.runtime.timeouts import FailurePolicy, Shrink, as_policy
 
 
 def check_restart(name: str, value: FailurePolicy) -> None:

@@ -22,7 +22,7 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.prediction import classes_of
 from dsgd.progress import StopTraining
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy
+from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.estimators.failures import check_restart, check_saving
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical

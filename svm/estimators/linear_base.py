@@ -21,8 +21,8 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.runtime.gang.recovery import FailurePolicy
 from dsgd.runtime.pools import limit_blas
+from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.failures import check_restart

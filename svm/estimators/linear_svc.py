@@ -22,7 +22,7 @@ from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
-from dsgd.runtime.gang.recovery import FailurePolicy
+from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.calibration import draw_seed, normalised
 from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
 from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts

@@ -13,7 +13,7 @@ from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractLinearRegressor
-from dsgd.runtime.gang.recovery import FailurePolicy
+from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.validation import check_number

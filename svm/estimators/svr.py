@@ -11,7 +11,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.recovery import FailurePolicy
+from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.estimators.single import AbstractKernelRegressor
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual

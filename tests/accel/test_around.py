@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dsgd.accel
 import dsgd.svm
 import dsgd.svm.distributed.linear
-from dsgd.accel import classes, recorded_calls, searches
+from dsgd.accel import around, classes, recorded_calls, searches
 from dsgd.accel.patch import FUNCTIONS, REPLACED, WRAPPED
 from dsgd.accel.searches import Worth, near_fits
 
@@ -47,7 +47,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, set[int]]
     monkeypatch.setattr(searches, "WORTH_S", 0.0)
     monkeypatch.setattr(searches, "TINY_S", 0.0)
     monkeypatch.setattr(classes, "_worth", Worth())
-    monkeypatch.setattr(classes, "n_threads", lambda: 2)
+    monkeypatch.setattr(around, "n_threads", lambda: 2)
     found: list[tuple[bool, set[int]]] = []
     trained = classes._trained
 
@@ -114,7 +114,7 @@ def test_loops_and_searches_around_and_few_classes_keep_the_order(
     with joblib.parallel_backend("threading", n_jobs=2):
         model.fit(X, Y)
     OneVsRestClassifier(made("SVC"), n_jobs=1).fit(X, Y)
-    monkeypatch.setattr(classes, "n_threads", lambda: 5)
+    monkeypatch.setattr(around, "n_threads", lambda: 5)
     model.fit(X, Y)
     assert contexts == []
 
@@ -216,9 +216,9 @@ def test_linear_machines_of_a_calibration_begin_at_each_other(seen: list[Any], m
 def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
     """Two classes are one machine, each further class and each label of an indicator matrix has one of its own."""
     labels = [Y, Y.tolist(), np.array(list("abcd"))[Y], Y > 0, np.eye(4)[Y], sp.csr_matrix(np.eye(4)[Y])]
-    assert [classes._count_machines(y) for y in labels] == [4, 4, 4, 1, 4, 4]
+    assert [around._count_machines(y) for y in labels] == [4, 4, 4, 1, 4, 4]
     assert [len(OneVsRestClassifier(PLAIN["SVC"]()).fit(X, y).estimators_) for y in labels] == [4, 4, 4, 1, 4, 4]
-    assert classes._count_machines([[1], [1, 2]]) == classes._count_machines(np.array([1, "a"], object)) == 0
+    assert around._count_machines([[1], [1, 2]]) == around._count_machines(np.array([1, "a"], object)) == 0
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> N
 def test_small_problems_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where fits are not worth our solver, meta-estimators load nothing and start no thread."""
     monkeypatch.setattr(classes, "_worth", Worth())
-    monkeypatch.setattr(classes, "n_threads", lambda: 2)
+    monkeypatch.setattr(around, "n_threads", lambda: 2)
     monkeypatch.setattr(joblib, "parallel_config", lambda **options: pytest.fail("on threads"))
     monkeypatch.setattr("dsgd.runtime.pools.limit_blas", lambda n: pytest.fail("limited"))
     dsgd.accel.install()

@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 
 import gang_programs as programs
 from dsgd.runtime import Restart, Shrink, run_on_cluster
-from dsgd.runtime.gang.recovery import FailurePolicy
+from dsgd.runtime.timeouts import FailurePolicy
 from gang_cluster import client_fixture, cluster_fixture, signal_rank, wait_until
 
 pytestmark = pytest.mark.cluster

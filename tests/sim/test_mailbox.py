@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.comm.base import MAX_OUTSTANDING, AbortFlag
-from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.base import MAX_OUTSTANDING
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag
 from dsgd.errors import AbortedError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.threads import root_cause, run_threads

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gang_programs as programs
 from dsgd.collectives import Group
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import RankLedger

@@ -59,7 +59,7 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels.atomics import make_bed

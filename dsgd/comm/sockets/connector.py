@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets import handshake
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_text
 from dsgd.comm.sockets.link import Link, measure_latency

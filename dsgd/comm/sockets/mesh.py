@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.acceptor import Acceptor
 from dsgd.comm.sockets.connector import Connector, CrossedError, Deadline, Detour, check_room
 from dsgd.comm.sockets.handshake import Credentials

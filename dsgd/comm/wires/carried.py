@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from dsgd.comm.base import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.comm.sockets.link import Link, charge_exchange
 from dsgd.comm.sockets.listener import Listener

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag, Header, check_array, check_limit, describe_mismatch
 from dsgd.comm.memory.cores import count_cores
 from dsgd.comm.memory.segment import SharedArray, Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError

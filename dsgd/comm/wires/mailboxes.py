@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from dsgd.comm.base import MAX_OUTSTANDING, AbortFlag, AbstractMailbox, check_limit, next_after, no_room
-from dsgd.comm.frames import HEADER_BYTES, OP_SEND, Header, check_array, describe_mismatch
+from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, Header, check_array, check_limit, describe_mismatch
 from dsgd.comm.sockets.link import Link, PeerLateError, as_bytes, charge_exchange, receive_some, send_bytes
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.sockets.mesh import FULL_MESH

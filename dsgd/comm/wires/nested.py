@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, final
 
-from dsgd.comm.base import MAX_LIMIT_S, AbortFlag, AbstractTransport
-from dsgd.comm.frames import OP_GOSSIP
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import MAX_LIMIT_S, OP_GOSSIP, AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NoReturn
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
-from dsgd.comm.frames import HEADER_BYTES, check_array
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag, check_array, check_limit
 from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import Link, PeerGoneError, PeerLateError, charge_exchange, shut_down

@@ -39,7 +39,8 @@ from distributed import get_worker, secede
 
 from dsgd.collectives.cost import Algorithm
 from dsgd.collectives.group import Group
-from dsgd.comm.base import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import nested
 from dsgd.errors import GangTimeoutError
 from dsgd.ledger import RankLedger, RankRecords

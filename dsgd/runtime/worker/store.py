@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.ledger import PHASES, RankLedger
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
