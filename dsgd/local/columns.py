@@ -21,7 +21,7 @@ from dsgd.kernels import state as places
 from dsgd.kernels.lanes import LANE_BYTES
 from dsgd.kernels.scaled import add_penalties
 from dsgd.kernels.state import INVSCALING
-from dsgd.kernels.tiles import WIDTH
+from dsgd.kernels.tiles import ROWS, WIDTH
 from dsgd.local.cycles import schedule_of
 from dsgd.local.sgd import SGD
 from dsgd.local.shard import Shard
@@ -104,7 +104,7 @@ class Panel:
         self.codes: IntVector = codes
         self._losses: IntVector = np.array(_runs([column.optimizer.objective.row.code for column in columns]))
         self._scratch = _aligned(kernels.SCRATCH, shard.dtype)
-        self._rows: PointerVector = np.zeros(kernels.ROWS, np.uint64)
+        self._rows: PointerVector = np.zeros(ROWS, np.uint64)
 
     @property
     def cost(self) -> float:

@@ -11,7 +11,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wires import shm, tcp
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires import shm
 from dsgd.runtime.rank import Rank
 from dsgd.study.frame.rows import Row
 from dsgd.study.transports.counting import COUNTS, counts_here
@@ -152,7 +153,7 @@ def _both(rank: Rank) -> list[int]:
 def _ring(rank: Rank) -> AbstractTransport:
     """Return a transport through rings of memory alone: nobody reads the memory of the other."""
     transport, peer = rank.group.transport, 1 - rank.number
-    with tcp.Listener() as listener:
+    with Listener() as listener:
         told = np.zeros((2, _ADDRESS_BYTES), np.uint8)
         address = listener.address.encode()
         told[rank.number, : len(address)] = np.frombuffer(address, np.uint8)
