@@ -104,4 +104,5 @@ nitpick_ignore_regex = [
         r"(builtins|collections|dask|distributed|numpy|pandas|scipy|sklearn|socket|threading|torch|types|typing)(\..*)?",
     ),
     ("py:.*", r"(array|iterable|mapping|sequence|self|callable)"),
+    ("py:obj", r"\w+_"),  # fitted attributes that are properties of a base, which has no page
 ]

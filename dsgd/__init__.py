@@ -36,20 +36,20 @@ __all__ = [
     "submit",
 ]
 
-_HOMES: Final = {
-    "CustomLoss": "dsgd.local",
-    "Ledger": "dsgd.ledger",
-    "Rows": "dsgd.inputs.rows",
-    "SGDClassifier": "dsgd.estimators",
-    "SGDRegressor": "dsgd.estimators",
-    "TableFiles": "dsgd.inputs.table_files",
-    "attach": "dsgd.jobs.detached",
-    "compare": "dsgd.study.comparison",
-    "load": "dsgd.saving",
-    "submit": "dsgd.jobs.detached",
-}
 
-_load: Final = loaded_on_use(__name__, _HOMES)
+_load: Final = loaded_on_use(
+    __name__,
+    {
+        ".estimators": "SGDClassifier SGDRegressor",
+        ".inputs.rows": "Rows",
+        ".inputs.table_files": "TableFiles",
+        ".jobs.detached": "attach submit",
+        ".ledger": "Ledger",
+        ".local": "CustomLoss",
+        ".saving": "load",
+        ".study.comparison": "compare",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ Problem: a worker that runs a rank needs one module of a package, and Python run
 that loads all there is, estimators and with them scikit-learn, scipy and pandas, each of some dozens of processes that
 share the cores of a host takes seconds of processor time before it trains at all.
 
-Method: a package passes the homes of its names to `loaded_on_use`, and gets the ``__getattr__`` of PEP 562.
+Method: a package passes its modules and their names to `loaded_on_use`, and gets the ``__getattr__`` of PEP 562.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, which loads a name from its home when it is first used."""
+def loaded_on_use(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, which loads a name from its module when it is first used.
+
+    Names are separated by spaces, and modules are relative to the package if they begin with a dot.
+    """
+    homes = {name: module for module, of_module in names.items() for name in of_module.split()}
 
     def load(name: str) -> Any:
         if name not in homes:
             known = ", ".join(sys.modules[package].__all__)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
-        home = importlib.import_module(homes[name])
-        value = getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{homes[name]}.{name}")
+        home = importlib.import_module(homes[name], package)
+        value = getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{home.__name__}.{name}")
         vars(sys.modules[package])[name] = value
         return value
 

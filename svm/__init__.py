@@ -5,12 +5,13 @@ The names below are loaded when they are first used: a worker that solves needs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from dsgd.lazy import loaded_on_use
 
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 
-from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.svm.estimators.certificate import screen
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
     from dsgd.svm.kernels.buffers import release_memory
     from dsgd.svm.path.grid import PathPoint, SVMPath, svm_path
+
 
 __all__ = [
     "SVC",
@@ -42,21 +44,20 @@ __all__ = [
     "svm_path",
 ]
 
-_HOMES: Final = {
-    "SVC": "dsgd.svm.estimators.svc",
-    "SVR": "dsgd.svm.estimators.svr",
-    "Elimination": "dsgd.svm.kernel_solver.elimination",
-    "EliminationRecord": "dsgd.svm.kernel_solver.elimination",
-    "LinearSVC": "dsgd.svm.estimators.linear_svc",
-    "LinearSVR": "dsgd.svm.estimators.linear_svr",
-    "NuSVC": "dsgd.svm.estimators.nu_svc",
-    "NuSVR": "dsgd.svm.estimators.nu_svr",
-    "OneClassSVM": "dsgd.svm.estimators.one_class",
-    "PathPoint": "dsgd.svm.path.grid",
-    "SVMPath": "dsgd.svm.path.grid",
-    "release_memory": "dsgd.svm.kernels.buffers",
-    "screen": "dsgd.svm.estimators.certificate",
-    "svm_path": "dsgd.svm.path.grid",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".estimators.certificate": "screen",
+        ".estimators.linear_svc": "LinearSVC",
+        ".estimators.linear_svr": "LinearSVR",
+        ".estimators.nu_svc": "NuSVC",
+        ".estimators.nu_svr": "NuSVR",
+        ".estimators.one_class": "OneClassSVM",
+        ".estimators.svc": "SVC",
+        ".estimators.svr": "SVR",
+        ".kernel_solver.elimination": "Elimination EliminationRecord",
+        ".kernels.buffers": "release_memory",
+        ".path.grid": "PathPoint SVMPath svm_path",
+    },
+)

@@ -29,7 +29,8 @@ from sklearn.linear_model import SGDClassifier
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, timed
-from dsgd.local import SGD, Objective, make_shard, n_params
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.local.objective import n_params
 
 PAGE = "performance"
 QUICK_S = 25

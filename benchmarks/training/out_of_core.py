@@ -28,7 +28,9 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
-from dsgd.local import SGD, Objective, Residency, Shard, concat_blocks, n_params
+from dsgd.local import SGD, Objective, Residency, Shard
+from dsgd.local.ingest import concat_blocks
+from dsgd.local.objective import n_params
 
 PAGE = "out-of-core"
 QUICK_S = 60

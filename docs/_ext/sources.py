@@ -131,10 +131,9 @@ class SourceFacts(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return a list of fields and a block of Python."""
         source = SOURCES[self.arguments[0]]
-        role = "class" if source.implemented_by.rpartition(".")[2][0].isupper() else "func"
         lines = [
             f":Published: {_plain(source.reference)}",
-            f":Class: :{role}:`{source.implemented_by}`. {kind_of(source)}",
+            f":Class: `{source.implemented_by}`. {kind_of(source)}",
             f":Claims: ``dsgd claims --only {source.key}``",
             "",
             ".. code-block:: python",

@@ -255,18 +255,13 @@ def compressing(sync: Any, text: str) -> Any:
 def stepping(optimizer: str, sampling: str, features: str = "none") -> dict[str, Any]:
     """Return how an estimator steps, and on what: parameters by name, None where a text leaves the default.
 
-    Parameters
-    ----------
-    optimizer, sampling, features : str
-        See `dsgd.local.parse_optimizer`, `dsgd.local.parse_sampling` and `dsgd.kernel_approximation.parse_features`.
-
     Raises
     ------
     InvalidParameterError
         A text is wrong.
     """
     from dsgd.kernel_approximation import parse_features
-    from dsgd.local import parse_optimizer, parse_sampling
+    from dsgd.local.rules import parse_optimizer, parse_sampling
 
     return {
         "optimizer": parse_optimizer(optimizer),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.ledger import COMPUTE
-from dsgd.local import split
+from dsgd.local.shard import split
 from dsgd.types import AnyArray, FloatVector
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ Where a rank waits, and how long it looks before it sleeps, is a table of `docs/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
@@ -44,18 +44,16 @@ __all__ = [
     "tcp",
 ]
 
-_HOMES: Final = {
-    "AbortFlag": "dsgd.comm.frames",
-    "AbstractTransport": "dsgd.comm.base",
-    "InprocTransport": "dsgd.comm.wires.inproc",
-    "Listener": "dsgd.comm.sockets.listener",
-    "SharedTransport": "dsgd.comm.wires.shm",
-    "TCPTransport": "dsgd.comm.wires.tcp",
-    "TransportName": "dsgd.comm.base",
-    "Wrap": "dsgd.comm.sockets.listener",
-    "inproc": "dsgd.comm.wires",
-    "shm": "dsgd.comm.wires",
-    "tcp": "dsgd.comm.wires",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".base": "AbstractTransport TransportName",
+        ".frames": "AbortFlag",
+        ".sockets.listener": "Listener Wrap",
+        ".wires": "inproc shm tcp",
+        ".wires.inproc": "InprocTransport",
+        ".wires.shm": "SharedTransport",
+        ".wires.tcp": "TCPTransport",
+    },
+)

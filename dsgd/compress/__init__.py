@@ -6,7 +6,7 @@ out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
@@ -57,43 +57,20 @@ __all__ = [
     "parse_compressor",
 ]
 
-_HOMES: Final = {
-    "COMPRESSOR_NAMES": "dsgd.compress.parse",
-    "DGC": "dsgd.compress.residual",
-    "QSGD": "dsgd.compress.quantise",
-    "AbstractCompressor": "dsgd.compress.base",
-    "AbstractMemory": "dsgd.compress.base",
-    "AdaComp": "dsgd.compress.sparse",
-    "AdaptiveThreshold": "dsgd.compress.signs",
-    "DGCMemory": "dsgd.compress.residual",
-    "DeMo": "dsgd.compress.powersgd",
-    "DeMoMemory": "dsgd.compress.powersgd",
-    "ErrorFeedback": "dsgd.compress.base",
-    "FeedbackMemory": "dsgd.compress.base",
-    "GTopK": "dsgd.compress.residual",
-    "GTopKMemory": "dsgd.compress.residual",
-    "Half": "dsgd.compress.quantise",
-    "Identity": "dsgd.compress.base",
-    "Layerwise": "dsgd.compress.layerwise",
-    "LayerwiseMemory": "dsgd.compress.layerwise",
-    "MajorityVote": "dsgd.compress.signs",
-    "NoMemory": "dsgd.compress.base",
-    "NonZero": "dsgd.compress.sparse",
-    "OneBit": "dsgd.compress.signs",
-    "PowerMemory": "dsgd.compress.powersgd",
-    "PowerSGD": "dsgd.compress.powersgd",
-    "RandomK": "dsgd.compress.sparse",
-    "ResidualMemory": "dsgd.compress.sparse",
-    "Sign": "dsgd.compress.signs",
-    "StreamMemory": "dsgd.compress.sparse",
-    "TernGrad": "dsgd.compress.quantise",
-    "Threshold": "dsgd.compress.signs",
-    "TopK": "dsgd.compress.sparse",
-    "VoteMemory": "dsgd.compress.signs",
-    "parse_compressor": "dsgd.compress.parse",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".base": "AbstractCompressor AbstractMemory ErrorFeedback FeedbackMemory Identity NoMemory",
+        ".layerwise": "Layerwise LayerwiseMemory",
+        ".parse": "COMPRESSOR_NAMES parse_compressor",
+        ".powersgd": "DeMo DeMoMemory PowerMemory PowerSGD",
+        ".quantise": "QSGD Half TernGrad",
+        ".residual": "DGC DGCMemory GTopK GTopKMemory",
+        ".signs": "AdaptiveThreshold MajorityVote OneBit Sign Threshold VoteMemory",
+        ".sparse": "AdaComp NonZero RandomK ResidualMemory StreamMemory TopK",
+    },
+)
 
 
 def __dir__() -> list[str]:

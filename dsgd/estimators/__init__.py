@@ -15,6 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SGDClassifier", "SGDRegressor"]
 
-__getattr__ = loaded_on_use(
-    __name__, {"SGDClassifier": "dsgd.estimators.classifier", "SGDRegressor": "dsgd.estimators.regressor"}
-)
+__getattr__ = loaded_on_use(__name__, {".classifier": "SGDClassifier", ".regressor": "SGDRegressor"})

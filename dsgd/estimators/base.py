@@ -35,7 +35,8 @@ from dsgd.inputs.shared import holds_blocks, look
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.validation import given_validation, hold_out_as_sklearn, refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, LearningRate, Objective
+from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, Objective
+from dsgd.local.cycles import LearningRate
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers

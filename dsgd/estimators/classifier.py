@@ -19,7 +19,8 @@ from dsgd.estimators.start import GROW, joined, resumed
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
-from dsgd.local import CustomLoss, LearningRate, Objective
+from dsgd.local import CustomLoss, Objective
+from dsgd.local.cycles import LearningRate
 from dsgd.types import AnyArray
 from dsgd.validation import weights_of_classes
 

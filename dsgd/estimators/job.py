@@ -28,8 +28,9 @@ from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, hold_out, w
 from dsgd.inputs.shared import scratch_folder, visit
 from dsgd.inputs.table_files import are_table_files
 from dsgd.inputs.validation import ScoredRows, checked_block, refuse_unknown_labels, scorer_for, split_off
-from dsgd.local import ShardBuilder, pack, unpack
 from dsgd.local.blocks import WINDOW_BYTES, Selection
+from dsgd.local.ingest import ShardBuilder
+from dsgd.local.objective import pack, unpack
 from dsgd.local.shard import STRIDE_BYTES
 from dsgd.runtime.checkpoints.checkpoint import as_checkpoint
 from dsgd.runtime.checkpoints.container import describe

@@ -15,18 +15,11 @@ from dsgd.estimators.tables import check_encoder
 from dsgd.inputs.validation import refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels import LOSSES, PENALTIES
-from dsgd.local import (
-    AbstractReduction,
-    CustomLoss,
-    Objective,
-    check_learning_rate,
-    check_reduction,
-    loss_row,
-    resolve_sampling,
-    schedule_of,
-    steps_of,
-)
-from dsgd.local.rules import resolve_optimizer
+from dsgd.local import AbstractReduction, CustomLoss, Objective
+from dsgd.local.cycles import check_learning_rate, schedule_of
+from dsgd.local.objective import loss_row
+from dsgd.local.rules import resolve_optimizer, steps_of
+from dsgd.local.variance import check_reduction, resolve_sampling
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.sharing import check_workers
 from dsgd.runtime.timeouts import as_policy, check_timeouts

@@ -10,7 +10,9 @@ from scipy.sparse import issparse
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.start import BESIDE
 from dsgd.inputs.linear import copied, of_peer
-from dsgd.local import CustomLoss, RandomMap, cycle_of
+from dsgd.local import CustomLoss
+from dsgd.local.cycles import cycle_of
+from dsgd.local.features import RandomMap
 
 if TYPE_CHECKING:
     from sklearn.kernel_approximation import RBFSampler

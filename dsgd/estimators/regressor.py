@@ -16,7 +16,9 @@ from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearRegressor
 from dsgd.kernels import LOSSES
-from dsgd.local import CustomLoss, Deviance, LearningRate, Objective
+from dsgd.local import CustomLoss, Objective
+from dsgd.local.cycles import LearningRate
+from dsgd.local.objective import Deviance
 from dsgd.types import AnyArray
 
 

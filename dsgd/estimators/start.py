@@ -47,8 +47,11 @@ from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, check_any_weight, check_sample_weight
 from dsgd.inputs.validation import take_best
 from dsgd.kernels.state import COUNTERS
-from dsgd.local import SGD, AbstractReduction, AbstractRule, Objective, RandomMap, pack, resolve_sampling, unpack
+from dsgd.local import SGD, AbstractReduction, AbstractRule, Objective
+from dsgd.local.features import RandomMap
+from dsgd.local.objective import pack, unpack
 from dsgd.local.rules import resolve_optimizer
+from dsgd.local.variance import resolve_sampling
 from dsgd.runtime.checkpoints.checkpoint import SavedState
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.train import TrainResult

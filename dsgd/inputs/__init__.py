@@ -6,7 +6,7 @@ which would take longer than many a fit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
@@ -35,19 +35,16 @@ __all__ = [
     "widen",
 ]
 
-_HOMES: Final = {
-    "AbstractClusterEstimator": "dsgd.inputs.estimator",
-    "AbstractLinearEstimator": "dsgd.inputs.linear",
-    "Block": "dsgd.inputs.blocks",
-    "BlockSummary": "dsgd.inputs.blocks",
-    "ClusterBlocks": "dsgd.inputs.placed",
-    "count_threads": "dsgd.inputs.blocks",
-    "is_collection": "dsgd.inputs.sources",
-    "is_distributed": "dsgd.inputs.sources",
-    "make_block": "dsgd.inputs.blocks",
-    "notifies_callbacks": "dsgd.inputs.callbacks",
-    "validated": "dsgd.inputs.frames",
-    "widen": "dsgd.inputs.blocks",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".blocks": "Block BlockSummary count_threads make_block widen",
+        ".callbacks": "notifies_callbacks",
+        ".estimator": "AbstractClusterEstimator",
+        ".frames": "validated",
+        ".linear": "AbstractLinearEstimator",
+        ".placed": "ClusterBlocks",
+        ".sources": "is_collection is_distributed",
+    },
+)

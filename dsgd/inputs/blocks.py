@@ -46,9 +46,8 @@ from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.kernels.order import CHUNK, deal_rows
-from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection
-from dsgd.local.shard import MAX_COPIES, count_visits
+from dsgd.local.shard import MAX_COPIES, count_visits, split
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import Mail, RankProgram
 from dsgd.runtime.sharing import Workers

@@ -29,12 +29,13 @@ from dsgd.inputs.rows import Rows, unpacked
 from dsgd.ledger import Ledger
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
 from dsgd.progress.events import PrintedLines
-from dsgd.runtime.train import EpochRecord
 from dsgd.stages import recording
 from dsgd.types import FloatMatrix
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dsgd.runtime.train import EpochRecord
 
 
 class History(list[dict[str, Any]]):

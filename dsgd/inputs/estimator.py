@@ -26,7 +26,7 @@ from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, release
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.shared import SimulatedBlocks, cut_rows, holds_blocks, is_simulated, take_rows
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
-from dsgd.local import Deviance
+from dsgd.local.objective import Deviance
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult

@@ -12,7 +12,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, make_block
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.inputs.tables import is_frame
-from dsgd.local import Evaluation
+from dsgd.local.base import Evaluation
 from dsgd.types import AnyArray
 
 

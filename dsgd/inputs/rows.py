@@ -40,8 +40,8 @@ from dsgd.inputs.frames import in_memory, is_table, validated
 from dsgd.inputs.named import take_tables
 from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_distributed
-from dsgd.local import split
 from dsgd.local.blocks import Piece, readable
+from dsgd.local.shard import split
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 from dsgd.validation import check_number

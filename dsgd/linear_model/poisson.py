@@ -13,7 +13,7 @@ from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.linear_model.cluster import AbstractRegressor
 from dsgd.linear_model.objectives import PoissonObjective
-from dsgd.local import Deviance
+from dsgd.local.objective import Deviance
 from dsgd.validation import check_number
 
 

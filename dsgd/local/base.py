@@ -74,8 +74,14 @@ class _Counter:
 class AbstractState(ABC):
     """The state of an optimiser, besides the model.
 
-    - `counters`, shape (COUNTERS + n_losses,): what t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen
-      and output_losses read and write; see `new_counters`.
+    Attributes
+    ----------
+    counters : array of float64, shape (COUNTERS + n_losses,)
+        What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen and output_losses read and write; see
+        `new_counters`.
+    on_gradient : callable or None
+        Told from which place on a gradient is final, while it comes about from its end to its front. Whoever computes
+        it in one go need not call it.
     """
 
     counters: FloatVector
@@ -259,8 +265,10 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
     def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
         """Return the sums of the rates of ``counts[k]`` steps from ``starts[k]`` on, up to a common factor.
 
-        - `starts`, `counts`, shape (n,): the first steps, from 1, and how many there are of each; all in one
-          epoch.
+        Parameters
+        ----------
+        starts, counts : array of float64, shape (n,)
+            The first steps, from 1, and how many there are of each; all in one epoch.
         """
 
     @abstractmethod

@@ -22,7 +22,15 @@ from dsgd.validation import check_choice, check_number
 
 
 class AbstractCycle(ABC):
-    """A schedule of rates that is eta0 times a factor which rises and falls."""
+    """A schedule of rates that is eta0 times a factor which rises and falls.
+
+    Attributes
+    ----------
+    peak : float
+        The highest factor.
+    half_cycle : int
+        Steps of half a cycle.
+    """
 
     peak: float
     half_cycle: int
@@ -30,7 +38,7 @@ class AbstractCycle(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in `dsgd.kernels.state.CYCLES`."""
+        """Its name in `dsgd.kernels.cycles.CYCLES`."""
 
     @property
     @abstractmethod
@@ -40,7 +48,26 @@ class AbstractCycle(ABC):
 
 @dataclass(frozen=True)
 class Cyclical(AbstractCycle):
-    """Rates that go up and down between eta0 and ``peak`` times eta0, again and again."""
+    """Rates that go up and down between eta0 and ``peak`` times eta0, again and again.
+
+    Parameters
+    ----------
+    shape : {"triangular", "triangular2", "exp_range"}, default "triangular"
+        ``"triangular"``: all cycles are as high. ``"triangular2"``: each is half as high as the one before.
+        ``"exp_range"``: the height is multiplied by `decay` in every step.
+    peak : float, default 6.0
+        The highest rate over eta0, above one.
+    half_cycle : int, default 2000
+        Steps on the way up, and on the way down: samples of a rank, or its minibatches with an ``optimizer=`` or
+        exchanged gradients. The source recommends two to ten epochs.
+    decay : float, default 0.99994
+        Of ``"exp_range"``, in (0, 1].
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
 
     shape: Literal["triangular", "triangular2", "exp_range"] = "triangular"
     peak: float = 6.0
@@ -65,7 +92,23 @@ class Cyclical(AbstractCycle):
 
 @dataclass(frozen=True)
 class OneCycle(AbstractCycle):
-    """Rates that go up to ``peak`` times eta0 and down once, and then fall to a thousandth of eta0."""
+    """Rates that go up to ``peak`` times eta0 and down once, and then fall to a thousandth of eta0.
+
+    Parameters
+    ----------
+    peak : float, default 10.0
+        The highest rate over eta0, above one.
+    half_cycle : int, default 2000
+        Steps on the way up, and on the way down: samples of a rank, or its minibatches with an ``optimizer=`` or
+        exchanged gradients. The cycle should be a little shorter than training.
+    tail : int, default 400
+        Steps of the fall after it.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
 
     peak: float = 10.0
     half_cycle: int = 2000

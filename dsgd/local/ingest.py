@@ -183,7 +183,35 @@ def make_shard(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Shard:
-    """Pack rows into a shard; see the module for the order they get."""
+    """Pack rows into a shard; see the module for the order they get.
+
+    Parameters
+    ----------
+    X : array or scipy sparse matrix, shape (n, n_features)
+        Rows, of any layout and number type; read only, never changed.
+    targets : array, shape (n,)
+        What `Shard` calls targets.
+    sample_weight : array, shape (n,), optional
+        Weights, not negative; one each if not given.
+    dtype : dtype, optional
+        float32 or float64; if not given, float32 data stay so and everything else becomes float64.
+    shuffle : bool, default=True
+        Whether to walk rows in an order drawn from `seed`, or as given. Data that need no conversion are not copied.
+    seed : int, default=0
+        Seed of the order.
+
+    Returns
+    -------
+    Shard
+        The rows.
+
+    Raises
+    ------
+    InvalidDataError
+        If X is not two-dimensional, or a weight is negative or not finite.
+    PartitionMismatchError
+        If the lengths differ.
+    """
     return concat_blocks([(X, targets, sample_weight)], dtype=dtype, shuffle=shuffle, seed=seed)
 
 

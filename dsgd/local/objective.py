@@ -210,6 +210,31 @@ class Objective:
     With several outputs, one-vs-rest: the sum also goes over outputs, whose targets are +1 for their class and -1 for
     all others. With a loss that couples them (`is_coupled`) a row has one loss, and c_i is the positive weight of its
     class.
+
+    Parameters
+    ----------
+    loss : str or CustomLoss, default="hinge"
+        A name in `dsgd.kernels.LOSSES`, or two functions.
+    penalty : {"l2", "l1", "elasticnet", "none", None}, default="l2"
+        Penalty.
+    alpha : float, default=1e-4
+        Strength of the penalty.
+    l1_ratio : float, default=0.15
+        r of elasticnet.
+    epsilon : float, default=0.1
+        Parameter of the loss: the threshold of huber and of the epsilon-insensitive losses, the quantile of quantile,
+        the power of tweedie.
+    fit_intercept : bool, default=True
+        Whether there is an intercept.
+    n_outputs : int, default=1
+        1 for two classes or regression, else the number of classes.
+    positive_weights, negative_weights : tuple of float, length n_outputs
+        Class weights c of the positive and negative rows of each output; one each if empty.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a value is out of range.
     """
 
     loss: str | CustomLoss = "hinge"

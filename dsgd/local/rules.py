@@ -62,7 +62,17 @@ class RuleState:
 
 
 class AbstractRule(ABC):
-    """A rule that turns a mean gradient into a step."""
+    """A rule that turns a mean gradient into a step.
+
+    Attributes
+    ----------
+    batch : int or None
+        Rows of a local batch.
+    keeps_velocity, keeps_second : bool
+        Which vectors it remembers.
+    is_decoupled : bool
+        Whether the L2 penalty shrinks weights beside the rule, and is not part of the gradient.
+    """
 
     batch: int | None
     keeps_velocity: ClassVar[bool]
@@ -74,7 +84,19 @@ class AbstractRule(ABC):
         """Return the numbers of the rule by their places in the vector that kernels read."""
 
     def init(self, params: FloatVector, constants: FloatVector, *, sparse: bool, batch: int) -> RuleState:
-        """Return what the rule remembers before the first step."""
+        """Return what the rule remembers before the first step.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            A model, for its length and dtype.
+        constants : array of float64
+            Those of the optimiser, see `dsgd.kernels.state`.
+        sparse : bool
+            Whether weights are laid out for sparse rows, see `dsgd.local.pack`.
+        batch : int
+            Rows of a local batch.
+        """
         rule = np.zeros(kernels.RULE_CONSTANTS)
         for place, value in self.constants().items():
             rule[place] = value
@@ -98,7 +120,23 @@ class AbstractRule(ABC):
 
 @dataclass(frozen=True)
 class Momentum(AbstractRule):
-    """Heavy ball, or Nesterov's momentum."""
+    """Heavy ball, or Nesterov's momentum.
+
+    Parameters
+    ----------
+    momentum : float, default 0.9
+        mu, in [0, 1); 0 is plain minibatch SGD. A step is 1 / (1 - mu) times as long in the end: with a fixed rate,
+        choose `eta0` smaller by that.
+    nesterov : bool, default False
+        Whether the direction looks one step ahead.
+    batch : int or None, default None
+        Rows of a local batch; None is 32. Left None where gradients are exchanged: there the strategy has a batch.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
 
     momentum: float = 0.9
     nesterov: bool = False
@@ -119,7 +157,20 @@ class Momentum(AbstractRule):
 
 @dataclass(frozen=True)
 class Adagrad(AbstractRule):
-    """Adagrad: rates per weight, by the sum of squares of its gradients so far."""
+    """Adagrad: rates per weight, by the sum of squares of its gradients so far.
+
+    Parameters
+    ----------
+    epsilon : float, default 1e-8
+        Added to the root.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
 
     epsilon: float = 1e-8
     batch: int | None = None
@@ -137,7 +188,26 @@ class Adagrad(AbstractRule):
 
 @dataclass(frozen=True)
 class Adam(AbstractRule):
-    """Adam, or with decoupled weight decay AdamW."""
+    """Adam, or with decoupled weight decay AdamW.
+
+    Parameters
+    ----------
+    beta1 : float, default 0.9
+        Memory of the mean of gradients, in [0, 1).
+    beta2 : float, default 0.999
+        Memory of the mean of their squares, in [0, 1).
+    epsilon : float, default 1e-8
+        Added to the root.
+    is_decoupled : bool, default False
+        True is AdamW: the L2 penalty shrinks weights beside the rule.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -169,6 +239,20 @@ class LARS(AbstractRule):
     """Layer-wise adaptive rates: the length of a step is a share of the length of the weights it changes.
 
     A slice is the weights of one output; intercepts are left out, as biases are.
+
+    Parameters
+    ----------
+    momentum : float, default 0.9
+        mu, in [0, 1).
+    trust : float, default 1e-3
+        c, the share.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
     """
 
     momentum: float = 0.9

@@ -39,7 +39,41 @@ MOST_OF_A_ROW = 0.5
 
 @dataclass(frozen=True)
 class SGD(AbstractLocalOptimizer[Shard, SGDState]):
-    """Stochastic gradient descent: a step per row, or with a rule a step per minibatch."""
+    """Stochastic gradient descent: a step per row, or with a rule a step per minibatch.
+
+    Parameters
+    ----------
+    objective : Objective
+        The objective to minimise.
+    schedule : str, default="optimal"
+        A name in `dsgd.kernels.SCHEDULES`, or a cycle.
+    eta0 : float, default=0.01
+        First rate of constant, invscaling and adaptive.
+    power_t : float, default=0.5
+        Exponent of invscaling.
+    average : int, default=0
+        0: no averaging. n: the average of the models from step n on is kept beside the model.
+    rule : AbstractRule or None, default=None
+        None takes a plain step per row. A rule takes one per minibatch of its size, or, if gradients are exchanged, one
+        per exchanged gradient.
+    sampling : Importance or None, default=None
+        None visits every row once an epoch.
+    seed : int, default=0
+        Of the draws of rows, if rows are drawn.
+    reduction : AbstractReduction or None, default=None
+        Reduces the variance of steps. It has rates of its own: `schedule` is "constant" and `eta0` is 1, which is
+        multiplied by the length that the state has as `rate_factor`.
+    features : RandomMap or None, default None
+        The model is linear in random features of rows, which exist a block at a time; neither with `sampling` nor with
+        a `reduction`.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        A reduction cannot minimise the objective.
+    InvalidParameterError
+        If a value is out of range, or the schedule divides by an alpha of zero.
+    """
 
     objective: Objective
     schedule: LearningRate = "optimal"
@@ -179,7 +213,19 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             state.sampling.begin_epoch()
 
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
-        """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel."""
+        """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, dtype of the shard, updated in place.
+        shard : Shard
+            The rows.
+        start, stop : int
+            Places of the walk.
+        state : SGDState
+            Updated in place: t, the sum of losses, rows seen, the average.
+        """
         self.bind(params, shard, state)(start, stop)
 
     def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
@@ -282,7 +328,21 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def gradient(
         self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState
     ) -> None:
-        """Write into `out` the sum over some rows of the weighted gradients of the loss, penalty left out."""
+        """Write into `out` the sum over some rows of the weighted gradients of the loss, penalty left out.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, dtype of the shard, read only.
+        shard : Shard
+            The rows.
+        start, stop : int
+            Places of the walk.
+        out : array, shape (n_params,)
+            The sum, dtype of the shard, overwritten.
+        state : SGDState
+            The sum of losses and the rows seen are updated.
+        """
         if (blocks := state.features) is not None:
             blocks.gradient = out.copy() if blocks.gradient.size != out.size else blocks.gradient
             out.fill(0.0)
@@ -317,8 +377,16 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: SGDState) -> None:
         """Take one step along a mean gradient, penalty included; t advances by one.
 
-        - `mean_gradient`, shape (n_params,): sum of the gradients of all ranks over `n_rows`. A rule or a
-          reduction overwrites it.
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, updated in place.
+        mean_gradient : array, shape (n_params,)
+            Sum of the gradients of all ranks over `n_rows`. A rule or a reduction overwrites it.
+        n_rows : int
+            Rows the mean is of; with none there is no gradient and no step.
+        state : SGDState
+            Updated in place.
         """
         if n_rows > 0 and state.reduction is not None:
             state.reduction.add_mean(mean_gradient)
@@ -349,7 +417,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
 
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
-        """Return how good a model is; see `dsgd.local.objective`."""
+        """Return how good a model is; see `dsgd.local.evaluate`."""
         if state.features is None:
             return evaluate(params, shard, self.objective)
         residency, sums, place = Residency(shard), Evaluation().as_vector(), 0
@@ -387,6 +455,20 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         epoch than steps by row; at constant rates P or B times, which is the linear scaling rule (Goyal et al. 2017,
         section 2.1). The mean also takes away what the noise of a step gains by the factor. Steps that close more than
         the distance to the target of their row diverge, so the factor ends where one closes `MOST_OF_A_ROW` of it.
+
+        Parameters
+        ----------
+        missing : float
+            The factor that is wanted; see `dsgd.sync.AbstractStrategy.lag`.
+        mean_square : float
+            Mean squared length of a row.
+        t : float, default 1
+            The step. Later ones bear a higher factor, as far as rates fall.
+
+        Returns
+        -------
+        float
+            1 or more.
         """
         row, objective, cycle = schedule_of(self.schedule), self.objective, cycle_of(self.schedule)
         t0 = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0

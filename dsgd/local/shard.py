@@ -248,13 +248,26 @@ _ROWS_AT_A_TIME: Final = 65_536
 class Shard(AbstractRows):
     """Rows of a rank, in walking order.
 
-    - `values`, shape (n_stored, n_features) or (nnz,): dense rows, C-contiguous, or the entries of sparse rows;
-      other ranks may have some of them.
-    - `indices`, shape (nnz,): columns of the entries, ascending in a row, none twice; None for dense rows.
-    - `targets`, shape (n_rows,): +1 or -1 (one output), class code from 0 (one-vs-rest) or value (regression);
-      dtype of the arithmetic.
-    - `index`, shape (n_rows,): which of the stored rows is visited at each place; by default they lie in walking
-      order. Those in a file do.
+    Parameters
+    ----------
+    values : array, shape (n_stored, n_features) or (nnz,)
+        Dense rows, C-contiguous, or the entries of sparse rows; other ranks may have some of them.
+    indices : array of uint32, shape (nnz,), or None
+        Columns of the entries, ascending in a row, none twice; None for dense rows.
+    indptr : array of uint64, shape (n_stored + 1,), or None
+        Row starts in `values` and `indices`.
+    targets : array, shape (n_rows,)
+        +1 or -1 (one output), class code from 0 (one-vs-rest) or value (regression); dtype of the arithmetic.
+    weights : array, shape (n_rows,)
+        Weight of each visit; dtype of the arithmetic.
+    n_features : int
+        Columns.
+    mapping : MappedFile or None, default None
+        The file that holds the arrays, if they are not in memory.
+    seed : int or None, default None
+        Seed of the orders of epochs (`dsgd.local.order`); None visits rows in their walking order in every epoch.
+    index : array of uint32, shape (n_rows,)
+        Which of the stored rows is visited at each place; by default they lie in walking order. Those in a file do.
     """
 
     values: FloatMatrix | FloatVector
@@ -401,8 +414,14 @@ class Shard(AbstractRows):
 class Residency:
     """Bounds the memory of a pass over a mapped shard: rows behind it are released, those ahead prefetched.
 
-    - `order`, shape (2, n_blocks + 1): which rows are at which places, see `dsgd.local.shard`; None where they are
-      the same.
+    Parameters
+    ----------
+    shard : Shard
+        The rows; nothing is done for those in memory.
+    start : int, default 0
+        The place where it begins.
+    order : array of int64, shape (2, n_blocks + 1), or None, default None
+        Which rows are at which places, see `dsgd.local.order`; None where they are the same.
     """
 
     def __init__(self, shard: Shard, start: int = 0, order: IntMatrix | None = None) -> None:

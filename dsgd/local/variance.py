@@ -56,7 +56,19 @@ _EXACT: Final = 2**53
 
 @dataclass(frozen=True)
 class Importance:
-    """Draw rows in proportion to the norms of their last seen gradients: stochastic reweighted gradients (SRG)."""
+    """Draw rows in proportion to the norms of their last seen gradients: stochastic reweighted gradients (SRG).
+
+    Parameters
+    ----------
+    uniform : float, default 0.5
+        Share theta of the draws that are uniform, in (0, 1]; only they set norms. A step is at most ``1 / uniform``
+        times as long as without, and the noise at most as many times that of perfect norms: choose less at small rates.
+
+    Raises
+    ------
+    InvalidParameterError
+        The share is out of range.
+    """
 
     uniform: float = 0.5
 
@@ -64,7 +76,15 @@ class Importance:
         check_number("Importance(uniform=...)", self.uniform, low=0.0, high=1.0, open_low=True)
 
     def init(self, shard: Shard, seed: int) -> SamplingState:
-        """Return the state before the first epoch."""
+        """Return the state before the first epoch.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows.
+        seed : int
+            Of the draws; ranks differ by their rows.
+        """
         levels, mark = sum_levels(shard.n_rows), mark_of(shard)
         return SamplingState(
             tree=np.zeros(levels[-1]),
@@ -203,7 +223,15 @@ class ReductionState:
 
 
 class AbstractReduction(ABC):
-    """A method that reduces the variance of steps by what it remembers of each row."""
+    """A method that reduces the variance of steps by what it remembers of each row.
+
+    Attributes
+    ----------
+    step : float or None
+        Length of a step; None finds it.
+    refreshes : bool
+        Whether a step on a row refreshes what is remembered of it.
+    """
 
     step: float | None
     refreshes: ClassVar[bool]
@@ -214,7 +242,17 @@ class AbstractReduction(ABC):
         return Steps(repr(self), is_plain=False, draws_rows=self.refreshes, reduces=True)
 
     def init(self, shard: Shard, n_outputs: int, seed: int) -> ReductionState:
-        """Return the state before the first step: nothing is remembered, and steps are plain ones at first."""
+        """Return the state before the first step: nothing is remembered, and steps are plain ones at first.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows.
+        n_outputs : int
+            Outputs of the model.
+        seed : int
+            Of draws; ranks differ by their rows.
+        """
         mark = mark_of(shard, whole=True)
         return ReductionState(
             slopes=np.zeros(max(1, shard.n_rows * n_outputs), shard.dtype),
@@ -251,6 +289,17 @@ class SAGA(AbstractReduction):
     """SAGA: rows are drawn, and the slope of each is remembered when a step is taken on it.
 
     Steps have a length of their own: `learning_rate`, `eta0` and `power_t` of an estimator have no part in it.
+
+    Parameters
+    ----------
+    step : float or None, default None
+        Length of a step; below ``1 / alpha``. None takes ``1 / (3 L)``, with L the largest curvature of a row's
+        objective, over all ranks.
+
+    Raises
+    ------
+    InvalidParameterError
+        The length is not above zero.
     """
 
     step: float | None = None
@@ -265,6 +314,18 @@ class SVRG(AbstractReduction):
     """SVRG: the slopes of all rows are remembered at once, at the model at the end of an epoch; each is visited once.
 
     The first epoch takes plain steps. Lengths of steps are as in `SAGA`.
+
+    Parameters
+    ----------
+    step : float or None, default None
+        Length of a step, as in `SAGA`.
+    every : int, default 1
+        Epochs from one full gradient to the next.
+
+    Raises
+    ------
+    InvalidParameterError
+        The length is not above zero, or there is no whole number of epochs.
     """
 
     step: float | None = None

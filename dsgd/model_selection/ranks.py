@@ -37,7 +37,8 @@ from dsgd.estimators.job import Packer
 from dsgd.inputs.blocks import widen
 from dsgd.inputs.shared import visit
 from dsgd.ledger import COMPUTE, ENCODE
-from dsgd.local import Evaluation, Shard
+from dsgd.local import Shard
+from dsgd.local.base import Evaluation
 from dsgd.local.columns import Panel, make_panels
 from dsgd.local.shard import spans, split
 from dsgd.model_selection.scoring import Measure, Race, Scores, decisions_of

@@ -26,7 +26,8 @@ from sklearn.utils.extmath import safe_sparse_dot
 
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.local import Deviance, Evaluation
+from dsgd.local.base import Evaluation
+from dsgd.local.objective import Deviance
 from dsgd.model_selection.training import Model, Training
 from dsgd.types import AnyArray, FloatMatrix
 

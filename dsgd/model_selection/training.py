@@ -29,9 +29,10 @@ from dsgd.estimators.start import optimizer_of
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.shared import scratch_folder
-from dsgd.local import SGD, Residency, Shard, ShardBuilder
+from dsgd.local import SGD, Residency, Shard
 from dsgd.local.blocks import Selection
 from dsgd.local.columns import Column, Panel, deal, make_panels, regroup
+from dsgd.local.ingest import ShardBuilder
 from dsgd.local.shard import arrange, epoch_order
 from dsgd.runtime.train.decisions import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix

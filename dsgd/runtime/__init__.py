@@ -5,7 +5,7 @@ What needs Dask is loaded when it is first used, so that training in this proces
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
@@ -41,26 +41,16 @@ __all__ = [
     "run_on_threads",
 ]
 
-_HOMES: Final = {
-    "Checkpoint": "dsgd.runtime.checkpoints.checkpoint",
-    "FailurePolicy": "dsgd.runtime.timeouts",
-    "GangResult": "dsgd.runtime.rank",
-    "JsonFormatter": "dsgd.runtime.logs",
-    "Mail": "dsgd.runtime.rank",
-    "Rank": "dsgd.runtime.rank",
-    "RankFilter": "dsgd.runtime.logs",
-    "RankProgram": "dsgd.runtime.rank",
-    "Restart": "dsgd.runtime.timeouts",
-    "Server": "dsgd.runtime.rank",
-    "ServerProgram": "dsgd.runtime.rank",
-    "Shrink": "dsgd.runtime.timeouts",
-    "Timeouts": "dsgd.runtime.timeouts",
-    "client_for": "dsgd.runtime.gang.client",
-    "client_of": "dsgd.runtime.gang.client",
-    "close_own_cluster": "dsgd.runtime.gang.client",
-    "connect_client": "dsgd.runtime.gang.client",
-    "run_on_cluster": "dsgd.runtime.gang.job",
-    "run_on_threads": "dsgd.runtime.threads",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".checkpoints.checkpoint": "Checkpoint",
+        ".gang.client": "client_for client_of close_own_cluster connect_client",
+        ".gang.job": "run_on_cluster",
+        ".logs": "JsonFormatter RankFilter",
+        ".rank": "GangResult Mail Rank RankProgram Server ServerProgram",
+        ".threads": "run_on_threads",
+        ".timeouts": "FailurePolicy Restart Shrink Timeouts",
+    },
+)

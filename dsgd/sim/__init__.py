@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsgd.sim.network import NETWORKS, Link, Network
     from dsgd.sim.prediction import Prediction, predict
     from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
+
 
 __all__ = [
     "NETWORKS",
@@ -41,29 +42,17 @@ __all__ = [
     "predict",
 ]
 
-_HOMES: Final = {
-    "NETWORKS": "dsgd.sim.network",
-    "AbstractStragglers": "dsgd.sim.compute",
-    "Calibration": "dsgd.sim.calibration",
-    "Compute": "dsgd.sim.compute",
-    "CostModel": "dsgd.sim.cost",
-    "EpochCost": "dsgd.sim.cost",
-    "Exponential": "dsgd.sim.compute",
-    "HeavyTail": "dsgd.sim.compute",
-    "Link": "dsgd.sim.network",
-    "Network": "dsgd.sim.network",
-    "NoStragglers": "dsgd.sim.compute",
-    "Prediction": "dsgd.sim.prediction",
-    "RowCost": "dsgd.sim.cost",
-    "SavedCosts": "dsgd.sim.saved_costs",
-    "SimulatedCluster": "dsgd.sim.cluster",
-    "SlowRank": "dsgd.sim.compute",
-    "Workload": "dsgd.sim.cost",
-    "calibrate": "dsgd.sim.calibration",
-    "known_costs": "dsgd.sim.saved_costs",
-    "measure_costs": "dsgd.sim.measure",
-    "open_costs": "dsgd.sim.saved_costs",
-    "predict": "dsgd.sim.prediction",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".calibration": "Calibration calibrate",
+        ".cluster": "SimulatedCluster",
+        ".compute": "AbstractStragglers Compute Exponential HeavyTail NoStragglers SlowRank",
+        ".cost": "CostModel EpochCost RowCost Workload",
+        ".measure": "measure_costs",
+        ".network": "NETWORKS Link Network",
+        ".prediction": "Prediction predict",
+        ".saved_costs": "SavedCosts known_costs open_costs",
+    },
+)

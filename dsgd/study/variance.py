@@ -21,7 +21,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from dsgd.kernels.importance import FANOUT, sum_levels
-from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard, n_params
+from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard
+from dsgd.local.objective import n_params
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, figure_text, series, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.cells import Cell, cells_of, one_of, only

@@ -7,7 +7,7 @@ The rank loop (`dsgd.runtime.train`) calls them, and servers those in which rank
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 from dsgd.sync.resolve import resolve
@@ -149,91 +149,35 @@ __all__ = [
     "weighted_mean",
 ]
 
-_HOMES: Final = {
-    "ADMM": "dsgd.sync.contrib.admm",
-    "ADPSGD": "dsgd.sync.async_gossip",
-    "ASGD": "dsgd.sync.parameter_server",
-    "DPSGD": "dsgd.sync.gossip",
-    "EASGD": "dsgd.sync.elastic",
-    "SCAFFOLD": "dsgd.sync.federated",
-    "SGP": "dsgd.sync.gossip",
-    "STRATEGIES": "dsgd.sync.names",
-    "AbstractAdaptation": "dsgd.sync.base",
-    "AbstractLocalTerm": "dsgd.sync.base",
-    "AbstractPeriod": "dsgd.sync.period",
-    "AbstractStrategy": "dsgd.sync.base",
-    "AnchorState": "dsgd.sync.federated",
-    "AnytimeSGD": "dsgd.sync.contrib.anytime",
-    "AsyncADMM": "dsgd.sync.contrib.admm",
-    "AsyncEASGD": "dsgd.sync.elastic",
-    "AsyncLeaderSGD": "dsgd.sync.leaders",
-    "AutoState": "dsgd.sync.auto",
-    "AutoSync": "dsgd.sync.auto",
-    "BackupWorkers": "dsgd.sync.parameter_server",
-    "CentreState": "dsgd.sync.elastic",
-    "ChocoSGD": "dsgd.sync.gossip",
-    "ChocoState": "dsgd.sync.gossip",
-    "CompressionState": "dsgd.sync.compression",
-    "Compressor": "dsgd.sync.compression",
-    "ConsensusState": "dsgd.sync.contrib.admm",
-    "ControlState": "dsgd.sync.federated",
-    "Cut": "dsgd.sync.period",
-    "DecoupledDiLoCo": "dsgd.sync.contrib.diloco",
-    "DecoupledState": "dsgd.sync.contrib.diloco",
-    "DelayCompensatedASGD": "dsgd.sync.parameter_server",
-    "DiLoCo": "dsgd.sync.outer",
-    "Downpour": "dsgd.sync.elastic",
-    "DownpourState": "dsgd.sync.elastic",
-    "EagerDiLoCo": "dsgd.sync.contrib.diloco",
-    "EagerState": "dsgd.sync.contrib.diloco",
-    "ElasticState": "dsgd.sync.elastic",
-    "EpochAveraging": "dsgd.sync.local",
-    "EveryBatch": "dsgd.sync.period",
-    "EveryEpoch": "dsgd.sync.period",
-    "EveryRows": "dsgd.sync.period",
-    "Exchange": "dsgd.sync.base",
-    "FedProx": "dsgd.sync.federated",
-    "FollowerState": "dsgd.sync.leaders",
-    "GrowingBatch": "dsgd.sync.period",
-    "Hogwild": "dsgd.sync.hogwild",
-    "InFlightState": "dsgd.sync.async_gossip",
-    "LeaderSGD": "dsgd.sync.leaders",
-    "LeaderState": "dsgd.sync.leaders",
-    "LocalSGD": "dsgd.sync.local",
-    "LocalSteps": "dsgd.sync.base",
-    "MinibatchSGD": "dsgd.sync.minibatch",
-    "MomentumPolicy": "dsgd.sync.averaging",
-    "NoState": "dsgd.sync.base",
-    "OftenThenRarely": "dsgd.sync.period",
-    "Once": "dsgd.sync.period",
-    "OneShotAveraging": "dsgd.sync.local",
-    "OuterState": "dsgd.sync.outer",
-    "OverlapSGP": "dsgd.sync.async_gossip",
-    "PairState": "dsgd.sync.async_gossip",
-    "Plan": "dsgd.sync.base",
-    "PostLocalSGD": "dsgd.sync.local",
-    "PushSumState": "dsgd.sync.gossip",
-    "RoundClock": "dsgd.sync.period",
-    "RoundState": "dsgd.sync.gossip",
-    "Seen": "dsgd.sync.base",
-    "SlowMo": "dsgd.sync.outer",
-    "StaleSynchronous": "dsgd.sync.parameter_server",
-    "StalenessAware": "dsgd.sync.parameter_server",
-    "StreamingDiLoCo": "dsgd.sync.contrib.diloco",
-    "StreamingState": "dsgd.sync.contrib.diloco",
-    "Taxonomy": "dsgd.sync.period",
-    "Weighing": "dsgd.sync.period",
-    "WorkerState": "dsgd.sync.contrib.admm",
-    "carry_over": "dsgd.sync.averaging",
-    "check_combination": "dsgd.sync.federated",
-    "common_factor": "dsgd.sync.compression",
-    "mean_shares": "dsgd.sync.period",
-    "slow_momentum_for": "dsgd.sync.outer",
-    "streaming_for": "dsgd.sync.contrib.fragments",
-    "weighted_mean": "dsgd.sync.averaging",
-}
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        ".async_gossip": "ADPSGD InFlightState OverlapSGP PairState",
+        ".auto": "AutoState AutoSync",
+        ".averaging": "MomentumPolicy carry_over weighted_mean",
+        ".base": "AbstractAdaptation AbstractLocalTerm AbstractStrategy Exchange LocalSteps NoState Plan Seen",
+        ".compression": "CompressionState Compressor common_factor",
+        ".contrib.admm": "ADMM AsyncADMM ConsensusState WorkerState",
+        ".contrib.anytime": "AnytimeSGD",
+        ".contrib.diloco": "DecoupledDiLoCo DecoupledState EagerDiLoCo EagerState StreamingDiLoCo StreamingState",
+        ".contrib.fragments": "streaming_for",
+        ".elastic": "EASGD AsyncEASGD CentreState Downpour DownpourState ElasticState",
+        ".federated": "SCAFFOLD AnchorState ControlState FedProx check_combination",
+        ".gossip": "DPSGD SGP ChocoSGD ChocoState PushSumState RoundState",
+        ".hogwild": "Hogwild",
+        ".leaders": "AsyncLeaderSGD FollowerState LeaderSGD LeaderState",
+        ".local": "EpochAveraging LocalSGD OneShotAveraging PostLocalSGD",
+        ".minibatch": "MinibatchSGD",
+        ".names": "STRATEGIES",
+        ".outer": "DiLoCo OuterState SlowMo slow_momentum_for",
+        ".parameter_server": "ASGD BackupWorkers DelayCompensatedASGD StaleSynchronous StalenessAware",
+        ".period": (
+            "AbstractPeriod Cut EveryBatch EveryEpoch EveryRows GrowingBatch OftenThenRarely Once RoundClock "
+            "Taxonomy Weighing mean_shares"
+        ),
+    },
+)
 
 
 def __dir__() -> list[str]:

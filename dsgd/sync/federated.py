@@ -57,7 +57,7 @@ from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import ALIKE
-from dsgd.local import Steps
+from dsgd.local.base import Steps
 from dsgd.sync.averaging import MomentumPolicy, check_momentum, weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, Exchange, LocalSteps, Talk
 from dsgd.sync.period import AbstractPeriod, Taxonomy, Weighing

@@ -11,7 +11,8 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from dsgd.estimators import SGDClassifier
-from dsgd.local import SGD, Momentum, Objective, make_shard, n_params
+from dsgd.local import SGD, Momentum, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train

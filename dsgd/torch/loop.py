@@ -11,7 +11,8 @@ from torch import nn
 from dsgd.errors import IncompatiblePartsError
 from dsgd.kernels import state as places
 from dsgd.ledger import RankLedger
-from dsgd.local import AbstractState, Steps, new_counters
+from dsgd.local import AbstractState
+from dsgd.local.base import Steps, new_counters
 from dsgd.torch.memory import OptimizerMemory
 from dsgd.torch.parts import is_plain_sgd
 from dsgd.torch.statistics import ModuleStatistics

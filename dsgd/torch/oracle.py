@@ -21,7 +21,10 @@ import torch
 
 from dsgd.errors import InvalidDataError
 from dsgd.kernels import state as places
-from dsgd.local import AbstractLocalOptimizer, Evaluation, Steps, is_finite, new_counters, split
+from dsgd.local import AbstractLocalOptimizer
+from dsgd.local.base import Evaluation, Steps, new_counters
+from dsgd.local.sgd import is_finite
+from dsgd.local.shard import split
 from dsgd.torch.fingerprint import check_same, fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.memory import OptimizerMemory

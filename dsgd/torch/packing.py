@@ -11,7 +11,7 @@ import torch
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, hold_out
-from dsgd.local import split
+from dsgd.local.shard import split
 from dsgd.runtime.train import TrainData
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.types import AnyArray

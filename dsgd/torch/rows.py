@@ -12,7 +12,7 @@ import torch
 
 from dsgd.kernels.order import mix64_each
 from dsgd.kernels.rows import fingerprint_dense
-from dsgd.local import AbstractRows
+from dsgd.local.base import AbstractRows
 from dsgd.types import AnyArray
 
 #: Rows of a forward pass without gradients.

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from dsgd.local import split
+from dsgd.local.shard import split
 from dsgd.torch.flat import NamedTensors
 from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import AnyArray

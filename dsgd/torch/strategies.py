@@ -8,16 +8,8 @@ from typing import Any
 
 from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError
-from dsgd.local import Steps
-from dsgd.sync import (
-    AbstractStrategy,
-    EveryBatch,
-    EveryRows,
-    GrowingBatch,
-    MinibatchSGD,
-    check_combination,
-    resolve,
-)
+from dsgd.local.base import Steps
+from dsgd.sync import AbstractStrategy, EveryBatch, EveryRows, GrowingBatch, MinibatchSGD, check_combination, resolve
 from dsgd.torch.flat import FlatModule
 
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from dsgd.errors import IncompatiblePartsError
-from dsgd.local import AbstractRule, LearningRate, schedule_of, steps_of
-from dsgd.local.rules import resolve_optimizer
+from dsgd.local import AbstractRule
+from dsgd.local.cycles import LearningRate, schedule_of
+from dsgd.local.rules import resolve_optimizer, steps_of
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
 from dsgd.sync.contrib.fragments import kept_of

@@ -28,7 +28,8 @@ from dsgd.cli.fit import _train
 from dsgd.datasets import load_svmlight
 from dsgd.errors import RankError
 from dsgd.kernel_approximation import parse_features
-from dsgd.local import SVRG, Importance, Momentum, parse_optimizer, parse_sampling
+from dsgd.local import SVRG, Importance, Momentum
+from dsgd.local.rules import parse_optimizer, parse_sampling
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime import connect_client
 

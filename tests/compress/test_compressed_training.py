@@ -30,7 +30,8 @@ from dsgd.compress import (
     parse_compressor,
 )
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.local import Momentum, steps_of
+from dsgd.local import Momentum
+from dsgd.local.rules import steps_of
 from dsgd.sync import DiLoCo, EpochAveraging, LocalSGD, MinibatchSGD, SlowMo, check_combination, common_factor
 from dsgd.sync.compression import check_compressor
 from gangs import run_gang

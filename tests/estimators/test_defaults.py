@@ -17,7 +17,8 @@ from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.local import SGD, Momentum, Objective, Shard, make_shard, n_params
+from dsgd.local import SGD, Momentum, Objective, Shard, make_shard
+from dsgd.local.objective import n_params
 from dsgd.local.shard import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train

@@ -14,8 +14,9 @@ from sklearn.model_selection import ShuffleSplit
 
 from dsgd import SGDClassifier, SGDRegressor, load
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.local import SAGA, SVRG, Deviance, Evaluation, Objective, make_shard
-from dsgd.local.objective import evaluate
+from dsgd.local import SAGA, SVRG, Objective, make_shard
+from dsgd.local.base import Evaluation
+from dsgd.local.objective import Deviance, evaluate
 from dsgd.sim import SimulatedCluster
 
 RNG = np.random.default_rng(0)

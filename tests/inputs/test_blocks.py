@@ -16,8 +16,8 @@ from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import pack_for_threads, partition_rows, summarise
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
-from dsgd.local import concat_blocks
 from dsgd.local.blocks import Selection, readable
+from dsgd.local.ingest import concat_blocks
 from dsgd.sim import SimulatedCluster
 
 

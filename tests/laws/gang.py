@@ -13,7 +13,9 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.mailboxes import connect_threads
-from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_shard, n_params
+from dsgd.local import SGD, AbstractRule, Objective, Shard, make_shard
+from dsgd.local.base import AbstractRows
+from dsgd.local.objective import n_params
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.base import AbstractUnderWay

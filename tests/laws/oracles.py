@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dsgd import SGDClassifier
-from dsgd.local import SGD, Momentum, Objective, n_params
+from dsgd.local import SGD, Momentum, Objective
+from dsgd.local.objective import n_params
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import AbstractStrategy
 from laws.gang import run_job, shards_of

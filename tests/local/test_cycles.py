@@ -12,7 +12,8 @@ from sklearn.base import clone
 from dsgd import SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.state import CYCLES, cycle_factor
-from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle, cycle_of
+from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle
+from dsgd.local.cycles import cycle_of
 
 CASES: list[AbstractCycle] = [
     Cyclical("triangular", 4.0, 7),

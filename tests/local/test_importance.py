@@ -15,7 +15,8 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
 from dsgd.kernels.importance import build, find_all, sum_levels, total, update_all
 from dsgd.kernels.jit import kernel
-from dsgd.local import SGD, Importance, Momentum, Objective, make_shard, n_params
+from dsgd.local import SGD, Importance, Momentum, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, DPSGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
 from reference.importance import reweighted

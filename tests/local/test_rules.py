@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.local import LARS, SGD, AbstractRule, Adagrad, Adam, Momentum, Objective, make_shard, n_params
+from dsgd.local import LARS, SGD, AbstractRule, Adagrad, Adam, Momentum, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.sync import SCAFFOLD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, carry_over
 from gangs import run_gang
 from reference.rules import minibatches

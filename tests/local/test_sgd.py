@@ -11,8 +11,9 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels import LOSSES, SCHEDULES
-from dsgd.local import SGD, Objective, is_finite, make_shard, n_params, pack, unpack
-from dsgd.local.objective import evaluate
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.local.objective import evaluate, n_params, pack, unpack
+from dsgd.local.sgd import is_finite
 from reference import sgd as twin
 
 N_ROWS, N_FEATURES, N_EPOCHS = 60, 19, 3

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
 from dsgd.kernels import place_wide
-from dsgd.local import Residency, blocks, concat_blocks, make_shard, split
-from dsgd.local.shard import MAX_COPIES, STRIDE_BYTES, MappedFile
+from dsgd.local import Residency, blocks, make_shard
+from dsgd.local.ingest import concat_blocks
+from dsgd.local.shard import MAX_COPIES, STRIDE_BYTES, MappedFile, split
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAWS = settings(max_examples=40, deadline=None)

@@ -10,8 +10,8 @@ from scipy.special import log_softmax, softmax
 from dsgd.errors import IncompatiblePartsError
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.softmax import loss_and_slopes
-from dsgd.local import SAGA, SGD, Importance, Momentum, Objective, make_shard, n_params, pack, unpack
-from dsgd.local.objective import evaluate
+from dsgd.local import SAGA, SGD, Importance, Momentum, Objective, make_shard
+from dsgd.local.objective import evaluate, n_params, pack, unpack
 from reference import softmax as twin
 
 N_ROWS, N_FEATURES, K, N_EPOCHS = 60, 7, 4, 3

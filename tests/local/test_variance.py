@@ -17,7 +17,8 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernels.state import INTERCEPT_RATE
-from dsgd.local import SAGA, SGD, SVRG, Importance, Momentum, Objective, make_shard, n_params
+from dsgd.local import SAGA, SGD, SVRG, Importance, Momentum, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, Hogwild, LocalSGD, MinibatchSGD
 from reference.variance import reduced

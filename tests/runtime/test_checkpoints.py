@@ -25,7 +25,8 @@ from dsgd.comm.topology import Ring
 from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
-from dsgd.local import SGD, Objective, make_shard, split
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.local.shard import split
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
 from dsgd.runtime.checkpoints import checkpoint
 from dsgd.runtime.checkpoints.checkpoint import SavedState, read_newest, write

@@ -15,7 +15,8 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError
-from dsgd.local import SGD, Objective, make_shard, n_params
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.decisions import Deadlines

@@ -16,7 +16,7 @@ import pytest
 import dsgd
 from dsgd import SGDClassifier
 from dsgd.errors import DsgdError, InvalidParameterError, ModelFileError
-from dsgd.local import parse_optimizer, parse_sampling
+from dsgd.local.rules import parse_optimizer, parse_sampling
 from dsgd.model_selection import SGDSearchCV, SVMSearchCV
 from dsgd.runtime.checkpoints.container import Container
 from dsgd.saving.registry import ESTIMATORS

@@ -23,7 +23,8 @@ from dsgd.compress import COMPRESSOR_NAMES, ErrorFeedback, Layerwise, TopK, pars
 from dsgd.errors import ModelFileError
 from dsgd.kernel_approximation import Nystroem, RandomFeatures
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
-from dsgd.local import OPTIMIZER_NAMES, Cyclical, Importance, parse_optimizer
+from dsgd.local import Cyclical, Importance
+from dsgd.local.rules import OPTIMIZER_NAMES, parse_optimizer
 from dsgd.model_selection import SGDSearchCV, SVMSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime import Checkpoint, Restart, Timeouts

@@ -16,7 +16,8 @@ from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import RankLedger
-from dsgd.local import SGD, Objective, make_shard, n_params
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.local.objective import n_params
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train

@@ -25,7 +25,8 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.kernels.atomics import core_of, leave_core_in, make_bed
 from dsgd.kernels.jit import kernel
-from dsgd.local import SGD, Objective, Shard, make_shard, n_params
+from dsgd.local import SGD, Objective, Shard, make_shard
+from dsgd.local.objective import n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainJob, TrainResult, fused, visits
 from dsgd.runtime.train.fused import FusedRounds

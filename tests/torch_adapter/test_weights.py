@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, r2_score  # noqa: E402 - what comes 
 from torch import nn  # noqa: E402
 
 from dsgd.errors import InvalidDataError, InvalidParameterError  # noqa: E402
-from dsgd.local import Evaluation  # noqa: E402
+from dsgd.local.base import Evaluation  # noqa: E402
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import LocalSGD  # noqa: E402
 from dsgd.torch import Passes, TorchClassifier, TorchRegressor  # noqa: E402

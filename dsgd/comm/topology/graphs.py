@@ -119,6 +119,11 @@ class AbstractTopology(ABC):
     """A graph over ranks that may change from round to round.
 
     Peers are listed without repetition and never include the rank itself; the numbers of ranks and rounds start at 0.
+
+    Attributes
+    ----------
+    symmetric : bool
+        Whether every edge goes both ways.
     """
 
     symmetric: ClassVar[bool] = True
@@ -172,7 +177,13 @@ class Ring(AbstractFixedGraph):
 @final
 @dataclass(frozen=True)
 class Grid(AbstractFixedGraph):
-    """Ranks in rows and columns as nearly equal in number as divisors of the world size allow; a prime is a line."""
+    """Ranks in rows and columns as nearly equal in number as divisors of the world size allow; a prime is a line.
+
+    Parameters
+    ----------
+    wraps : bool, default False
+        Whether the ends of rows and columns are joined: a torus.
+    """
 
     wraps: bool = False
 
@@ -209,7 +220,13 @@ class Complete(AbstractTopology):
 @final
 @dataclass(frozen=True)
 class Star(AbstractFixedGraph):
-    """One rank, the hub, exchanges with all others, and they only with it."""
+    """One rank, the hub, exchanges with all others, and they only with it.
+
+    Parameters
+    ----------
+    hub : int, default 0
+        That rank; counted modulo the world size.
+    """
 
     hub: int = 0
 
@@ -227,6 +244,16 @@ class Exponential(AbstractTopology):
     In round k rank r sends to ``r + j (q + 1)^(k mod L)`` mod P for j = 1..q, with q peers, P ranks and
     ``L = ceil(log_{q+1} P)``. If P is a power of q + 1, L rounds of uniform mixing average exactly; otherwise they
     never do, they only converge.
+
+    Parameters
+    ----------
+    peers : int, default 1
+        Ranks that each rank sends to in a round.
+
+    Raises
+    ------
+    InvalidParameterError
+        `peers` is not a positive integer.
     """
 
     peers: int = 1
@@ -290,6 +317,18 @@ class RandomRegular(AbstractFixedGraph):
 
     If no such graph exists it is the nearest one: with an odd number of ranks of odd degree, one rank has a degree
     smaller by one; with `degree` or fewer ranks, all are neighbours. With degree 1 it is a set of pairs, not connected.
+
+    Parameters
+    ----------
+    degree : int, default 3
+        Neighbours of each rank.
+    seed : int, default 0
+        Which of the graphs.
+
+    Raises
+    ------
+    InvalidParameterError
+        `degree` is not a positive integer or `seed` is negative.
     """
 
     degree: int = 3
@@ -308,7 +347,18 @@ class RandomRegular(AbstractFixedGraph):
 @final
 @dataclass(frozen=True)
 class Groups(AbstractFixedGraph):
-    """Consecutive ranks in groups as nearly equal as possible; each rank exchanges with all of its group."""
+    """Consecutive ranks in groups as nearly equal as possible; each rank exchanges with all of its group.
+
+    Parameters
+    ----------
+    n_groups : int
+        How many; with fewer ranks every rank is a group.
+
+    Raises
+    ------
+    InvalidParameterError
+        `n_groups` is not a positive integer.
+    """
 
     n_groups: int
 

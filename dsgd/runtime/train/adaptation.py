@@ -46,7 +46,8 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.vector import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
-from dsgd.local import SGD, AbstractLocalOptimizer, AbstractRows, Shard
+from dsgd.local import SGD, AbstractLocalOptimizer, Shard
+from dsgd.local.base import AbstractRows
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import TrainState, share_of

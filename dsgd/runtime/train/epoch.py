@@ -53,7 +53,11 @@ import numpy as np
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels.losses import PERCEPTRON
 from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
-from dsgd.local import SGD, Deviance, Evaluation, Objective, SGDState, Shard, is_finite
+from dsgd.local import SGD, Objective, Shard
+from dsgd.local.base import Evaluation
+from dsgd.local.objective import Deviance
+from dsgd.local.sgd import is_finite
+from dsgd.local.sgd_state import SGDState
 from dsgd.progress.events import ProgressEvent
 from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dsgd.errors import InvalidParameterError
-from dsgd.local import AbstractLocalOptimizer, AbstractRows, AbstractState, Deviance, SGDState, split
+from dsgd.local import AbstractLocalOptimizer, AbstractState
+from dsgd.local.base import AbstractRows
+from dsgd.local.objective import Deviance
+from dsgd.local.sgd_state import SGDState
+from dsgd.local.shard import split
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
 from dsgd.runtime.progress import Straggler
 from dsgd.sync import AbstractStrategy, check_combination

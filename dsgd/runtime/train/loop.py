@@ -25,7 +25,7 @@ import sys
 
 from dsgd.errors import CheckpointError, DsgdError
 from dsgd.ledger import COMPUTE
-from dsgd.local import is_finite
+from dsgd.local.sgd import is_finite
 from dsgd.runtime.progress import StragglerWatch
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.epoch import (

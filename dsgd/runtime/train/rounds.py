@@ -14,7 +14,8 @@ import numpy as np
 
 from dsgd.kernels.vector import squared_distances
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
+from dsgd.local.sgd import is_finite
+from dsgd.local.sgd_state import SGDState, add_to_suffix, is_in_suffix
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import Cut, RoundClock, carry_over

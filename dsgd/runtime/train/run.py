@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.local import SGD, AbstractRows, AbstractState, Dual, SGDState, Shard
+from dsgd.local import SGD, AbstractState, Shard
+from dsgd.local.base import AbstractRows
+from dsgd.local.sgd_state import Dual, SGDState
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation, EpochWeights, PooledRates
 from dsgd.runtime.train.decisions import Deadlines, StopRule

@@ -19,8 +19,8 @@ happened. Otherwise (another number of ranks, or rows assigned to other ranks):
 - rank 0 gets the total of the sums of the running epoch; training resumes at the same share of the epoch as before,
   which is cut into rounds as a whole.
 
-What belongs to the rows of a rank (`dsgd.local.OF_ROWS`) continues only with the same rows, in the same places; with
-others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
+What belongs to the rows of a rank (`dsgd.local.base.OF_ROWS`) continues only with the same rows, in the same places;
+with others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
 (`dsgd.local.sgd_state`), of which strategies may remember something too.
@@ -65,7 +65,9 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.handover import Handover
 from dsgd.kernels import state as places
-from dsgd.local import OF_ROWS, SGD, AbstractRows, AbstractState, Dual, SGDState, begin_suffix, end_suffix
+from dsgd.local import SGD, AbstractState
+from dsgd.local.base import OF_ROWS, AbstractRows
+from dsgd.local.sgd_state import Dual, SGDState, begin_suffix, end_suffix
 from dsgd.runtime.checkpoints.checkpoint import SavedState, share
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.decisions import StopRule

@@ -30,7 +30,9 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.kernels.hogwild import run_shared_rows, run_shared_softmax_rows
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard, add_to_suffix
+from dsgd.local import SGD, AbstractState, Residency, Shard
+from dsgd.local.base import AbstractRows
+from dsgd.local.sgd_state import SGDState, add_to_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.job import TrainJob

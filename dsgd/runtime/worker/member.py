@@ -44,7 +44,7 @@ from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import nested
 from dsgd.errors import GangTimeoutError
 from dsgd.ledger import RankLedger, RankRecords
-from dsgd.local import split
+from dsgd.local.shard import split
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.runtime.dask_internals import fetch_block
 from dsgd.runtime.logs import working_for
