@@ -38,7 +38,7 @@ class AbstractCycle(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in `dsgd.kernels.cycles.CYCLES`."""
+        """Its name in `dsgd.kernels.state.CYCLES`."""
 
     @property
     @abstractmethod

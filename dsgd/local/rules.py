@@ -93,7 +93,7 @@ class AbstractRule(ABC):
         constants : array of float64
             Those of the optimiser, see `dsgd.kernels.state`.
         sparse : bool
-            Whether weights are laid out for sparse rows, see `dsgd.local.pack`.
+            Whether weights are laid out for sparse rows, see `dsgd.local.objective.pack`.
         batch : int
             Rows of a local batch.
         """

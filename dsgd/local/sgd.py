@@ -417,7 +417,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             )
 
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
-        """Return how good a model is; see `dsgd.local.evaluate`."""
+        """Return how good a model is; see `dsgd.local.objective.evaluate`."""
         if state.features is None:
             return evaluate(params, shard, self.objective)
         residency, sums, place = Residency(shard), Evaluation().as_vector(), 0

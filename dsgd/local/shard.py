@@ -265,7 +265,7 @@ class Shard(AbstractRows):
     mapping : MappedFile or None, default None
         The file that holds the arrays, if they are not in memory.
     seed : int or None, default None
-        Seed of the orders of epochs (`dsgd.local.order`); None visits rows in their walking order in every epoch.
+        Seed of the orders of epochs (`dsgd.kernels.order`); None visits rows in their walking order in every epoch.
     index : array of uint32, shape (n_rows,)
         Which of the stored rows is visited at each place; by default they lie in walking order. Those in a file do.
     """
@@ -421,7 +421,7 @@ class Residency:
     start : int, default 0
         The place where it begins.
     order : array of int64, shape (2, n_blocks + 1), or None, default None
-        Which rows are at which places, see `dsgd.local.order`; None where they are the same.
+        Which rows are at which places, see `dsgd.kernels.order`; None where they are the same.
     """
 
     def __init__(self, shard: Shard, start: int = 0, order: IntMatrix | None = None) -> None:
