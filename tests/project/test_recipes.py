@@ -1,4 +1,4 @@
-"""The callbacks of docs/progress.rst for experiment trackers and Optuna, with trackers that keep what they are told."""
+"""The callbacks of docs/monitoring.rst for experiment trackers and Optuna."""
 
 from __future__ import annotations
 
