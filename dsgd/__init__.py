@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
     from dsgd.inputs.rows import Rows
     from dsgd.inputs.table_files import TableFiles
-    from dsgd.jobs.detached import attach, submit
+    from dsgd.jobs import attach, submit
     from dsgd.ledger import Ledger
     from dsgd.local import CustomLoss
     from dsgd.saving import load
@@ -43,7 +43,7 @@ _load: Final = loaded_on_use(
         ".estimators": "SGDClassifier SGDRegressor",
         ".inputs.rows": "Rows",
         ".inputs.table_files": "TableFiles",
-        ".jobs.detached": "attach submit",
+        ".jobs": "attach submit",
         ".ledger": "Ledger",
         ".local": "CustomLoss",
         ".saving": "load",

@@ -121,9 +121,10 @@ def _left_on_scheduler(dask_scheduler: Any) -> list[str]:
             left += [f"job {job}" for job in plugin.registry.jobs]
             left += [f"lease of {worker}" for worker in plugin.registry.leases]
             left += [f"waiter of {job}" for job in (*plugin._changed, *plugin._meetings)]
-            left += [f"detached fit {fit}" for fit in plugin.detached.fits.fits]
     left += [f"dataset {name}" for name in dask_scheduler.extensions["publish"].datasets if "dsgd" in str(name)]
-    left += [f"client {name}" for name in dask_scheduler.clients if "dsgd" in str(name)]
+    # What holds a published dataset stays in Dask's list when it is unpublished, and holds nothing.
+    clients = [name for name, client in dask_scheduler.clients.items() if client.wants_what or "published" not in name]
+    left += [f"client {name}" for name in clients if "dsgd" in str(name)]
     return left
 
 

@@ -608,20 +608,6 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "runtime/test_registry.py",
         ),
         Mutation(
-            "a driver of before ends the fit of the present one",
-            "dsgd/runtime/scheduler/detached.py",
-            "if fit is None or fit.is_over or fit.attempts != attempt:",
-            "if fit is None or fit.is_over:",
-            "runtime/test_detached_fits.py",
-        ),
-        Mutation(
-            "a driver may begin once too often",
-            "dsgd/runtime/scheduler/detached.py",
-            '        if fit.attempts > fit.restarts:\n            self._lose(fit, "left the cluster")\n',
-            '        if fit.attempts > fit.restarts + 1:\n            self._lose(fit, "left the cluster")\n',
-            "runtime/test_detached_fits.py",
-        ),
-        Mutation(
             "checksums of checkpoints are not compared",
             "dsgd/runtime/checkpoints/container.py",
             "if hashlib.sha256(body).digest() != digest:",

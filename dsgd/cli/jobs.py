@@ -62,7 +62,7 @@ def show(job_id: _Id, scheduler: _Scheduler, as_json: _Json = False) -> None:
         typer.echo(json.dumps(asdict(job)))
         return
     for name, value in asdict(job).items():
-        is_time = name in ("submitted", "started", "kept_until")
+        is_time = name in ("submitted", "started")
         typer.echo(f"{name.replace('_', ' '):<16} {_clock(value) if is_time else printable(_value(value))}")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from distributed import Client, LocalCluster
 
+from dsgd.runtime.messages import FIT_PREFIX
+
 if TYPE_CHECKING:
     import ssl
 
     from distributed import Scheduler, Worker
     from distributed.core import Server
-    from distributed.scheduler import WorkerState
+    from distributed.scheduler import TaskState, WorkerState
     from tornado.ioloop import PeriodicCallback
 
 
@@ -381,26 +384,25 @@ def departure(stimulus: str) -> str:
     return next((text for cause, text in _DEPARTURES.items() if stimulus.startswith(cause)), "left the cluster")
 
 
-def published(scheduler: Scheduler) -> Mapping[Any, Any]:
-    """Return the published datasets of a scheduler by name.
+def fit_tasks(scheduler: Scheduler) -> list[tuple[str, TaskState]]:
+    """Return names and tasks of the detached fits that a scheduler holds.
 
-    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it detached fits whose client
-    leaves while it submits them are kept for ever.
+    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it there is no list of them.
     """
-    datasets: Mapping[Any, Any] = scheduler.extensions["publish"].datasets
-    return datasets
+    names = [str(name) for name in scheduler.extensions["publish"].datasets if str(name).startswith(FIT_PREFIX)]
+    return [(name, scheduler.tasks[name]) for name in names if name in scheduler.tasks]
 
 
-def unpublish(scheduler: Scheduler, name: str) -> None:
-    """Unpublish a dataset, and release what it held.
+def cancel_task(scheduler: Scheduler, name: str, reason: str) -> None:
+    """Cancel the task that a dataset of its name holds, whoever else wants it.
 
-    Uses that Dask holds the keys of a dataset for a client called ``published-...``. Without it results of detached
-    fits stay on the cluster.
+    Uses ``Scheduler.stimulus_cancel``, which older versions give no reason. A client that cancels has to want the task
+    first. Without it a detached fit that is cancelled begins again.
     """
-    scheduler.extensions["publish"].datasets.pop(name, None)
-    # It is still there when somebody has unpublished the dataset by hand.
-    if f"published-{name}" in scheduler.clients:
-        scheduler.remove_client(f"published-{name}")
+    given = {"force": True, "reason": "cancelled", "msg": reason}
+    known = inspect.signature(scheduler.stimulus_cancel).parameters
+    options = {option: value for option, value in given.items() if option in known}
+    scheduler.stimulus_cancel([name], client=f"published-{name}", **options)
 
 
 # ----------------------------------------------------------------------------------------------------------- dashboard

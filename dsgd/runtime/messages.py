@@ -31,6 +31,9 @@ HEARTBEAT: Final = "dsgd-heartbeat"
 #: From a worker to the scheduler: it can run ranks, or why it cannot.
 WORKER_ANSWER: Final = "dsgd-worker-answer"
 
+#: Of the names of detached fits: of their tasks, of the datasets that hold these, and of the clients of these.
+FIT_PREFIX: Final = "dsgd-fit-"
+
 
 def pack_table(addresses: Sequence[str], workers: Sequence[str], n_cores: int) -> bytes:
     """Return what every member of a gang is told when the last has come, the same bytes for each."""

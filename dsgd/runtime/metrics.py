@@ -39,7 +39,6 @@ METRICS: Final = {
         Metric("dsgd_leased_workers", "scheduler", "Workers that jobs hold"),
         Metric("dsgd_user_workers", "scheduler", "Workers that the jobs of each user hold", "user"),
         Metric("dsgd_queue_seconds", "scheduler", "How long the oldest job in the queue has waited"),
-        Metric("dsgd_detached_fits", "scheduler", "Detached fits that are not forgotten", "state"),
         Metric("dsgd_worker_ranks", "workers", "Ranks and servers that run"),
         Metric("dsgd_rounds_total", "workers", "Synchronisations, counted by each rank"),
         Metric("dsgd_phase_seconds_total", "workers", "Seconds that ranks have spent", "phase"),

@@ -63,10 +63,12 @@ def test_jobs_are_listed_shown_stopped_and_forgotten(client: Client, run: Callab
 
     status, out, _ = run("cancel", fit.id[:6])
     assert (status, out) == (0, f"stopped SGDClassifier {fit.id} of {shown['owner']}\n")
-    assert fit.status == "cancelled"
-    status, _, err = run("cancel", fit.id)
-    assert (status, err) == (2, f"dsgd: error: job {fit.id} of {shown['owner']} has ended: it is cancelled.\n")
-    assert run("forget", fit.id) == (0, f"forgot {fit.id}\n", "")
+    assert fit.status == "unknown"
+    done = dsgd.submit(SGDClassifier(max_iter=1, tol=None), X, X[:, 0] > 3, client=client)
+    done.result(timeout=60.0)
+    status, _, err = run("cancel", done.id)
+    assert (status, err) == (2, f"dsgd: error: job {done.id} of {shown['owner']} has ended: it is done.\n")
+    assert run("forget", done.id) == (0, f"forgot {done.id}\n", "")
     status, _, err = run("show", fit.id)
     assert status == 2
     assert f"has no job '{fit.id}'" in err

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 524, "code": 69_355, "docstrings": 22_609, "tests": 45_443, "benchmarks": 6_479}
+MOST = {"files": 521, "code": 68_785, "docstrings": 22_927, "tests": 45_241, "benchmarks": 6_482}
 
 
 def files_of(*folders: str) -> list[Path]:

@@ -223,19 +223,6 @@ def test_blocks_are_fetched_from_where_they_are(cluster: LocalCluster, client: C
     assert _on_loop(cluster, lambda: internals.fetch_block(two, "unknown")) == ([], False)
 
 
-def test_datasets_are_released(cluster: LocalCluster, client: Client) -> None:
-    """A dataset is seen by name, and leaves nothing when it is unpublished, even if somebody has done so by hand."""
-    scheduler = cluster.scheduler
-    for by_hand in (False, True):
-        client.publish_dataset(client.submit(_place, 2, pure=False), name="dsgd-test")
-        assert "dsgd-test" in internals.published(scheduler)
-        if by_hand:
-            client.unpublish_dataset("dsgd-test")
-        _on_loop(cluster, lambda: internals.unpublish(scheduler, "dsgd-test"))
-        assert "dsgd-test" not in internals.published(scheduler)
-        assert not [name for name in scheduler.clients if "dsgd-test" in name]
-
-
 def test_pages_are_added_once(cluster: LocalCluster) -> None:
     """A page is served, other pages link to it, and adding it again changes nothing."""
     from bokeh.models import Div

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_metrics_and_log_follow_jobs_and_fits(rng: np.random.Generator) -> None:
-    """Jobs by state, ranks, leases, queue and detached fits are on /metrics of Dask; the log has their changes."""
+    """Jobs by state, ranks, leases and queue are on /metrics of Dask; the log has their changes."""
     X = rng.standard_normal((200, 3))
     y = X[:, 0] > 0
     endless = SGDClassifier(max_iter=10**8, tol=None, sync=16)
@@ -35,7 +35,6 @@ def test_metrics_and_log_follow_jobs_and_fits(rng: np.random.Generator) -> None:
         assert (found['dsgd_jobs{state="running"}'], found['dsgd_jobs{state="queued"}']) == (1, 1)
         assert (found["dsgd_ranks"], found["dsgd_leased_workers"]) == (2, 2)
         assert found["dsgd_queue_seconds"] > 0
-        assert found['dsgd_detached_fits{state="running"}'] == 2
         long.cancel()
         short.result(timeout=60.0)
         wait_until(lambda: _metrics(cluster.scheduler)["dsgd_leased_workers"] != 0)
@@ -44,12 +43,8 @@ def test_metrics_and_log_follow_jobs_and_fits(rng: np.random.Generator) -> None:
             1,
             1,
         )
-        assert found['dsgd_detached_fits{state="cancelled"}'] == 1
 
         records = [record for _, record in client.get_events("dsgd")]
-        of_fit = [record for record in records if record.get("fit") == long.id]
-        assert [record["state"] for record in of_fit] == ["queued", "running", "cancelled"]
-        assert "it was cancelled by" in of_fit[-1]["text"]
         jobs = [record["state"] for record in records if "job" in record]
         assert sorted(jobs) == ["done", "failed", "queued", "queued", "running", "running", "stopping"]
         for fit in (long, short):

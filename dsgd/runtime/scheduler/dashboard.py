@@ -6,7 +6,7 @@ It shows the jobs of the scheduler plugin, updated twice a second while the page
 opened are kept by the page. This file is loaded only if the scheduler has a dashboard, and therefore bokeh; without a
 dashboard there is no page, and nothing else changes.
 
-Numbers of gangs and detached fits on the page ``/metrics`` of Dask's scheduler; see `dsgd.runtime.metrics`.
+Numbers of gangs on the page ``/metrics`` of Dask's scheduler; see `dsgd.runtime.metrics`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from bokeh.plotting import figure
 from dsgd.progress.events import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
 from dsgd.runtime.metrics import as_family, register
-from dsgd.runtime.scheduler.detached import DetachedFits
 from dsgd.runtime.scheduler.jobs import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -264,14 +263,13 @@ def _decorate(plot: Any, items: list[LegendItem]) -> None:
 
 
 _JOB_STATES: Final = ("queued", "running", "stopping")
-_FIT_STATES: Final = ("queued", "running", "done", "failed", "cancelled")
 
 
 class GangCollector:
     """The numbers of a scheduler."""
 
     def __init__(self) -> None:
-        self.source: tuple[Registry, DetachedFits] | None = None
+        self.source: Registry | None = None
 
     def describe(self) -> list[Any]:
         """Return nothing: what there is to collect is known to nobody else."""
@@ -281,12 +279,11 @@ class GangCollector:
         """Yield the present numbers."""
         if self.source is None:
             return
-        registry, fits = self.source
+        registry = self.source
         views = registry.overview()
         states = Counter(view.state for view in views)
         running = [view for view in views if view.state == "running"]
         waits = [view.elapsed_s for view in views if view.state == "queued"]
-        of_fits = Counter(fit.state for fit in fits.fits.values())
         counts = registry.counts
         yield as_family("dsgd_jobs", {state: states[state] for state in _JOB_STATES})
         yield as_family("dsgd_jobs_ended_total", {outcome: registry.n_ended[outcome] for outcome in ("done", "failed")})
@@ -297,19 +294,18 @@ class GangCollector:
         yield as_family("dsgd_leased_workers", len(registry.leases))
         yield as_family("dsgd_user_workers", registry.workers_of_users())
         yield as_family("dsgd_queue_seconds", max(waits, default=0.0))
-        yield as_family("dsgd_detached_fits", {state: of_fits[state] for state in _FIT_STATES})
 
 
 _collector: Final = GangCollector()
 
 
-def expose(registry: Registry, fits: DetachedFits) -> None:
+def expose(registry: Registry) -> None:
     """Show the numbers of a scheduler; several in one process, as in tests, show those of the latest."""
-    _collector.source = registry, fits
+    _collector.source = registry
     register(_collector)
 
 
 def withdraw(registry: Registry) -> None:
     """Show the numbers of a scheduler no more: it closes."""
-    if _collector.source is not None and _collector.source[0] is registry:
+    if _collector.source is registry:
         _collector.source = None

@@ -29,15 +29,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cloudpickle
 
-from dsgd.runtime.dask_internals import add_worker_plugin, make_installer, ping_worker, state_of
-from dsgd.runtime.messages import LOADED_VERSION, WORKER_ANSWER, local_versions
+from dsgd.runtime.dask_internals import add_worker_plugin, fit_tasks, make_installer, ping_worker, state_of
+from dsgd.runtime.messages import FIT_PREFIX, LOADED_VERSION, WORKER_ANSWER, local_versions
 from dsgd.runtime.plan import rank_names
 
 if TYPE_CHECKING:
@@ -327,3 +327,60 @@ class JobView(NamedTuple):
     def n_ranks(self) -> int:
         """Number of its ranks."""
         return len(self.job.places)
+
+
+#: What the state of its task says of a detached fit that runs no gang.
+_STATES: Final = {"processing": "running", "memory": "done", "erred": "failed"}
+
+
+def list_rows(scheduler: Scheduler, views: Sequence[JobView]) -> list[dict[str, Any]]:
+    """Return all jobs and detached fits, newest first, as `dsgd.jobs.list_jobs` describes them."""
+    rows = []
+    for name, task in fit_tasks(scheduler):
+        row = _row(name.removeprefix(FIT_PREFIX), *(task.annotations or {}).get("dsgd", ("", "", 0.0)))
+        row |= {"detached": True, "state": _STATES.get(task.state, "queued")}
+        row["driver"] = task.processing_on.address if task.processing_on else ""
+        if task.state == "erred":
+            row["failure"] = (str(task.exception_text).strip().splitlines() or ["an error"])[-1]
+        gang = next((view for view in views if drives(view.job.client, name)), None)
+        if gang is not None and row["state"] == "running":
+            row |= _progress(gang)
+            row["state"] = "queued" if gang.state == "queued" else "running"
+        rows.append(row)
+    for view in views:
+        if not view.job.client.startswith(_DRIVER):
+            row = _row(view.job.job_id, view.job.label.title, view.job.label.owner, time.time() - view.elapsed_s)
+            rows.append(row | {"state": view.state, "failure": view.failure or None} | _progress(view))
+    return sorted(rows, key=lambda row: -row["submitted"])
+
+
+#: What the identities of clients of detached fits begin with.
+_DRIVER: Final = f"Client-{FIT_PREFIX}"
+
+
+def drives(client: str, name: str) -> bool:
+    """Return whether a client is that of the task of a detached fit."""
+    return client.startswith(f"Client-{name}-")
+
+
+def fit_of(client: str) -> str:
+    """Return the name of the detached fit whose task has this client; empty if it is of somebody else."""
+    return client.removeprefix("Client-")[: len(FIT_PREFIX) + 32] if client.startswith(_DRIVER) else ""
+
+
+def _row(job_id: str, title: str, owner: str, submitted: float) -> dict[str, Any]:
+    nothing = dict.fromkeys(("started", "place", "ranks", "epoch", "max_iter", "train_loss", "failure"))
+    row = {"id": job_id, "title": title, "owner": owner, "submitted": submitted, "elapsed_s": time.time() - submitted}
+    return {**nothing, **row, "detached": False, "strategy": "", "workers": [], "driver": ""}
+
+
+def _progress(view: JobView) -> dict[str, Any]:
+    job, latest = view.job, view.job.latest
+    return {
+        "started": None if job.granted is None else time.time() - (view.elapsed_s - (job.granted - job.began)),
+        "place": view.position or None,
+        "ranks": view.n_ranks,
+        "workers": list(job.workers),
+        "strategy": latest.get("strategy", ""),
+        **{name: latest.get(name) for name in ("epoch", "max_iter", "train_loss")},
+    }

@@ -21,7 +21,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsgd.errors import VersionMismatchError
 from dsgd.runtime.dask_internals import (
+    cancel_task,
     departure,
+    fit_tasks,
     forget_replicas,
     has_dashboard,
     needed_workers,
@@ -35,10 +37,17 @@ from dsgd.runtime.dask_internals import (
     tell_worker,
 )
 from dsgd.runtime.logs import keep_log
-from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, LOADED_VERSION, MEMBER_END, MEMBER_EVENT, WORKER_ANSWER
+from dsgd.runtime.messages import (
+    FIT_PREFIX,
+    HEARTBEAT,
+    JOB_ORDER,
+    LOADED_VERSION,
+    MEMBER_END,
+    MEMBER_EVENT,
+    WORKER_ANSWER,
+)
 from dsgd.runtime.scheduler.dashboard import expose, withdraw
-from dsgd.runtime.scheduler.detached import FitHandlers
-from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil
+from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil, drives, fit_of, list_rows
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
@@ -75,7 +84,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._give_way(scheduler)
         self.scheduler = scheduler
         self.registry = Registry(self._send, self._wake, met=self._meet, log=self._log)
-        self.detached = FitHandlers(scheduler, self.registry, self._log)
         self._changed: dict[str, asyncio.Event] = {}
         self._meetings: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
@@ -89,7 +97,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed = before.registry, before._changed
             self._heard, self._gaps = before._heard, before._gaps
-            self._meetings, self.detached = before._meetings, before.detached
+            self._meetings = before._meetings
             self._aside, self._vigil, self._pings = before._aside, before._vigil, before._pings
             self.admission = before.admission
             before._next_tick.cancel()
@@ -109,7 +117,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_join": self.join,
                 "dsgd_missing": self.registry.missing,
                 "dsgd_finish": self.registry.finish,
-                **self.detached.calls(),
+                "dsgd_jobs": self.jobs,
+                "dsgd_cancel": self.cancel,
             },
             {
                 MEMBER_EVENT: self.member_event,
@@ -118,7 +127,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 WORKER_ANSWER: self.admission.answer,
             },
         )
-        expose(self.registry, self.detached.fits)
+        expose(self.registry)
         if has_dashboard(scheduler):
             # So bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
@@ -189,11 +198,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
         lease_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        label = self.detached.label_of(client, label)
         self.registry.admit(job_id, epoch, token, client, members, hung_after_s, label, lease_s)
-        barred = self.detached.fits.is_barred(client)
-        if barred:
-            self.registry.abort(job_id, barred)
+        if (fit := fit_of(client)) and fit not in self.scheduler.tasks:
+            self.registry.abort(job_id, "the fit was cancelled")  # between two gangs
         for worker, *_ in members:
             # Gone since it was planned with, or another process with its address, which knows no orders.
             if worker not in self.admission.ready:
@@ -227,6 +234,25 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 self._aside[ws.address] = ws.last_seen
                 pause_worker(self.scheduler, ws, stimulus)
             forget_replicas(self.scheduler, ws, keys, stimulus)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs and detached fits, newest first."""
+        return list_rows(self.scheduler, self.registry.overview())
+
+    def cancel(self, job_id: str, reason: str) -> bool:
+        """Stop a job or a detached fit; return whether it had not ended yet."""
+        name = f"{FIT_PREFIX}{job_id}"
+        task = self.scheduler.tasks.get(name)
+        if task is not None and task.state not in ("memory", "erred"):
+            cancel_task(self.scheduler, name, reason)
+            for client in {job.client for job in self.registry.jobs.values() if drives(job.client, name)}:
+                self.registry.stop_of(client, reason)
+            return True
+        job = self.registry.jobs.get(job_id)
+        if job is None or job.phase == "closed" or job.stopped:
+            return False
+        self.registry.abort(job_id, reason)
+        return True
 
     # ---- asked by the members
 
@@ -277,25 +303,19 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._pings.forget(worker)
         self.admission.forget(worker)
         self.registry.worker_left(worker, how)
-        self.detached.fits.worker_left(worker, how)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Stop the jobs of a client that left."""
         self.registry.client_left(client)
-        self.detached.client_left(client)
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Notice what Dask does with the drivers of detached fits."""
-        self.detached.task_moved(key, start, finish)
 
     def restart(self, scheduler: Scheduler) -> None:
         """Stop all jobs: the workers are about to be restarted."""
         self.registry.stop_all("the cluster was restarted")
-        self.detached.fits.stop_all("the cluster was restarted")
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
         """Keep adaptive scaling from removing a worker of a gang, or one that drives a detached fit."""
-        needed = self.registry.leases.keys() | self.detached.workers
+        drivers = {task.processing_on.address for _, task in fit_tasks(scheduler) if task.processing_on}
+        needed = self.registry.leases.keys() | drivers
         return [ws for ws in workers if ws.address not in needed]
 
     async def before_close(self) -> None:
@@ -333,13 +353,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
         plugins = plugins_of(scheduler)
         for name in [name for name in plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]:
             other = plugins[name]
-            n_jobs, n_fits = len(other.registry.jobs), len(other.detached.fits.fits)
-            if n_jobs or n_fits:
+            n_jobs = len(other.registry.jobs)
+            if n_jobs:
                 raise VersionMismatchError(
                     f"this client has dsgd {LOADED_VERSION}, but {n_jobs} job(s) of dsgd "
-                    f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them, and "
-                    f"{n_fits} detached fit(s) run or wait to be fetched. Fit again when they are over, or use the "
-                    "same version everywhere."
+                    f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
+                    "when they are over, or use the same version everywhere."
                 )
             other._next_tick.cancel()
             scheduler.remove_plugin(name)
@@ -363,7 +382,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
         for job_id in list(self.registry.jobs):
             self.registry.hear(job_id, silences)
         self.registry.expire(self._vigil.silence_s)
-        self.detached.fits.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)
             if ws is None or ws.last_seen != seen_at:

@@ -1,30 +1,57 @@
-"""Detached fits: starting, finding and collecting them.
+"""Jobs of a cluster: fits that outlive the process that submits them, and the list of all that run.
 
-The jobs of a scheduler: which there are, what they do, and how to stop one.
+Problem: a fit is driven by a process that plans its gang, renews the leases of its workers and takes the model home. If
+that is the process of the user, the fit ends with it.
 
-Fits that outlive the process that submits them.
+Method: a detached fit is a task of a Dask worker that calls ``fit``. Its gangs are ordinary ones. Two published
+datasets hold the task, with what it returns, and the rows that it trains on, whatever clients do; Dask runs the task
+again elsewhere if its worker is lost.
+
+What is sent to the task is a pickle in which a client is written as the mark of "the client of whoever reads this", and
+a future as its number in a list: a pickled estimator of dsgd loses its client and its ledger, as is right for a file,
+and a future knows its client only by chance.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import time
 import uuid
-from concurrent.futures import CancelledError
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import cloudpickle
+import dask
+from distributed import Client, Future, get_worker, secede
 
 from dsgd.errors import ClusterError, GangError, InvalidDataError, InvalidParameterError
+from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.rows import Rows
-from dsgd.jobs.driver import FitOutcome, error_of, packed, run_fit, unpacked
+from dsgd.runtime.dask_internals import open_client_beside
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
 from dsgd.runtime.gang.cluster import Cluster, check_scheduler
-from dsgd.runtime.scheduler.detached import result_of, rows_of
+from dsgd.runtime.logs import working_for
+from dsgd.runtime.messages import FIT_PREFIX
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN
-from dsgd.runtime.timeouts import Timeouts, as_policy
+from dsgd.runtime.timeouts import Timeouts
+from dsgd.sim import SimulatedCluster
 from dsgd.validation import check_number
 
-if TYPE_CHECKING:
-    from distributed import Client, Future
+__all__ = ["DetachedFit", "JobInfo", "attach", "cancel", "find_job", "list_jobs", "submit"]
+
+# Larger data are sent to a worker; smaller ones travel with the task, through the scheduler, and outlive any worker.
+_SMALL_BYTES: Final = 1 << 20
+
+# As ranks: before ordinary tasks that wait on the same worker.
+_PRIORITY: Final = 100
+
+_CLIENT: Final = "client"
+_FUTURE: Final = "future"
+
+#: What a pickle of an estimator leaves out, and how it says so; see `AbstractClusterEstimator.__getstate__`.
+_LEFT_OUT: Final = {"client": "_lost_client", "ledger_": "_ledger_is_elsewhere"}
 
 
 @dataclass(frozen=True)
@@ -38,8 +65,7 @@ class JobInfo:
     title : str
         What is fitted.
     state : str
-        ``"queued"``, ``"running"`` or ``"stopping"``; of a detached fit also ``"done"``, ``"failed"`` or
-        ``"cancelled"``.
+        ``"queued"``, ``"running"`` or ``"stopping"``; of a detached fit also ``"done"`` or ``"failed"``.
     detached : bool
         Whether it outlives its process; then the fields from `place` to `workers` are those of its present gang.
     owner : str
@@ -47,9 +73,9 @@ class JobInfo:
     submitted : float
         When, in seconds since 1970.
     started : float or None
-        When it began to run.
+        When its gang began to run.
     elapsed_s : float
-        Seconds since it was submitted, or until it ended.
+        Seconds since it was submitted.
     place : int or None
         Its place in the queue, from 1; None if it does not wait.
     ranks : int or None
@@ -64,12 +90,8 @@ class JobInfo:
         The workers of its ranks.
     driver : str
         The worker that drives a detached fit.
-    attempts : int or None
-        How often a detached fit has begun.
     failure : str or None
         Why it failed, or stops.
-    kept_until : float or None
-        Until when the result of a detached fit stays, in seconds since 1970.
     """
 
     id: str
@@ -88,9 +110,7 @@ class JobInfo:
     train_loss: float | None
     workers: tuple[str, ...]
     driver: str
-    attempts: int | None
     failure: str | None
-    kept_until: float | None
 
 
 def list_jobs(client: Any = None) -> list[JobInfo]:
@@ -128,8 +148,8 @@ def find_job(job_id: str, client: Any = None) -> JobInfo:
         raise ClusterError(f"{len(found)} jobs begin with {job_id!r}: {', '.join(job.id for job in found)}.")
     if not found:
         raise ClusterError(
-            f"the scheduler of {client!r} has no job {job_id!r}: it has ended, was forgotten, or another scheduler "
-            "has it."
+            f"the scheduler of {client!r} has no job {job_id!r}: it has ended, was cancelled or forgotten, or another "
+            "scheduler has it."
         )
     return found[0]
 
@@ -149,19 +169,14 @@ def cancel(job_id: str, client: Any = None) -> bool:
     """
     client = require_cluster(client)
     reason = f"it was cancelled by {owner_here()}"
-    return bool(call_scheduler(client, "dsgd_cancel", _patience_s(), job_id=job_id, reason=reason))
+    stopped = bool(call_scheduler(client, "dsgd_cancel", _patience_s(), job_id=job_id, reason=reason))
+    if stopped:
+        _release(job_id, client)
+    return stopped
 
 
 def _patience_s() -> float:
     return Timeouts().seconds("scheduler")
-
-
-# Larger data are sent to a worker; smaller ones travel with the task, through the scheduler, and outlive any worker.
-_SMALL_BYTES: Final = 1 << 20
-_SLICE_S: Final = 5.0
-
-# As ranks: before ordinary tasks that wait on the same worker.
-_PRIORITY: Final = 100
 
 
 class DetachedFit:
@@ -184,15 +199,14 @@ class DetachedFit:
 
     def __init__(self, fit_id: str, client: Client) -> None:
         self.id, self._client = fit_id, client
-        self._patience_s = Timeouts().seconds("scheduler")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     @property
     def status(self) -> str:
-        """``"queued"``, ``"running"``, ``"done"``, ``"failed"``, ``"cancelled"``, or ``"unknown"`` once forgotten."""
-        return str(self._watch(0.0)["state"])
+        """``"queued"``, ``"running"``, ``"done"``, ``"failed"``, or ``"unknown"`` once cancelled or forgotten."""
+        return next((job.state for job in list_jobs(self._client) if job.id == self.id), "unknown")
 
     def info(self) -> JobInfo:
         """Return what the scheduler knows about it.
@@ -221,21 +235,26 @@ class DetachedFit:
         Raises
         ------
         Exception
-            The error that ``fit`` raised on the cluster, of the same type and with its cause; a note has the traceback.
-        WorkerLostError
-            The worker that drove the fit left the cluster, and the estimator's ``on_failure`` does not allow a restart.
-        GangError
-            The cluster was restarted, or the worker that held the fitted estimator left.
+            The error that ``fit`` raised on the cluster; a note says on which worker.
         concurrent.futures.CancelledError
-            The fit was cancelled.
+            The fit was cancelled meanwhile, the cluster was restarted, or the worker that held rows left.
+        distributed.KilledWorker
+            Worker after worker that drove the fit was lost.
         TimeoutError
             It has not ended within `timeout`.
         ClusterError
-            The scheduler does not know the fit, or no longer knows it; the message gives the reason if it is known.
-        ClusterUnreachableError
-            The scheduler does not answer.
+            The scheduler does not know the fit: it was cancelled or forgotten.
         """
-        return unpacked(self._outcome(timeout).value, self._client)
+        if timeout is not None:
+            check_number(f"{type(self).__name__}.result(timeout=...)", timeout, low=0)
+        try:
+            task = self._client.get_dataset(f"{FIT_PREFIX}{self.id}")
+        except KeyError:
+            raise ClusterError(
+                f"the scheduler of {self._client!r} does not have a detached fit {self.id!r}: it was cancelled or "
+                "forgotten, or another scheduler has it."
+            ) from None
+        return _unpacked(task.result(timeout), self._client)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error that `result` would raise, or None; waits like `result`.
@@ -245,9 +264,10 @@ class DetachedFit:
         TimeoutError
             It has not ended within `timeout`.
         """
-        status = self._await_end(timeout)
         try:
-            self._raise_failure(status)
+            self.result(timeout)
+        except TimeoutError:
+            raise
         except Exception as error:
             return error
         return None
@@ -262,66 +282,16 @@ class DetachedFit:
 
     def forget(self) -> None:
         """Release the result on the cluster; a fit that has not ended is cancelled."""
-        call_scheduler(self._client, "dsgd_fit_forget", self._patience_s, fit_id=self.id, why="it was forgotten")
-
-    # ---- inside
-
-    def _watch(self, wait_s: float) -> dict[str, Any]:
-        status: dict[str, Any] = call_scheduler(
-            self._client, "dsgd_fit_watch", wait_s + self._patience_s, fit_id=self.id, wait_s=wait_s
-        )
-        return status
-
-    def _await_end(self, timeout: float | None) -> dict[str, Any]:
-        if timeout is not None:
-            check_number(f"{type(self).__name__}.result(timeout=...)", timeout, low=0)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _SLICE_S if deadline is None else deadline - time.monotonic()
-            status = self._watch(max(0.0, min(left, _SLICE_S)))
-            if status["state"] not in ("queued", "running"):
-                return status
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"fit {self.id} has not ended within {timeout:g} s: it is {status['state']}.")
-
-    def _outcome(self, timeout: float | None) -> FitOutcome:
-        status = self._await_end(timeout)
-        self._raise_failure(status)
-        problem: BaseException | None = None
-        try:
-            future = self._client.get_dataset(result_of(self.id))
-            outcome: FitOutcome = future.result()
-        except Exception as error:
-            problem = error
-        if problem is not None:
-            # Its worker has just left, or somebody has just forgotten it.
-            self._raise_failure(self._watch(0.0))
-            raise problem
-        if outcome.failure is not None:
-            # A task that Dask has run again, because its worker had left, knows only that it came too late.
-            self._raise_failure(self._watch(0.0))
-            self._raise_failure({"state": "failed", "failure": outcome.failure})
-        return outcome
-
-    def _raise_failure(self, status: dict[str, Any]) -> None:
-        if status["state"] == "unknown":
-            why = status["why"] or "it was started by another scheduler, or forgotten long ago"
-            raise ClusterError(f"the scheduler of {self._client!r} does not have a detached fit {self.id!r}: {why}.")
-        failure = status["failure"]
-        if failure is None:
-            return
-        if status["state"] == "cancelled":
-            raise CancelledError(f"fit {self.id} was stopped: {failure['text']}.")
-        raise error_of(failure) or GangError(f"fit {self.id} failed: {failure['text']}")
+        self.cancel()
+        _release(self.id, self._client)
 
 
-def submit(
-    estimator: Any, X: Any, y: Any = None, *, client: Any = None, keep_s: float = 86_400.0, **fit_params: Any
-) -> DetachedFit:
+def submit(estimator: Any, X: Any, y: Any = None, *, client: Any = None, **fit_params: Any) -> DetachedFit:
     """Start ``estimator.fit(X, y)`` on a cluster and return at once; the fit outlives this process.
 
     A worker of the cluster drives it in place of this process: it calls ``fit`` of a copy of the estimator, in which
-    every estimator of dsgd trains on this cluster. The result is that of ``fit`` here, bit for bit.
+    every estimator of dsgd trains on this cluster. The result is that of ``fit`` here, bit for bit. If that worker is
+    lost, another one calls ``fit`` again, which goes on from the newest checkpoint with ``resume_from="auto"``.
 
     When this returns, the cluster has everything that the fit needs. Futures in dask collections stay where they are,
     and are held until the fit ends. Lazy collections and files are read by the workers. Arrays of this process are sent
@@ -335,8 +305,6 @@ def submit(
         Data as for its ``fit``; not `Rows`, which belong to this process.
     client : distributed.Client or None, default None
         The cluster; None uses the client of the estimator, or else the current client.
-    keep_s : float, default 86400
-        How long the result stays on the cluster after the end of the fit, in seconds.
     **fit_params
         Further arguments of ``fit``.
 
@@ -348,7 +316,7 @@ def submit(
     Raises
     ------
     InvalidParameterError
-        The estimator has no ``fit`` or another client, or `keep_s` is not positive.
+        The estimator has no ``fit`` or another client.
     InvalidDataError
         X is `Rows`.
     ClusterError
@@ -362,31 +330,28 @@ def submit(
         raise InvalidDataError(
             f"submit(estimator, X): {X!r} belong to this process, and end with it. Pass arrays or dask collections."
         )
-    check_number("submit(keep_s=...)", keep_s, low=0, open_low=True)
-    client = _client_of(estimator, client)
-    data, futures = packed((estimator, (X,) if y is None else (X, y), fit_params), on_cluster=True)
-    policy = as_policy("on_failure", getattr(estimator, "on_failure", "raise"))
+    own = client_of(getattr(estimator, "client", None))
+    if client is not None and getattr(estimator, "client", None) not in (None, client):
+        raise InvalidParameterError(
+            f"submit(client={client!r}): the estimator has another client, {own!r}. Leave one of them out."
+        )
+    client = require_cluster(client if client is not None else own)
+    data, futures = _packed((estimator, (X,) if y is None else (X, y), fit_params), on_cluster=True)
     fit_id = uuid.uuid4().hex
     cluster = Cluster(client, getattr(estimator, "timeouts", None), getattr(estimator, "workers", None))
-    call_scheduler(
-        client,
-        "dsgd_fit_announce",
-        Timeouts().seconds("scheduler"),
-        fit_id=fit_id,
-        title=type(estimator).__name__,
-        owner=owner_here(),
-        submitter=client.id,
-        keep_s=float(keep_s),
-        restarts=0 if policy is None else policy.at_most,
-    )
+    sent: Any = data
+    if len(data) > _SMALL_BYTES:
+        [sent] = cluster.scatter([data], [[]])
+        if isinstance(sent, OSError):
+            raise ClusterError(f"no worker of the cluster takes the estimator and its rows: {sent}.") from sent
     fit = DetachedFit(fit_id, client)
     try:
         if futures:
-            cluster.ask(lambda: client.publish_dataset(futures, name=rows_of(fit_id)))
-        sent = data if len(data) <= _SMALL_BYTES else _sent(cluster, data)
-        task = cluster.submit(run_fit, fit_id, sent, len(futures), key=result_of(fit_id), priority=_PRIORITY)
+            cluster.ask(lambda: client.publish_dataset(futures, name=_rows_of(fit_id)))
+        with dask.annotate(dsgd=(type(estimator).__name__, owner_here(), time.time())):
+            task = cluster.submit(_run, fit_id, sent, len(futures), key=f"{FIT_PREFIX}{fit_id}", priority=_PRIORITY)
         # Dask answers when it has all that was submitted before: from now on this process may end.
-        cluster.ask(lambda: client.publish_dataset(task, name=result_of(fit_id)))
+        cluster.ask(lambda: client.publish_dataset(task, name=f"{FIT_PREFIX}{fit_id}"))
     except BaseException:
         fit.forget()
         raise
@@ -415,19 +380,100 @@ def attach(fit_id: str, *, client: Any = None) -> DetachedFit:
     return DetachedFit(found.id, client)
 
 
-def _sent(cluster: Cluster, data: bytes) -> Future:
-    """Send the estimator and its rows to a worker."""
-    [sent] = cluster.scatter([data], [[]])
-    if isinstance(sent, OSError):
-        raise ClusterError(f"no worker of the cluster takes the estimator and its rows: {sent}.") from sent
-    future: Future = sent
-    return future
+def _release(fit_id: str, client: Client) -> None:
+    for name in (f"{FIT_PREFIX}{fit_id}", _rows_of(fit_id)):
+        client.unpublish_dataset(name)
 
 
-def _client_of(estimator: Any, client: Any) -> Client:
-    own = client_of(getattr(estimator, "client", None))
-    if client is not None and getattr(estimator, "client", None) not in (None, client):
-        raise InvalidParameterError(
-            f"submit(client={client!r}): the estimator has another client, {own!r}. Leave one of them out."
-        )
-    return require_cluster(client if client is not None else own)
+def _rows_of(fit_id: str) -> str:
+    """Return the name of the dataset that holds what a fit trains on until it ends."""
+    return f"dsgd-rows-{fit_id}"
+
+
+def _run(fit_id: str, data: bytes, n_futures: int) -> bytes:
+    """Drive a detached fit. Sent to run on a worker.
+
+    It leaves Dask's thread pool at once, as ranks do, and has a client of its own: by its name the scheduler knows the
+    gangs of the fit, and when it closes, everything that the fit held is released.
+    """
+    worker = get_worker()
+    secede()
+    with open_client_beside(worker, f"{FIT_PREFIX}{fit_id}") as client, working_for(fit_id):
+        try:
+            rows = client.get_dataset(_rows_of(fit_id)) if n_futures else []
+            estimator, arguments, keywords = _unpacked(data, client, rows)
+            fitted = estimator.fit(*arguments, **keywords)
+        except BaseException as error:
+            error.add_note(f"raised on worker {worker.address}, which drove the fit")
+            if isinstance(error, Exception):
+                raise
+            raise GangError(f"{type(error).__name__}: {error}") from error
+        finally:
+            if n_futures:
+                client.unpublish_dataset(_rows_of(fit_id))
+    return _packed(estimator if fitted is None else fitted)[0]
+
+
+def _packed(value: Any, *, on_cluster: bool = False) -> tuple[bytes, list[Future]]:
+    """Return a value as bytes, and the futures in it."""
+    stream = io.BytesIO()
+    pickler = _Pickler(stream, on_cluster)
+    pickler.dump(value)
+    return stream.getvalue(), pickler.futures
+
+
+def _unpacked(data: bytes, client: Client, futures: Sequence[Future] = ()) -> Any:
+    """Return the value that `_packed` was given, with a client of this process and futures of this client."""
+    return _Unpickler(io.BytesIO(data), client, futures).load()
+
+
+class _ReadersClient:
+    """Stands for the client of whoever reads."""
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, stream: io.BytesIO, on_cluster: bool) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._on_cluster = on_cluster
+        self.futures: list[Future] = []
+        self._numbers: dict[Any, int] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[str, int] | None:
+        if isinstance(obj, Client | _ReadersClient):
+            return _CLIENT, 0
+        if isinstance(obj, Future):
+            if obj.key not in self._numbers:
+                self._numbers[obj.key] = len(self.futures)
+                self.futures.append(obj)
+            return _FUTURE, self._numbers[obj.key]
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, AbstractClusterEstimator):
+            return super().reducer_override(obj)
+        state = obj.__getstate__()
+        for name, mark in _LEFT_OUT.items():
+            if name in vars(obj):
+                state[name] = vars(obj)[name]
+                if mark not in vars(obj):
+                    state.pop(mark, None)
+        if self._on_cluster and not isinstance(obj.client, SimulatedCluster):
+            state["client"] = _ReadersClient()
+            state.pop("_lost_client", None)
+        return _restored, (type(obj), state)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, client: Client, futures: Sequence[Future]) -> None:
+        super().__init__(stream)
+        self._client, self._futures = client, futures
+
+    def persistent_load(self, mark: tuple[str, int]) -> Any:
+        kind, number = mark
+        return self._client if kind == _CLIENT else self._futures[number]
+
+
+def _restored(kind: type[AbstractClusterEstimator], state: dict[str, Any]) -> AbstractClusterEstimator:
+    estimator = kind.__new__(kind)
+    estimator.__setstate__(state)
+    return estimator
