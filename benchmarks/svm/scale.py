@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
-from dsgd.collectives.model import LinkCost
+from dsgd.collectives.cost import LinkCost
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import (
     FABRIC,

@@ -7,36 +7,31 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.collectives.calibration import calibrate
-    from dsgd.collectives.compressed.cost import compressed_cost
-    from dsgd.collectives.compressed.mean import compressed_mean
+    from dsgd.collectives.compressed import compressed_cost, compressed_mean
     from dsgd.collectives.cost import (
-        Algorithm,
-        Cost,
-        allgather_cost,
-        allgatherv_cost,
-        allreduce_cost,
-        barrier_cost,
-        broadcast_cost,
-        gather_cost,
-    )
-    from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
-    from dsgd.collectives.group import Group
-    from dsgd.collectives.model import (
         DEFAULT_LINK,
         LINKS,
+        Algorithm,
+        Cost,
         LinkCost,
+        allgather_cost,
         allgather_seconds,
+        allgatherv_cost,
+        allreduce_cost,
         allreduce_seconds,
+        barrier_cost,
         barrier_seconds,
+        broadcast_cost,
         broadcast_seconds,
         choose_algorithm,
         choose_gather,
+        gather_cost,
         gossip_seconds,
         hierarchical_seconds,
         tally_seconds,
     )
-    from dsgd.collectives.team import Team
+    from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
+    from dsgd.collectives.group import Group, Team, calibrate
 
 __all__ = [
     "DEFAULT_LINK",
@@ -70,34 +65,34 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "DEFAULT_LINK": "dsgd.collectives.model",
-    "LINKS": "dsgd.collectives.model",
+    "DEFAULT_LINK": "dsgd.collectives.cost",
+    "LINKS": "dsgd.collectives.cost",
     "Algorithm": "dsgd.collectives.cost",
     "Cost": "dsgd.collectives.cost",
     "Group": "dsgd.collectives.group",
-    "LinkCost": "dsgd.collectives.model",
-    "Team": "dsgd.collectives.team",
+    "LinkCost": "dsgd.collectives.cost",
+    "Team": "dsgd.collectives.group",
     "allgather_cost": "dsgd.collectives.cost",
-    "allgather_seconds": "dsgd.collectives.model",
+    "allgather_seconds": "dsgd.collectives.cost",
     "allgatherv_cost": "dsgd.collectives.cost",
     "allreduce_cost": "dsgd.collectives.cost",
-    "allreduce_seconds": "dsgd.collectives.model",
+    "allreduce_seconds": "dsgd.collectives.cost",
     "barrier_cost": "dsgd.collectives.cost",
-    "barrier_seconds": "dsgd.collectives.model",
+    "barrier_seconds": "dsgd.collectives.cost",
     "broadcast_cost": "dsgd.collectives.cost",
-    "broadcast_seconds": "dsgd.collectives.model",
-    "calibrate": "dsgd.collectives.calibration",
-    "choose_algorithm": "dsgd.collectives.model",
-    "choose_gather": "dsgd.collectives.model",
-    "compressed_cost": "dsgd.collectives.compressed.cost",
-    "compressed_mean": "dsgd.collectives.compressed.mean",
+    "broadcast_seconds": "dsgd.collectives.cost",
+    "calibrate": "dsgd.collectives.group",
+    "choose_algorithm": "dsgd.collectives.cost",
+    "choose_gather": "dsgd.collectives.cost",
+    "compressed_cost": "dsgd.collectives.compressed",
+    "compressed_mean": "dsgd.collectives.compressed",
     "gather_cost": "dsgd.collectives.cost",
     "gossip_cost": "dsgd.collectives.gossip",
-    "gossip_seconds": "dsgd.collectives.model",
-    "hierarchical_seconds": "dsgd.collectives.model",
+    "gossip_seconds": "dsgd.collectives.cost",
+    "hierarchical_seconds": "dsgd.collectives.cost",
     "neighbour_mean": "dsgd.collectives.gossip",
     "push_sum": "dsgd.collectives.gossip",
-    "tally_seconds": "dsgd.collectives.model",
+    "tally_seconds": "dsgd.collectives.cost",
 }
 
 __getattr__ = loaded_on_use(__name__, _HOMES)

@@ -1,33 +1,65 @@
-"""The ranks of a gang and their collectives, as one rank uses them."""
+"""The ranks of a gang and their collectives, as one rank uses them.
+
+Measuring the cost of a message between the ranks of a gang.
+
+Problem: the model by which algorithms are chosen (`dsgd.collectives.cost`) needs alpha, beta and gamma of the wire at
+hand, and all ranks must go by the same ones.
+
+Method: alpha is the time of a sum of one number by recursive doubling, divided by its steps; it includes the work in
+Python for every message. For beta, all ranks send a long frame to the next rank while receiving one from the rank
+before, as in collectives. Gamma is the time to add vectors of that length. Each is the median of many repetitions and
+the largest value of all ranks, which they find by an all-reduce.
+
+Cost: some 500 short sums and 20 messages of a megabyte per rank.
+
+Source: Hockney 1994.
+
+A team: the threads of a process, and the other ranks of its gang, that share passes over rows.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, get_args
 
 import numpy as np
 
-from dsgd.collectives.algorithms.bruck import bruck_allgather
-from dsgd.collectives.algorithms.by_name import PLANS
-from dsgd.collectives.algorithms.calls import allreduce_call, barrier_call, fill_call, tally_call
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Combine, Operation, run_plan
-from dsgd.collectives.algorithms.ring import ring_allgather
-from dsgd.collectives.algorithms.tally import blocks_of, gather_sums
-from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
-from dsgd.collectives.algorithms.whole import Tallied
-from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather
+from dsgd.collectives.algorithms.rings import bruck_allgather, ring_allgather
+from dsgd.collectives.algorithms.trees import (
+    binomial_broadcast,
+    blocks_of,
+    direct_scatter,
+    dissemination_barrier,
+    gather_any,
+    gather_sums,
+)
+from dsgd.collectives.algorithms.whole import PLANS, Tallied, allreduce_call, barrier_call, fill_call, tally_call
+from dsgd.collectives.cost import (
+    DEFAULT_LINK,
+    Algorithm,
+    LinkCost,
+    choose_algorithm,
+    choose_gather,
+    fold_of,
+    is_hierarchical,
+    n_levels,
+)
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import check_array
+from dsgd.comm.frames import OP_ALLREDUCE, check_array
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.offload import Call, Repeats
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.ledger import RankLedger
-from dsgd.types import AnyArray
+from dsgd.ledger import COMPUTE, RankLedger
+from dsgd.local import split
+from dsgd.types import AnyArray, FloatVector
 
 _MOST_LENGTHS: Final = 1024
 _COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
@@ -280,7 +312,7 @@ class Group:
     def tally(self, sums: AnyArray, own: AnyArray) -> AnyArray | None:
         """Replace `sums`, shape (s,), by their sums over ranks, equal on all; return what each has of its `own`.
 
-        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.tally`.
+        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.trees`.
 
         - returned: the vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
         """
@@ -356,3 +388,143 @@ def _flat(vector: AnyArray) -> AnyArray:
         return vector
     check_array(vector)
     return vector.reshape(-1)
+
+
+_SHORT: Final = 500
+_BATCH: Final = 20  # sums between two looks at the clock: who waits in one need not in the next
+_LONG: Final = 20
+
+
+def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
+    """Return the cost of a message in this gang, the same on every rank.
+
+    ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
+    depends on what was measured: leave it where models must be the same to the bit from run to run.
+    """
+    transport = group.transport
+    if transport.processes:
+        raise IncompatiblePartsError(
+            "calibrate(group) needs ranks that reach each other one by one, and those of this group are threads of "
+            "several processes. Measure with one rank per process."
+        )
+    sent, received = (np.ones(max(1, n_bytes // 8)) for _ in range(2))
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    clock = group.ledger.clock
+
+    def seconds(work: Callable[[], object], repeats: int) -> float:
+        """Return the median of some repetitions, which begin on all ranks at once."""
+        group.barrier()
+        times = []
+        for _ in range(repeats):
+            begin = clock()
+            work()
+            times.append(clock() - begin)
+        return statistics.median(times[repeats // 5 :])
+
+    doubling = Group(transport, "recursive_doubling")
+    number = np.zeros(1)
+
+    def sum_up() -> None:
+        for _ in range(_BATCH):
+            doubling.allreduce(number)
+
+    group.ledger.begin_round("setup")
+    found = np.zeros(3)
+    if group.size > 1:
+        core, n_folded = fold_of(group.size)
+        n_messages = n_levels(core) + 2 * (n_folded > 0)
+        found[0] = seconds(sum_up, _SHORT // _BATCH) / (_BATCH * n_messages)
+        found[1] = seconds(lambda: transport.exchange(after, sent, before, received, OP_ALLREDUCE), _LONG)
+    found[2] = seconds(lambda: np.add(sent, received, out=received), _LONG)
+    group.allreduce(found, "max")
+    group.ledger.end_round()
+    latency_s, long_s, added_s = found.tolist()
+    return LinkCost(latency_s, max(0.0, long_s - latency_s) / sent.nbytes, added_s / sent.nbytes)
+
+
+class Team:
+    """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks."""
+
+    def __init__(
+        self,
+        n_threads: int = 1,
+        group: Group | None = None,
+        check: Callable[[], None] | None = None,
+        listener: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self.n_threads = n_threads
+        #: Among how many ranks the rows are divided, the number of this one, and whether it is rank 0, which adds to
+        #: sums what all ranks know.
+        self.n_ranks, self.number = (1, 0) if group is None else (group.size, group.rank)
+        self.leads = self.number == 0
+        self._group, self._check, self._listener = group, check, listener
+        self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+        if group is not None:
+            group.ledger.begin_round("setup")  # ranks begin when their workers do
+            group.barrier()
+            group.ledger.end_round()
+            self._since = group.ledger.clock()
+
+    @contextlib.contextmanager
+    def _exchange(self, group: Group) -> Iterator[None]:
+        """Keep the ledger of an exchange: what was done since the last one was computation."""
+        if self._check is not None:
+            self._check()
+        ledger = group.ledger
+        ledger.begin_round("sync")
+        if ledger.timing:
+            ledger.charge(COMPUTE, ledger.clock() - self._since)
+        yield
+        ledger.end_round()
+        self._since = ledger.clock()
+
+    def add_up(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after adding up those of all ranks in place, equal on all of them to the last bit."""
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.allreduce(vector)
+        return vector
+
+    def totals(self, *numbers: float) -> tuple[float, ...]:
+        """Return the sums over ranks of some numbers."""
+        return numbers if self._group is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
+
+    def largest(self, number: float) -> float:
+        """Return the largest of the numbers of ranks."""
+        if self._group is None:
+            return number
+        numbers = np.array([number])
+        with self._exchange(self._group):
+            self._group.allreduce(numbers, "max")
+        return float(numbers[0])
+
+    def agree(self, vector: AnyArray) -> AnyArray:
+        """Return the vector after replacing it by that of rank 0."""
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.broadcast(vector)
+        return vector
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
+        if self._group is None:
+            return [vector]
+        with self._exchange(self._group):
+            return self._group.gather(np.ascontiguousarray(vector)) or []
+
+    def report(self, primal: float, dual: float) -> None:
+        """Pass a certificate to the listener."""
+        if self._listener is not None:
+            self._listener(primal, dual)
+
+    def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
+        """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
+        if self._pool is None or n_rows < 4 * self.n_threads:
+            return [work(0, n_rows)]
+        parts = [split(n_rows, self.n_threads, k) for k in range(self.n_threads)]
+        return list(self._pool.map(lambda part: work(*part), parts))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -9,12 +9,20 @@ from dsgd.lazy import loaded_on_use
 if TYPE_CHECKING:
     from dsgd.sim.calibration import Calibration, calibrate
     from dsgd.sim.cluster import SimulatedCluster
-    from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
     from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
-    from dsgd.sim.measure import measure_costs
-    from dsgd.sim.network import NETWORKS, Link, Network
+    from dsgd.sim.measure import SavedCosts, known_costs, measure_costs, open_costs
+    from dsgd.sim.network import (
+        NETWORKS,
+        AbstractStragglers,
+        Compute,
+        Exponential,
+        HeavyTail,
+        Link,
+        Network,
+        NoStragglers,
+        SlowRank,
+    )
     from dsgd.sim.prediction import Prediction, predict
-    from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
 
 __all__ = [
     "NETWORKS",
@@ -43,26 +51,26 @@ __all__ = [
 
 _HOMES: Final = {
     "NETWORKS": "dsgd.sim.network",
-    "AbstractStragglers": "dsgd.sim.compute",
+    "AbstractStragglers": "dsgd.sim.network",
     "Calibration": "dsgd.sim.calibration",
-    "Compute": "dsgd.sim.compute",
+    "Compute": "dsgd.sim.network",
     "CostModel": "dsgd.sim.cost",
     "EpochCost": "dsgd.sim.cost",
-    "Exponential": "dsgd.sim.compute",
-    "HeavyTail": "dsgd.sim.compute",
+    "Exponential": "dsgd.sim.network",
+    "HeavyTail": "dsgd.sim.network",
     "Link": "dsgd.sim.network",
     "Network": "dsgd.sim.network",
-    "NoStragglers": "dsgd.sim.compute",
+    "NoStragglers": "dsgd.sim.network",
     "Prediction": "dsgd.sim.prediction",
     "RowCost": "dsgd.sim.cost",
-    "SavedCosts": "dsgd.sim.saved_costs",
+    "SavedCosts": "dsgd.sim.measure",
     "SimulatedCluster": "dsgd.sim.cluster",
-    "SlowRank": "dsgd.sim.compute",
+    "SlowRank": "dsgd.sim.network",
     "Workload": "dsgd.sim.cost",
     "calibrate": "dsgd.sim.calibration",
-    "known_costs": "dsgd.sim.saved_costs",
+    "known_costs": "dsgd.sim.measure",
     "measure_costs": "dsgd.sim.measure",
-    "open_costs": "dsgd.sim.saved_costs",
+    "open_costs": "dsgd.sim.measure",
     "predict": "dsgd.sim.prediction",
 }
 

@@ -13,7 +13,7 @@ seconds, and synchronises a vector of n bytes::
 loop, for this strategy with this compressor, measured at some lengths and interpolated linearly. ``wait(c)`` is the
 additional time of a round with c seconds of work: ranks that work longer finish further apart, and a rank that has
 waited long sleeps and must be woken. It is measured at some c, so no formula is needed. For another number of ranks,
-wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.model`),
+wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.cost`),
 and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the slowest of P ranks whose
 rounds vary independently. Fragments of a model that are exchanged beside the next round cost what is left of
 ``round(n / F)`` after its work.
@@ -32,11 +32,10 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm, tally_seconds
+from dsgd.collectives.cost import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm, tally_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
-from dsgd.sim.compute import Compute
-from dsgd.sim.network import Link, Network
+from dsgd.sim.network import Compute, Link, Network
 from dsgd.sync import (
     AbstractStrategy,
     EveryBatch,

@@ -3,7 +3,7 @@
 Problem: of ten thousand ranks nobody wants to play each of the hundred million messages of a ring.
 
 Method: sums are all-reduces, played on as many ranks as `MOST_PLAYED` and taken from their closed forms on more
-(`dsgd.collectives.model`); a ring of P ranks takes P - 1 messages of the longest vector, a broadcast the levels of its
+(`dsgd.collectives.cost`); a ring of P ranks takes P - 1 messages of the longest vector, a broadcast the levels of its
 tree. What a compressor makes of vectors is known from its shapes; where it is not, a drawn vector is encoded.
 
 Cost: at most one played all-reduce for each length.
@@ -21,18 +21,18 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives import allreduce_cost, compressed_cost
-from dsgd.collectives.algorithms.by_name import PLANS
-from dsgd.collectives.algorithms.schedule import plan_schedule, tally_schedule
-from dsgd.collectives.algorithms.tally import blocks_of
-from dsgd.collectives.compressed.cost import outweighs, whole_bytes
-from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.model import (
+from dsgd.collectives.algorithms.trees import blocks_of
+from dsgd.collectives.algorithms.whole import PLANS, plan_schedule, tally_schedule
+from dsgd.collectives.compressed import outweighs, whole_bytes
+from dsgd.collectives.cost import (
+    Algorithm,
     FlatAlgorithm,
     LinkCost,
     allreduce_seconds,
     choose_algorithm,
     choose_gather,
     hierarchical_seconds,
+    is_hierarchical,
     n_levels,
 )
 from dsgd.comm.frames import HEADER_BYTES
@@ -52,9 +52,8 @@ from dsgd.compress import (
 )
 from dsgd.compress.sparse import n_entries
 from dsgd.sim.cluster import SimulatedCluster
-from dsgd.sim.compute import Compute
-from dsgd.sim.network import Link, network_for
-from dsgd.sim.plays import play_rounds
+from dsgd.sim.events import play_rounds
+from dsgd.sim.network import Compute, Link, network_for
 from dsgd.types import FloatVector
 
 #: All-reduces of more ranks are taken from their closed forms.

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
-from dsgd.collectives.model import LinkCost, n_levels
+from dsgd.collectives.cost import LinkCost, n_levels
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import DatasetError, InvalidParameterError
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of

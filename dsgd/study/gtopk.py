@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.compressed.gtopk import Entries, merge_all
-from dsgd.collectives.model import LinkCost
+from dsgd.collectives.cost import LinkCost
+from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress import DGC, GTopK
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError

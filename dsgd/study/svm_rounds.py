@@ -54,7 +54,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from dsgd.collectives import calibrate
-from dsgd.collectives.model import (
+from dsgd.collectives.cost import (
     LinkCost,
     allgather_seconds,
     allreduce_seconds,

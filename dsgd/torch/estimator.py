@@ -1,15 +1,21 @@
-"""The base of `TorchClassifier` and `TorchRegressor`."""
+"""Validation of torch modules: the rows that are scored after every epoch, and the module as it is then.
+
+The base of `TorchClassifier` and `TorchRegressor`.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from sklearn.utils import check_X_y
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -23,7 +29,15 @@ from dsgd.inputs.frames import validated
 from dsgd.inputs.history import History, line_of
 from dsgd.inputs.named import known_columns, take_tables
 from dsgd.inputs.partition import pack_for_threads
-from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, take_best
+from dsgd.inputs.validation import (
+    ScoredRows,
+    checked_block,
+    given_validation,
+    refuse_idle,
+    refuse_unknown_labels,
+    scorer_for,
+    take_best,
+)
 from dsgd.inputs.validation_split import split_off
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -36,20 +50,67 @@ from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 from dsgd.sync import AbstractStrategy
-from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer
-from dsgd.torch.outputs import predictions
-from dsgd.torch.packing import TensorPacker, cut
-from dsgd.torch.parts import build_criterion, build_module, check_weighable
-from dsgd.torch.passes import Passes
-from dsgd.torch.rows import TensorRows, as_tensor
-from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
-from dsgd.torch.strategies import bound_to, strategy_for
-from dsgd.torch.validation import scored_rows
-from dsgd.torch.weights import checked_weights, mean_weight
-from dsgd.types import AnyArray
+from dsgd.torch.loop import bound_to, strategy_for
+from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, predictions
+from dsgd.torch.parts import Passes, build_criterion, build_module, check_weighable, fingerprint
+from dsgd.torch.rows import (
+    BatchNormPolicy,
+    ModuleStatistics,
+    TensorPacker,
+    TensorRows,
+    as_tensor,
+    checked_weights,
+    cut,
+    mean_weight,
+)
+from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
+
+
+@dataclass(frozen=True)
+class _ModelOf:
+    """Makes a fitted estimator of the parameters of a module and its buffers."""
+
+    estimator: Any
+    template: nn.Module
+
+    def __call__(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> Any:
+        model = self.estimator
+        flat, buffers = FlatModule(self.template, model.device), ModuleStatistics(self.template)
+        flat.params[:] = params
+        flat.to_device()
+        buffers.load(dict(statistics))
+        model.module_ = flat.module.eval()
+        return model
+
+
+def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module) -> ScoredRows:
+    """Return validation rows, checked against the training rows, and what scores a module on them."""
+    many = not estimator._is_classification
+    options: dict[str, Any] = {"allow_nd": True, "multi_output": many, "dtype": "numeric", "y_numeric": many}
+
+    def check() -> Block:
+        X, y, weights = given
+        if estimator.dataset is not None:  # nobody here has seen its rows
+            X, y = check_X_y(X, y, **options)
+        else:
+            X, y = validated(estimator, X, y, reset=False, **options)
+        return X, y, checked_weights(weights, X)
+
+    block = checked_block(check)
+    if estimator._is_classification:
+        refuse_unknown_labels(block[1], estimator.classes_)
+    bare = estimator._without_client()
+    for name in ("_audience", "feature_names_in_", "module_"):
+        vars(bare).pop(name, None)
+    flat = FlatModule(copy.deepcopy(template))
+    statistics = {name: vector.copy() for name, vector in ModuleStatistics(flat.module).vectors().items()}
+    found = ScoredRows(_ModelOf(bare, copy.deepcopy(template)), scorer_for(bare), block)
+    if torch.device(estimator.device).type == "cpu":  # another device may be there on the workers alone
+        found.try_out(type(estimator).__name__, estimator.scoring, flat.params, statistics)
+    return found
+
 
 #: What the names of options begin with that go to a part of the estimator.
 PREFIXES = ("module__", "criterion__", "optimizer__")

@@ -9,12 +9,31 @@ ranks that are not at the same point raise an error instead of adding up wrong n
 
 Cost per frame: that of gloo for the header and for the array. gloo neither authenticates nor encrypts, and takes the
 network that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
+
+Compressors as communication hooks of torch's `DistributedDataParallel`.
+
+Problem: a script that runs under torchrun has its process group already, and wants its gradients compressed.
+
+`compress_hook` makes a communication hook: each bucket of gradients that DDP has ready is averaged over the ranks by
+`dsgd.collectives.compressed_mean`, the very function that strategies call, over the process group of torch.
+
+DDP cuts new buckets after the first backward pass. What a compressor has left out of the old buckets would be lost.
+So the first gradient of every bucket is sent whole, and memory starts with its second.
+
+Cost per bucket: `dsgd.collectives.compressed_cost`.
+
+The rank on which a function runs, and clean-up when it has returned.
+
+`launch`: running a function with a training loop of its own on every rank of a gang.
 """
 
 from __future__ import annotations
 
+import inspect
 import platform
+import threading
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,8 +42,9 @@ import torch
 import torch.distributed as dist
 
 from dsgd.collectives import Group
+from dsgd.collectives.compressed import compressed_mean
 from dsgd.comm.abort import AbortFlag, check_limit
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.frames import (
     HEADER_BYTES,
     Header,
@@ -34,14 +54,29 @@ from dsgd.comm.frames import (
     pack_into,
     unpack_from,
 )
-from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.compress import AbstractCompressor, Layerwise
+from dsgd.errors import (
+    AbortedError,
+    ClusterError,
+    GangTimeoutError,
+    IncompatiblePartsError,
+    InvalidDataError,
+    InvalidParameterError,
+    ProtocolError,
+)
 from dsgd.ledger import WAIT, WIRE, RankLedger
-from dsgd.runtime.rank import Rank
+from dsgd.runtime.gang.client import client_for
+from dsgd.runtime.gang.job import run_on_cluster
+from dsgd.runtime.rank import GangResult, Rank
+from dsgd.sim import SimulatedCluster
+from dsgd.sync.averaging import weighted_mean
+from dsgd.torch import process_group
 from dsgd.types import AnyArray
 
 _DEADLINE_S: Final = 600.0
 _TAG: Final = 0
 _JOB: Final = job_code("torchrun")
+
 # The default group that `rank_here` was last called in, and the rank in it.
 _known: list[tuple[Any, Rank]] = []
 
@@ -191,3 +226,190 @@ def _hosts(group: Any, size: int) -> tuple[int, ...]:
 
 def _difference(expected: Header, found: Header) -> str:
     return describe_mismatch(expected, found) or "its header is another one"
+
+
+# Random numbers of compressors start here, on all ranks.
+_SEED = 0
+
+
+def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Callable[[Any, Any], Any]:
+    """Return a communication hook: ``ddp_model.register_comm_hook(None, compress_hook(...))``.
+
+    Parameters
+    ----------
+    compressor : AbstractCompressor
+        How gradients are encoded. A lossy one without memory must be wrapped in `dsgd.compress.ErrorFeedback`.
+    group : ProcessGroup or None, default None
+        The ranks; None is all of them. The hook makes a group of its own of them, so all ranks must call this.
+
+    Returns
+    -------
+    callable
+        Takes (state, bucket), returns a future of the mean gradient. Buckets are float32 or float64.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The compressor loses what it leaves out of gradients, or goes tensor by tensor.
+    """
+    if isinstance(compressor, Layerwise):
+        raise IncompatiblePartsError(
+            f"compress_hook({compressor!r}): the buckets of DDP have no names of tensors. Use dsgd.torch.Synchronizer."
+        )
+    if compressor.needs_feedback and not compressor.remembers:
+        raise IncompatiblePartsError(
+            f"{compressor!r} loses what it leaves out of gradients. Wrap it: ErrorFeedback({compressor!r})."
+        )
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    ranks = Group(_ProcessGroup(dist.new_group(members, backend="gloo"), members))
+    memories: dict[tuple[int, ...], Any] = {}
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and wants none or its own
+        buffer = bucket.buffer()
+        if buffer.dtype not in (torch.float32, torch.float64):
+            raise InvalidDataError(f"compress_hook averages float32 and float64 gradients. Got {buffer.dtype}.")
+        key = tuple(id(parameter) for parameter in bucket.parameters())
+        vector = buffer.detach().cpu().numpy()
+        weight = 1.0 / ranks.size
+        if key not in memories:
+            memories[key] = compressor.init(vector.size, vector.dtype, _SEED, ranks.rank, ranks.size)
+            weighted_mean(ranks, vector, weight)
+        else:
+            compressed_mean(ranks, vector, weight, compressor, memories[key])
+        if buffer.device.type != "cpu":
+            buffer.copy_(torch.from_numpy(vector))
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    return hook
+
+
+class _ProcessGroup(AbstractTransport):
+    """A process group of torch as a wire of this library."""
+
+    def __init__(self, group: Any, members: list[int]) -> None:
+        self._group, self._members = group, members
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ledger = RankLedger(self.rank)
+        self.hosts = tuple(range(self.size))
+        self.wire = "torch.distributed"
+        self.deadline_s = 1800.0
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send and receive at once; see `AbstractTransport.exchange`."""
+        waits = []
+        if source is not None and incoming is not None:
+            waits.append(dist.irecv(_bytes(incoming), self._members[source], group=self._group))
+        if to is not None and outgoing is not None:
+            waits.append(dist.isend(_bytes(outgoing), self._members[to], group=self._group))
+        for wait in waits:
+            wait.wait()
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Note the limit; how long torch waits was decided when its process group was made."""
+        check_limit("set_deadline(deadline_s)", deadline_s)
+        self.deadline_s = deadline_s
+
+    def close(self) -> None:
+        """Let go of the process group."""
+        self._group = None
+
+
+def _bytes(array: AnyArray) -> Any:
+    flat = array.reshape(-1).view(np.uint8)
+    if not flat.flags.writeable:
+        flat = flat.copy()
+    return torch.from_numpy(flat)
+
+
+# Ranks may be threads of one process.
+_here = threading.local()
+
+
+def current_rank() -> Rank:
+    """Return the rank that this thread runs, or that this process is in the default process group of torch."""
+    rank: Rank | None = getattr(_here, "rank", None)
+    if rank is None and process_group.is_running():
+        return process_group.rank_here()
+    if rank is None:
+        raise InvalidParameterError(
+            "there is no rank here: call this inside a function that dsgd.torch.launch runs, or, in a script that "
+            "torchrun starts, after torch.distributed.init_process_group(); or pass rank=..."
+        )
+    return rank
+
+
+def finish_with(finish: Callable[[], None], close: Callable[[], None]) -> None:
+    """Have `finish` called when the function of this rank has returned, and `close` if it raises.
+
+    On a rank that was passed, nothing is.
+    """
+    if getattr(_here, "rank", None) is not None:
+        _here.finishers.append((finish, close))
+
+
+def run_function(rank: Rank, data: object, function: Callable[..., Any], takes_rank: bool) -> Any:
+    """Run a function of the user on a rank; a rank program."""
+    del data  # the function has its own
+    _here.rank, _here.finishers = rank, []
+    try:
+        value = function(rank) if takes_rank else function()
+        for finish, _ in _here.finishers:
+            finish()
+        return value
+    except BaseException:
+        for _, close in _here.finishers:
+            close()
+        raise
+    finally:
+        del _here.rank, _here.finishers
+
+
+def launch(
+    function: Callable[..., Any],
+    client: Any = None,
+    *,
+    n_ranks: int | None = None,
+    transport: TransportName = "auto",
+) -> GangResult:
+    """Run a function on every rank of a gang.
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(rank)``, or without arguments if it takes none. ``rank.number`` and ``rank.size`` say who
+        it is; `Synchronizer` finds the rank by itself.
+    client : distributed.Client, SimulatedCluster or None, default None
+        Where: one rank per thread of the workers of a cluster; None takes the current client, or starts a worker
+        process per core and closes them in the end.
+    n_ranks : int or None, default None
+        How many ranks; None is all there can be.
+    transport : str, default "auto"
+        The transport; see `dsgd.runtime.run_on_cluster`.
+
+    Returns
+    -------
+    GangResult
+        ``value`` is what the function returned on rank 0, ``ledger`` the seconds and bytes of all ranks.
+
+    Raises
+    ------
+    RankError
+        The function raised on some rank; the error is its cause.
+    ClusterError
+        The cluster cannot run it, see `dsgd.runtime.run_on_cluster`.
+    """
+    arguments = (function, bool(inspect.signature(function).parameters))
+    if isinstance(client, SimulatedCluster):
+        return client.run(run_function, [None] * client.ranks, arguments)
+    with client_for(client, n_workers=n_ranks) as found:
+        return run_on_cluster(
+            run_function, [], client=found, pack=_nothing, args=arguments, n_ranks=n_ranks, transport=transport
+        )
+
+
+def _nothing(blocks: object, rank: int) -> None:
+    """Pack nothing: the function finds its rows by itself."""

@@ -50,12 +50,23 @@ from dsgd.sync import (
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean, beside_for
-from dsgd.torch.agreement import agree, check_ranks, share_buffers
-from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, check_owned, has_overflowed, steps_of_loop
-from dsgd.torch.statistics import ModuleStatistics
-from dsgd.torch.strategies import bound_to, check_loop, strategy_for
+from dsgd.torch.loop import (
+    LoopState,
+    LoopSteps,
+    Stopwatch,
+    agree,
+    bound_to,
+    check_loop,
+    check_owned,
+    check_ranks,
+    has_overflowed,
+    share_buffers,
+    steps_of_loop,
+    strategy_for,
+)
+from dsgd.torch.process_group import current_rank, finish_with
+from dsgd.torch.rows import ModuleStatistics
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, LinkCost, allgatherv_cost
-from dsgd.collectives.cost import allgathered_bytes
-from dsgd.collectives.model import DEFAULT_LINK, allgather_seconds, choose_gather
+from dsgd.collectives.cost import DEFAULT_LINK, allgather_seconds, allgathered_bytes, choose_gather
 from dsgd.comm.frames import HEADER_BYTES
 from gangs import run_gang
 from sim_links import ALPHA, BETA, GAMMA, seconds

@@ -21,13 +21,10 @@ from dsgd.collectives import (
     choose_algorithm,
     hierarchical_seconds,
 )
-from dsgd.collectives.algorithms.binomial import binomial_plan
-from dsgd.collectives.algorithms.double_tree import double_tree, double_tree_plan
-from dsgd.collectives.algorithms.pipeline import children_of, n_steps
-from dsgd.collectives.algorithms.plan import Plan, plan_cost
-from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
-from dsgd.collectives.algorithms.torus import torus_plan
-from dsgd.collectives.model import ALGORITHMS, tree_pieces, tree_steps
+from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps, plan_cost
+from dsgd.collectives.algorithms.rings import rabenseifner_plan, torus_plan
+from dsgd.collectives.algorithms.trees import binomial_plan, double_tree, double_tree_plan
+from dsgd.collectives.cost import ALGORITHMS, tree_pieces, tree_steps
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster

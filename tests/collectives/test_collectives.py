@@ -20,7 +20,7 @@ from dsgd.collectives import (
     broadcast_cost,
     gather_cost,
 )
-from dsgd.collectives.model import ALGORITHMS as FLAT
+from dsgd.collectives.cost import ALGORITHMS as FLAT
 from dsgd.comm.frames import DTYPE_CODES, HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from gangs import SHARED, TRANSPORTS, run_gang

@@ -13,24 +13,26 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from dsgd.collectives import Cost, Group
-from dsgd.collectives.algorithms.duplex import (
+from dsgd.collectives.algorithms.packed_trees import (
     duplex_rate,
     joined,
     over_servers,
     pack_duplex,
     pack_rings,
+    packed_cost,
+    packed_plan,
     ring_trees,
     share_of_slower,
     star_trees,
+    tree_allreduce,
 )
-from dsgd.collectives.algorithms.packed_trees import packed_cost, packed_plan, tree_allreduce
 from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, best_rate, ring_rate, subgraph
 from dsgd.collectives.algorithms.plan import plan_cost
-from dsgd.collectives.algorithms.schedule import plan_schedule
+from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Link, Network, SimulatedCluster
-from dsgd.sim.plays import play_rounds
+from dsgd.sim.events import play_rounds
 from gangs import run_gang
 
 

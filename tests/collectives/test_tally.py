@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group
-from dsgd.collectives.algorithms.tally import blocks_of, tally_cost
-from dsgd.collectives.model import LinkCost, tally_seconds
+from dsgd.collectives.algorithms.trees import blocks_of, tally_cost
+from dsgd.collectives.cost import LinkCost, tally_seconds
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
 from gangs import TRANSPORTS, run_gang
 from nested_gangs import run_nested

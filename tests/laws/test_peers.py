@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group, LinkCost
-from dsgd.collectives.algorithms.by_name import PLANS
+from dsgd.collectives.algorithms.whole import PLANS
 from dsgd.comm.sockets.mesh import hypercube
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.inproc import InprocTransport

@@ -13,7 +13,7 @@ import pytest
 
 from dsgd import SGDClassifier
 from dsgd.__main__ import main
-from dsgd.collectives.model import LinkCost, allreduce_seconds
+from dsgd.collectives.cost import LinkCost, allreduce_seconds
 from dsgd.compress import TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import (
@@ -31,7 +31,7 @@ from dsgd.sim import (
     measure_costs,
 )
 from dsgd.sim.cost import interpolate, kind_of, spread
-from dsgd.sim.saved_costs import costs_path, read_costs, signature_of, write_costs
+from dsgd.sim.measure import costs_path, read_costs, signature_of, write_costs
 from dsgd.sync import ASGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, PostLocalSGD
 
 WAY = Link(2e-9, 3e-4)
@@ -197,7 +197,7 @@ def test_a_gang_is_measured_once(tmp_path, monkeypatch):
         rounds = dict.fromkeys(("LocalSGD", *calls[-1]), ((80.0, 0.0001),))
         return CostModel(MODEL.calibration, MODEL.rows, rounds, MODEL.waits, MODEL.end_s, "made")
 
-    monkeypatch.setattr("dsgd.sim.saved_costs.measure_costs", made)
+    monkeypatch.setattr("dsgd.sim.measure.measure_costs", made)
     options: dict[str, Any] = {"layouts": ("dense",), "folder": tmp_path}
     assert not known_costs(**options).reused
     assert known_costs(**options).reused

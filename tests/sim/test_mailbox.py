@@ -14,9 +14,8 @@ from dsgd.errors import AbortedError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.threads import root_cause, run_threads
 from dsgd.sim import Link, Network
-from dsgd.sim.event_scheduler import EventScheduler
-from dsgd.sim.mailbox import LOOK_S, connect
-from dsgd.sim.transport import Fabric
+from dsgd.sim.cluster import LOOK_S, Fabric, connect
+from dsgd.sim.events import EventScheduler
 
 ALPHA, BETA = 1e-3, 1.03e-6
 FLAT = Network("flat", Link(BETA, ALPHA), Link(BETA, ALPHA))

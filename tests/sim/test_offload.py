@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives.cost import ALGORITHMS
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import AbortedError, ProtocolError
 from dsgd.runtime.train import offloaded
@@ -90,9 +90,9 @@ def test_training_takes_the_seconds_of_its_messages(sync, monkeypatch):
     found = []
     for whole in (True, False):
         if not whole:
-            monkeypatch.setattr("dsgd.sim.transport.SimTransport._run_whole", None)
+            monkeypatch.setattr("dsgd.sim.cluster.SimTransport._run_whole", None)
             monkeypatch.setattr("dsgd.sim.cluster.Player", lambda *parts: None)
-            monkeypatch.setattr("dsgd.sim.event_scheduler.EventScheduler.attach", lambda *parts: None)
+            monkeypatch.setattr("dsgd.sim.events.EventScheduler.attach", lambda *parts: None)
         cluster = SimulatedCluster(6, FAR, COMPUTE, "exponential")
         model = SGDClassifier(max_iter=3, tol=None, random_state=0, sync=sync, client=cluster).fit(X, y)
         ranks = [(r.totals, r.records.tobytes()) for r in model.ledger_.ranks]
@@ -153,7 +153,7 @@ def test_many_messages_wait_at_one_port():
 
 def test_schedules_that_are_never_the_same_are_forgotten(monkeypatch):
     """The table of moves does not grow with the number of different collectives."""
-    monkeypatch.setattr("dsgd.sim.player._MOST_MOVES", 50)
+    monkeypatch.setattr("dsgd.sim.events._MOST_MOVES", 50)
 
     def program(rank, number):
         for n in range(60):

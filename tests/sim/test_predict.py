@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsgd.collectives.model import ALGORITHMS, LinkCost, allreduce_seconds
+from dsgd.collectives.cost import ALGORITHMS, LinkCost, allreduce_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import Compute, Link, Network, SimulatedCluster, predict
 

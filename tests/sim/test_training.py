@@ -34,7 +34,7 @@ from dsgd.sim import (
     SlowRank,
     open_costs,
 )
-from dsgd.sim.saved_costs import write_costs
+from dsgd.sim.measure import write_costs
 from dsgd.svm import LinearSVC
 from dsgd.sync import (
     ASGD,

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import study_rows
 from dsgd.__main__ import main
-from dsgd.collectives.model import LinkCost
+from dsgd.collectives.cost import LinkCost
 from dsgd.errors import InvalidParameterError
 from dsgd.study import run_study, study_page
 from dsgd.study.elimination import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds
+from dsgd.collectives.cost import LinkCost, allgather_seconds, allreduce_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import LinkCost, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
 from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for

@@ -29,7 +29,7 @@ from typing import Protocol, final
 import numpy as np
 
 from dsgd.collectives.algorithms.plan import Combine, Operation
-from dsgd.collectives.algorithms.tree import (
+from dsgd.collectives.algorithms.trees import (
     binomial_broadcast,
     binomial_reduce,
     direct_gather,

@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import LinkCost, allgather_seconds, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import Network, network_for
-from dsgd.sim.scaling.balance import Placement, Sharing, place_layers
-from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
+from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node, Placement, Sharing, place_layers
 from dsgd.validation import check_number
 
 

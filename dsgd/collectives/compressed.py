@@ -1,4 +1,17 @@
-"""The weighted mean over ranks of compressed vectors.
+"""Sums of low-rank matrices for `PowerSGD`: the factors of all matrices in two all-reduces.
+
+Problem: a module has many matrices, and a sum for each of their short factors costs more in messages than in bytes.
+
+Update, for every matrix M with the row factors V of the last time: ``U <- sum V M'`` over ranks, made orthonormal;
+``W <- sum U M``; the sum is ``U' W``.
+
+Cost: two all-reduces, of all U and of all W.
+
+Source: Vogels, Karimireddy and Jaggi 2019, algorithm 1.
+
+Costs of means of compressed vectors: the bytes and messages that a rank sends, from shapes alone.
+
+The weighted mean over ranks of compressed vectors.
 
 Problem: the mean of long vectors on a slow wire; a compressor makes them small, but not every payload can be added to
 another one.
@@ -10,9 +23,9 @@ change. Payloads are summed
 - by an all-gather, decoded by each rank in the order of ranks: all compressors not listed below;
 - by an all-reduce, where the payload of a sum is the sum of payloads: `Identity`, `RandomK`;
 - by two all-reduces of factors: `PowerSGD`;
-- in parts, if the sum has an encoding of its own, see `dsgd.collectives.compressed.parts`: `Half`, `TernGrad` and
+- in parts, if the sum has an encoding of its own, see `dsgd.collectives.payloads`: `Half`, `TernGrad` and
   `MajorityVote`;
-- pair by pair: `GTopK`, see `dsgd.collectives.compressed.gtopk`;
+- pair by pair: `GTopK`, see `dsgd.collectives.payloads`;
 - whole, if the nonzero entries would take more bytes than the whole vector: `NonZero`;
 - decoded, by an all-reduce, if payloads would pass more bytes through a rank than whole vectors do, such as short
   payloads of many ranks that all others must get: those that would be gathered, and `TernGrad`. Not `Half`, because the
@@ -28,18 +41,31 @@ Source: those of the compressors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.compressed.cost import outweighs, whole_bytes
-from dsgd.collectives.compressed.encoding import decode, encode
-from dsgd.collectives.compressed.factors import sum_of_factors, sum_together
-from dsgd.collectives.compressed.gtopk import Entries, gtopk_sum, merge_all
-from dsgd.collectives.compressed.parts import UNIT, sum_halves, sum_ternary, sum_votes
-from dsgd.collectives.cost import allgathered_bytes
+from dsgd.collectives.cost import Cost, allgathered_bytes, allgatherv_cost, allreduce_cost
 from dsgd.collectives.group import Group
+from dsgd.collectives.payloads import (
+    UNIT,
+    Entries,
+    decode,
+    encode,
+    encoding,
+    gtopk_cost,
+    gtopk_sum,
+    halves_cost,
+    merge_all,
+    sum_halves,
+    sum_ternary,
+    sum_votes,
+    ternary_bytes,
+    ternary_cost,
+    votes_cost,
+)
 from dsgd.comm.wires import inproc
 from dsgd.compress import (
     AbstractCompressor,
@@ -51,13 +77,144 @@ from dsgd.compress import (
     Layerwise,
     MajorityVote,
     NonZero,
+    PowerMemory,
     PowerSGD,
     RandomK,
     TernGrad,
 )
 from dsgd.compress.base import WORD_BYTES
+from dsgd.compress.powersgd import times_rows
 from dsgd.compress.sparse import n_entries
-from dsgd.types import FloatVector
+from dsgd.kernels import quantize
+from dsgd.types import AnyArray, FloatVector
+
+
+def sum_of_factors(
+    group: Group, matrices: Sequence[tuple[FloatVector, PowerSGD, PowerMemory, FloatVector | None]]
+) -> None:
+    """Replace vectors by the sums of their low-rank matrices, whose factors are sent together."""
+    wholes = [compressor.matrix(vector, memory) for vector, compressor, memory, _ in matrices]
+    # Each of these passes over the matrices once for each of their factors.
+    n_passed = sum(whole.size * int(each[1].rank) for whole, each in zip(wholes, matrices, strict=True))
+
+    def column_factors() -> list[AnyArray]:
+        return [
+            compressor.project(whole, memory)
+            for whole, (_, compressor, memory, _) in zip(wholes, matrices, strict=True)
+        ]
+
+    lefts = encoding(group, n_passed, column_factors)
+    sum_together(group, lefts)
+
+    def row_factors() -> list[AnyArray]:
+        rights: list[AnyArray] = []
+        for left, whole, (_, _, _, rest) in zip(lefts, wholes, matrices, strict=True):
+            quantize.orthonormalise(left)
+            rights.append(times_rows(left, whole))
+            if rest is not None:
+                quantize.add_outer(left, rights[-1], rest, -1.0)
+        return rights
+
+    with_rest = any(rest is not None for *_, rest in matrices)
+    rights = encoding(group, n_passed * (2 if with_rest else 1), row_factors)
+    sum_together(group, rights)
+
+    def products() -> None:
+        for left, right, (vector, compressor, memory, _) in zip(lefts, rights, matrices, strict=True):
+            compressor.keep(right, memory)
+            vector.fill(0.0)
+            quantize.add_outer(left, right, vector, 1.0)
+
+    encoding(group, n_passed, products)
+
+
+def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
+    """Replace arrays by their sums over ranks, with one all-reduce."""
+    if len(arrays) == 1:
+        group.allreduce(arrays[0])
+        return
+    whole = np.concatenate([array.reshape(-1) for array in arrays])
+    group.allreduce(whole)
+    at = 0
+    for array in arrays:
+        array[...] = whole[at : at + array.size].reshape(array.shape)
+        at += array.size
+
+
+# Their sum differs from that of the decoded vectors, or never takes more bytes.
+_SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
+
+
+def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host."""
+    if isinstance(compressor, ErrorFeedback):
+        return compressed_cost(rank, size, n, itemsize, compressor.compressor)
+    if size == 1:
+        return Cost(0, 0)
+    if outweighs(size, n, itemsize, compressor):
+        return allreduce_cost(rank, size, n, itemsize)
+    return _payload_cost(rank, size, n, itemsize, compressor)
+
+
+@lru_cache(maxsize=256)
+def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> bool:
+    """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
+    if isinstance(compressor, _SUMMED_AS_PAYLOADS):
+        return False
+    if isinstance(compressor, TernGrad):
+        n_bytes = ternary_bytes(size, n)
+    else:
+        # Gathered payloads are equally long: every rank sends as much.
+        cost = _payload_cost(0, size, n, itemsize, compressor)
+        n_bytes = 0 if cost is None else size * cost.n_bytes
+    return n_bytes > whole_bytes(size, n, itemsize)
+
+
+@lru_cache(maxsize=256)
+def whole_bytes(size: int, n: int, itemsize: int) -> int:
+    """Return what all ranks send in an all-reduce of whole vectors."""
+    return sum(allreduce_cost(rank, size, n, itemsize).n_bytes for rank in range(size))
+
+
+def _payload_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    """Return what `rank` sends where payloads are summed."""
+    if isinstance(compressor, Layerwise):
+        return _layerwise_cost(rank, size, n, itemsize, compressor)
+    if isinstance(compressor, GTopK):
+        return gtopk_cost(rank, size, n, itemsize, compressor)
+    if isinstance(compressor, Identity):
+        return allreduce_cost(rank, size, n, itemsize)
+    if isinstance(compressor, RandomK):
+        return allreduce_cost(rank, size, n_entries(n, compressor.density), itemsize)
+    if isinstance(compressor, PowerSGD):
+        left, right = (allreduce_cost(rank, size, int(compressor.rank) * k, itemsize) for k in compressor.shape(n))
+        return left + right
+    if isinstance(compressor, Half):
+        return halves_cost(rank, size, n)
+    if isinstance(compressor, MajorityVote):
+        return votes_cost(rank, size, n)
+    if isinstance(compressor, TernGrad):
+        return ternary_cost(rank, size, n)
+    known = compressor.payload_bytes(n, itemsize)
+    return None if known is None else allgatherv_cost(rank, [known] * size, 1, known=True)
+
+
+def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: Layerwise) -> Cost | None:
+    whole, lefts, rights = [], [], []
+    costs: list[Cost | None] = []
+    for part in compressor.parts(n):
+        length, inner = part.place.stop - part.place.start, part.compressor
+        if isinstance(inner, Identity):
+            whole.append(length)
+        elif isinstance(inner, ErrorFeedback) and isinstance(inner.compressor, PowerSGD):
+            left, right = (int(inner.compressor.rank) * side for side in inner.compressor.shape(length))
+            lefts.append(left)
+            rights.append(right)
+        else:
+            costs.append(compressed_cost(rank, size, length, itemsize, inner))
+    costs += [allreduce_cost(rank, size, sum(lengths), itemsize) for lengths in (whole, lefts, rights) if lengths]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Cost(0, 0)) if len(known) == len(costs) else None
 
 
 def compressed_mean(
