@@ -1,11 +1,11 @@
-"""The predicted seconds of a collective.
+"""The cost of a collective: what each rank sends, and the seconds that it takes, in closed form.
 
-Problem: which algorithm is fastest depends on the number of ranks, the length of the vector and the cost of a message.
-The choice must be made in advance and be the same on every rank.
+Problem: the price of a round must be known before it is run, to choose an algorithm and to simulate, and be the same on
+every rank; and it is checked after the round (a test holds the counts of the ledger to these numbers).
 
 Model: a message of n bytes takes ``alpha + n beta`` seconds, adding up n bytes that came ``n gamma``; a rank sends to
 one and receives from one other at a time. With P ranks, L = ceil(log2 P), 2**q the largest power of two up to P and
-F = 2 alpha + 2 n beta + n gamma for the two extra messages of the fold where P is none:
+F = 2 alpha + 2 n beta + n gamma for the two extra messages of the fold where P is none, the seconds for n bytes are
 
 ======================  ===============================================================================
 recursive doubling      q (alpha + n beta + n gamma) + F
@@ -23,18 +23,8 @@ gossip                  d (alpha + n beta + n gamma), d peers
 tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
 ======================  ===============================================================================
 
-No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
-
-Source: Hockney 1994 (alpha and beta); Bruck et al. 1997 (all-gather); Thakur, Rabenseifner and Gropp 2005 (the table up
-to binomial); Sanders, Speck and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of
-`dsgd.collectives.algorithms.plan`).
-
-Bytes and messages of a collective for each rank, in closed form.
-
-Problem: the price of a round must be known before it is run (to choose an algorithm, to simulate) and checked after it
-was (the ledger's counts are held to these numbers by a test).
-
-With P ranks, L = ceil(log2 P), n elements of s bytes and a header of h bytes per message, a rank sends
+No algorithm is faster than L alpha and 2 (P - 1)/P n beta. Of n elements of s bytes, with a header of h bytes per
+message, a rank sends
 
 ======================  ====================  =====================================================
 collective              messages              bytes
@@ -56,13 +46,14 @@ barrier                 L                     L h
 where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``, and b_k are the chunks of the 2**k
 ranks, aligned, that rank r is among, k < q. In the fold, of the first P - 2**q pairs of ranks the odd one sends its
 vector once and receives the result; the even one does q steps of doubling and sends the result back: q + 1. In a double
-tree every rank has an edge to its parent, if any, and some to its children, and K is `model.tree_pieces`. A torus has Y
-rows of X ranks, rank r in column x. An all-reduce in levels (the ranks of a process, or of a host) costs a rank one
-message of its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host
-costs, and a leader what an all-reduce of the leaders costs.
+tree every rank has an edge to its parent, if any, and some to its children, and K is `tree_pieces`. A torus has Y rows
+of X ranks, rank r in column x. An all-reduce in levels (the ranks of a process, or of a host) costs a rank one message
+of its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host costs,
+and a leader what an all-reduce of the leaders costs.
 
-Source: Patarasuk and Yuan 2009 (ring); Bruck et al. 1997 (all-gather); Thakur, Rabenseifner and Gropp 2005 (the
-others).
+Source: Hockney 1994 (alpha and beta); Patarasuk and Yuan 2009 (ring); Bruck et al. 1997 (all-gather); Sanders, Speck
+and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of
+`dsgd.collectives.algorithms.plan`); Thakur, Rabenseifner and Gropp 2005 (the others).
 """
 
 from __future__ import annotations
@@ -70,14 +61,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
 
 #: All-reduces of ranks at equal distances.
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
@@ -87,34 +78,69 @@ ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)
 GatherAlgorithm = Literal["ring", "bruck"]
 
 
-@dataclass(frozen=True)
-class LinkCost:
-    """The cost of a message between two ranks."""
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The cost of a message between two ranks.
 
-    latency_s: float
+    Parameters
+    ----------
+    byte_s : float
+        Seconds per byte, beta.
+    overhead_s : float, default 0
+        Seconds per message for which both ports are held.
+    latency_s : float, default 0
+        Seconds per message that pass beside: others may use the ports. Closed forms know but the sum of both, alpha.
+    added_byte_s : float, default 0
+        Seconds per byte that arrives and is added up, gamma; a simulated cluster has it in its `Compute`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A number is negative.
+    """
+
     byte_s: float
+    overhead_s: float = 0.0
+    latency_s: float = 0.0
     added_byte_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative times."""
         for name, value in vars(self).items():
-            if not value >= 0.0:
-                raise InvalidParameterError(f"LinkCost({name}=...) must be 0 or more seconds. Got {value!r}.")
+            check_number(f"Link({name}=...)", value, low=0)
+
+    @property
+    def alpha_s(self) -> float:
+        """Seconds of an empty message."""
+        return self.latency_s + self.overhead_s
+
+    def seconds(self, n_bytes: float) -> float:
+        """Return the seconds of a message of this many bytes between idle ports."""
+        return self.alpha_s + n_bytes * self.byte_s
+
+    def busy_s(self, n_bytes: float) -> float:
+        """Return how long a message of this many bytes holds its ports."""
+        return self.overhead_s + n_bytes * self.byte_s
+
+    def slower(self, factor: float) -> Link:
+        """Return this link with the times of messages multiplied."""
+        byte_s, overhead_s, latency_s = self.byte_s * factor, self.overhead_s * factor, self.latency_s * factor
+        return replace(self, byte_s=byte_s, overhead_s=overhead_s, latency_s=latency_s)
 
 
 #: Costs of wires between two ranks of one machine, as `dsgd.collectives.calibrate` measured them on two cores of an
 #: Intel Xeon of 2.8 GHz. Measure a network with it.
 LINKS: Final = MappingProxyType(
     {
-        "inproc": LinkCost(28e-6, 0.05e-9, 0.03e-9),
-        "shm": LinkCost(13e-6, 0.14e-9, 0.03e-9),
-        "tcp": LinkCost(22e-6, 0.5e-9, 0.03e-9),
+        "inproc": Link(latency_s=28e-6, byte_s=0.05e-9, added_byte_s=0.03e-9),
+        "shm": Link(latency_s=13e-6, byte_s=0.14e-9, added_byte_s=0.03e-9),
+        "tcp": Link(latency_s=22e-6, byte_s=0.5e-9, added_byte_s=0.03e-9),
     }
 )
 
 #: Costs from which ``"auto"`` chooses by default. The same for all wires, so that the same vectors are added up in the
 #: same order on all of them.
-DEFAULT_LINK: Final = LinkCost(15e-6, 0.25e-9, 0.03e-9)
+DEFAULT_LINK: Final = Link(latency_s=15e-6, byte_s=0.25e-9, added_byte_s=0.03e-9)
 
 
 def n_levels(size: int) -> int:
@@ -122,11 +148,11 @@ def n_levels(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: LinkCost) -> float:
+def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: Link) -> float:
     """Return the seconds of an all-reduce."""
     if size == 1:
         return 0.0
-    alpha, n_beta, n_gamma = link.latency_s, n_bytes * link.byte_s, n_bytes * link.added_byte_s
+    alpha, n_beta, n_gamma = link.alpha_s, n_bytes * link.byte_s, n_bytes * link.added_byte_s
     q = size.bit_length() - 1
     fold = 0.0 if size == 1 << q else 2 * alpha + 2 * n_beta + n_gamma
     if algorithm == "recursive_doubling":
@@ -145,13 +171,13 @@ def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: L
 
 
 def hierarchical_seconds(
-    n_bytes: int, hosts: Sequence[int], inside: LinkCost, between: LinkCost, chosen_by: LinkCost = DEFAULT_LINK
+    n_bytes: int, hosts: Sequence[int], inside: Link, between: Link, chosen_by: Link = DEFAULT_LINK
 ) -> float:
     """Return the seconds of an all-reduce in two levels, up to the last rank of the largest host."""
     counts = list(Counter(hosts).values())
     across = choose_algorithm(n_bytes, len(counts), chosen_by)
     levels = n_levels(max(counts))
-    down = levels * (inside.latency_s + n_bytes * inside.byte_s)
+    down = levels * inside.seconds(n_bytes)
     up = down + levels * n_bytes * inside.added_byte_s
     return up + allreduce_seconds(across, n_bytes, len(counts), between) + down
 
@@ -163,64 +189,64 @@ def tree_steps(pieces: int, size: int) -> float:
     return 4.0 * n_levels(size) - 2.0 + 5.0 * (pieces - 1)
 
 
-def tree_pieces(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> int:
+def tree_pieces(n_bytes: int, size: int, link: Link = DEFAULT_LINK) -> int:
     """Return into how many pieces each tree of a double tree cuts its half of the vector: the fastest number, to 64.
 
     With S = 4 L - 2 steps for one piece, (S + 5 (K - 1)) (alpha + c / K) is least at K = sqrt((S - 5) c / 5 alpha).
     """
     per_piece = n_bytes * (link.byte_s / 2 + link.added_byte_s / 4)
     extra = tree_steps(1, size) - 5.0
-    if size == 2 or extra <= 0.0 or link.latency_s == 0.0:
+    if size == 2 or extra <= 0.0 or link.alpha_s == 0.0:
         return 1
-    return max(1, min(64, round(math.sqrt(extra * per_piece / (5.0 * link.latency_s)))))
+    return max(1, min(64, round(math.sqrt(extra * per_piece / (5.0 * link.alpha_s)))))
 
 
-def broadcast_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
+def broadcast_seconds(n_bytes: int, size: int, link: Link) -> float:
     """Return the seconds of a broadcast of n bytes down a binomial tree."""
-    return n_levels(size) * (link.latency_s + n_bytes * link.byte_s)
+    return n_levels(size) * link.seconds(n_bytes)
 
 
 def allgather_seconds(
-    n_bytes: float, size: int, link: LinkCost, algorithm: GatherAlgorithm | Literal["auto"] = "auto"
+    n_bytes: float, size: int, link: Link, algorithm: GatherAlgorithm | Literal["auto"] = "auto"
 ) -> float:
     """Return the seconds until all ranks have n bytes from each, on average."""
     if algorithm == "auto":
         algorithm = choose_gather(n_bytes * size, size, link)
     on_wire = (size - 1) * n_bytes * link.byte_s
     if algorithm == "ring":
-        return (size - 1) * link.latency_s + on_wire
-    return n_levels(size) * link.latency_s + on_wire + size * n_bytes * link.added_byte_s
+        return (size - 1) * link.alpha_s + on_wire
+    return n_levels(size) * link.alpha_s + on_wire + size * n_bytes * link.added_byte_s
 
 
-def choose_gather(n_bytes: float, size: int, link: LinkCost = DEFAULT_LINK) -> GatherAlgorithm:
+def choose_gather(n_bytes: float, size: int, link: Link = DEFAULT_LINK) -> GatherAlgorithm:
     """Return how `size` ranks at equal distances gather n bytes of all of them: the faster way by the model.
 
     Bruck's way saves ``P - 1 - L`` latencies, and copies the bytes once more.
     """
-    saved = (size - 1 - n_levels(size)) * link.latency_s
+    saved = (size - 1 - n_levels(size)) * link.alpha_s
     return "bruck" if saved > n_bytes * link.added_byte_s else "ring"
 
 
-def barrier_seconds(size: int, link: LinkCost) -> float:
+def barrier_seconds(size: int, link: Link) -> float:
     """Return the seconds of a barrier."""
-    return n_levels(size) * link.latency_s
+    return n_levels(size) * link.alpha_s
 
 
-def tally_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
+def tally_seconds(n_bytes: int, size: int, link: Link) -> float:
     """Return the seconds until all ranks have the sums of a tally (`dsgd.collectives.algorithms.trees`)."""
     if size == 1:
         return 0.0
     width = math.isqrt(size - 1) + 1
     steps = width + -(-size // width) - 2 + n_levels(size)
-    return steps * (link.latency_s + n_bytes * link.byte_s)
+    return steps * link.seconds(n_bytes)
 
 
-def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:
+def gossip_seconds(n_bytes: int, n_peers: int, link: Link) -> float:
     """Return the seconds of a round of gossip with this many peers."""
-    return n_peers * (link.latency_s + n_bytes * (link.byte_s + link.added_byte_s))
+    return n_peers * (link.alpha_s + n_bytes * (link.byte_s + link.added_byte_s))
 
 
-def choose_algorithm(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> FlatAlgorithm:
+def choose_algorithm(n_bytes: int, size: int, link: Link = DEFAULT_LINK) -> FlatAlgorithm:
     """Return what ``"auto"`` means for n bytes on `size` ranks at equal distances: the fastest by the model.
 
     Of equally fast ones it is the first in `ALGORITHMS`, however their formulas are rounded.
@@ -288,7 +314,7 @@ def allreduce_cost(
     algorithm: Algorithm = "auto",
     hosts: Sequence[int] | None = None,
     processes: Sequence[int] = (),
-    link: LinkCost = DEFAULT_LINK,
+    link: Link = DEFAULT_LINK,
 ) -> Cost:
     """Return what `rank` sends in an all-reduce of n elements."""
     if size == 1:
@@ -392,13 +418,13 @@ def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -
     return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
 
 
-def allgather_cost(size: int, n: int, itemsize: int, link: LinkCost = DEFAULT_LINK) -> Cost:
+def allgather_cost(size: int, n: int, itemsize: int, link: Link = DEFAULT_LINK) -> Cost:
     """Return what every rank sends when all gather n elements from each; see `allgatherv_cost`."""
     return allgatherv_cost(0, [n] * size, itemsize, known=True, link=link)
 
 
 def allgatherv_cost(
-    rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False, link: LinkCost = DEFAULT_LINK
+    rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False, link: Link = DEFAULT_LINK
 ) -> Cost:
     """Return what `rank` sends when all gather ``lengths[r]`` elements from each rank r.
 
@@ -421,7 +447,7 @@ def allgatherv_cost(
     return first + Cost(sent * itemsize + messages * HEADER_BYTES, messages)
 
 
-def allgathered_bytes(lengths: Sequence[int], itemsize: int, link: LinkCost = DEFAULT_LINK) -> int:
+def allgathered_bytes(lengths: Sequence[int], itemsize: int, link: Link = DEFAULT_LINK) -> int:
     """Return what all ranks send together when all gather ``lengths[r]`` elements from each rank r, which all know."""
     size = len(lengths)
     if size == 1:

@@ -45,7 +45,7 @@ from dsgd.collectives.algorithms.whole import PLANS, Tallied, allreduce_call, ba
 from dsgd.collectives.cost import (
     DEFAULT_LINK,
     Algorithm,
-    LinkCost,
+    Link,
     choose_algorithm,
     choose_gather,
     fold_of,
@@ -81,7 +81,7 @@ class Group:
         algorithm: Algorithm = "auto",
         hosts: Sequence[int] | None = None,
         processes: Sequence[int] | None = None,
-        link: LinkCost = DEFAULT_LINK,
+        link: Link = DEFAULT_LINK,
     ) -> None:
         if algorithm not in get_args(Algorithm):
             choices = ", ".join(repr(name) for name in get_args(Algorithm))
@@ -395,7 +395,7 @@ _BATCH: Final = 20  # sums between two looks at the clock: who waits in one need
 _LONG: Final = 20
 
 
-def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
+def calibrate(group: Group, n_bytes: int = 1 << 20) -> Link:
     """Return the cost of a message in this gang, the same on every rank.
 
     ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
@@ -439,7 +439,9 @@ def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
     group.allreduce(found, "max")
     group.ledger.end_round()
     latency_s, long_s, added_s = found.tolist()
-    return LinkCost(latency_s, max(0.0, long_s - latency_s) / sent.nbytes, added_s / sent.nbytes)
+    return Link(
+        latency_s=latency_s, byte_s=max(0.0, long_s - latency_s) / sent.nbytes, added_byte_s=added_s / sent.nbytes
+    )
 
 
 class Team:

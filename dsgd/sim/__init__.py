@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
+    from dsgd.collectives.cost import Link
     from dsgd.sim.calibration import Calibration, calibrate
     from dsgd.sim.cluster import SimulatedCluster
     from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
         Compute,
         Exponential,
         HeavyTail,
-        Link,
         Network,
         NoStragglers,
         SlowRank,
@@ -58,7 +58,7 @@ _HOMES: Final = {
     "EpochCost": "dsgd.sim.cost",
     "Exponential": "dsgd.sim.network",
     "HeavyTail": "dsgd.sim.network",
-    "Link": "dsgd.sim.network",
+    "Link": "dsgd.collectives.cost",
     "Network": "dsgd.sim.network",
     "NoStragglers": "dsgd.sim.network",
     "Prediction": "dsgd.sim.prediction",

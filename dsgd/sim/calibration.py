@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.cost import LinkCost
+from dsgd.collectives.cost import Link
 from dsgd.collectives.group import calibrate as calibrate_link
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
@@ -35,7 +35,7 @@ from dsgd.runtime.train import train
 from dsgd.runtime.train.fused import window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.sim.cluster import SimulatedCluster
-from dsgd.sim.network import Compute, Link, Network
+from dsgd.sim.network import Compute, Network
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
 # Rows that are drawn; longer shards repeat them.
@@ -184,19 +184,19 @@ def calibrate(
 
 
 def calibration_of(
-    link: LinkCost, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
+    link: Link, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
 ) -> Calibration:
     """Return the constants with which a simulated gang takes as long as a real one did."""
     source = f"measured on {size} ranks over {wire}"
 
     def twin(alpha_s: float, param_s: float) -> list[float]:
         """Return the seconds of the rounds where work is free, but for what passes over parameters."""
-        way = Link(link.byte_s, alpha_s)
+        way = Link(byte_s=link.byte_s, overhead_s=alpha_s)
         network = Network(f"calibrated {wire}", way, way, source=source)
         compute = Compute(0.0, 0.0, param_s, 0.0, link.added_byte_s, source)
         return list(SimulatedCluster(size, network, compute).run(measure_rounds, [None] * size, (strategy, 1)).value)
 
-    alpha_s = link.latency_s
+    alpha_s = link.alpha_s
     free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
     if taken[0] < free[0]:
         # Rounds that run inside one kernel exchange faster than single messages.
@@ -210,7 +210,7 @@ def calibration_of(
     more = long - shortest - _FEW * (_LONG - _NARROW) * entry_s
     param_s = max(more, 0.0) / max(passes[3] - passes[0], 1.0)
     call_s = max(shortest - _FEW * (row_s + _NARROW * entry_s) - passes[0] * param_s, 0.0)
-    way = Link(link.byte_s, alpha_s)
+    way = Link(byte_s=link.byte_s, overhead_s=alpha_s)
     return Calibration(
         size,
         Network(f"calibrated {wire}", way, way, source=source),
@@ -251,18 +251,19 @@ def _take_none(blocks: Any, rank_number: int) -> None:
     del blocks, rank_number
 
 
-def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
+def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[Link, list[float]]:
     """Return the cost of a message and the seconds of generated rounds, as measured by rank 0; a rank program."""
     del data
     made = _MadeKinds(rank, strategy)
-    links: list[LinkCost] = []
+    links: list[Link] = []
     turns: list[list[float]] = []
     # By turns, so that what disturbs the machine for a while disturbs messages and rounds alike, and no median.
     for _ in range(_N_TURNS):
         links.append(calibrate_link(rank.group))
         turns.append(made.epochs_s())
-    columns = zip(*(tuple(vars(link).values()) for link in links), strict=True)
-    return LinkCost(*(float(median(column)) for column in columns)), made.rounds_s(turns)
+    return Link(**{name: float(median(vars(link)[name] for link in links)) for name in vars(links[0])}), made.rounds_s(
+        turns
+    )
 
 
 def measure_rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:

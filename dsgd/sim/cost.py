@@ -32,10 +32,10 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
-from dsgd.collectives.cost import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm, tally_seconds
+from dsgd.collectives.cost import DEFAULT_LINK, Link, allreduce_seconds, choose_algorithm, tally_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
-from dsgd.sim.network import Compute, Link, Network
+from dsgd.sim.network import Compute, Network
 from dsgd.sync import (
     AbstractStrategy,
     EveryBatch,
@@ -188,10 +188,9 @@ class CostModel:
     transport: str = ""
 
     @property
-    def link(self) -> LinkCost:
+    def link(self) -> Link:
         """Alpha, beta and gamma."""
-        way, compute = self.calibration.network.between, self.calibration.compute
-        return LinkCost(way.alpha_s, way.byte_s, compute.added_byte_s)
+        return replace(self.calibration.network.between, added_byte_s=self.calibration.compute.added_byte_s)
 
     def knows(self, sync: Any, workload: Workload) -> bool:
         """Return whether the strategy and the rows were measured."""
@@ -285,7 +284,7 @@ class CostModel:
 def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
     """Return a model of a gang that was not measured: estimates for cores of a server that share memory."""
     compute = Compute()
-    way = Link(DEFAULT_LINK.byte_s, DEFAULT_LINK.latency_s)
+    way = Link(byte_s=DEFAULT_LINK.byte_s, overhead_s=DEFAULT_LINK.alpha_s)
     twin = Calibration(ranks, Network("estimated", way, way, source=compute.source), compute)
     row = RowCost(compute.row_s, compute.entry_s)
     rows = {

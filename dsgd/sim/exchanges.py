@@ -27,7 +27,7 @@ from dsgd.collectives.compressed import outweighs, whole_bytes
 from dsgd.collectives.cost import (
     Algorithm,
     FlatAlgorithm,
-    LinkCost,
+    Link,
     allreduce_seconds,
     choose_algorithm,
     choose_gather,
@@ -53,7 +53,7 @@ from dsgd.compress import (
 from dsgd.compress.sparse import n_entries
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.events import play_rounds
-from dsgd.sim.network import Compute, Link, network_for
+from dsgd.sim.network import Compute, network_for
 from dsgd.types import FloatVector
 
 #: All-reduces of more ranks are taken from their closed forms.
@@ -104,12 +104,11 @@ class Exchanges:
 
     def message_s(self, n_bytes: float) -> float:
         """Return the seconds of a message with so many bytes, between idle ports."""
-        link = self.link
-        return link.latency_s + link.overhead_s + link.byte_s * (HEADER_BYTES + n_bytes)
+        return self.link.seconds(HEADER_BYTES + n_bytes)
 
     def busy_s(self, n_bytes: float) -> float:
         """Return how long a port is busy with a message."""
-        return self.link.overhead_s + self.link.byte_s * (HEADER_BYTES + n_bytes)
+        return self.link.busy_s(HEADER_BYTES + n_bytes)
 
     def algorithm_for(self, n: int, itemsize: int) -> FlatAlgorithm:
         """Return how vectors of n elements are summed."""
@@ -227,8 +226,9 @@ class Exchanges:
         sent = inside * (HEADER_BYTES + n_bytes) + sum(cost.n_bytes for cost in across)
         return Exchange(seconds, sent, inside + sum(cost.messages for cost in across))
 
-    def _cost(self, link: Link) -> LinkCost:
-        return LinkCost(link.alpha_s + HEADER_BYTES * link.byte_s, link.byte_s, self.compute.added_byte_s)
+    def _cost(self, link: Link) -> Link:
+        """Return a link as closed forms take it, which know no headers."""
+        return Link(latency_s=link.seconds(HEADER_BYTES), byte_s=link.byte_s, added_byte_s=self.compute.added_byte_s)
 
     def _merged(self, frame: int, compressor: GTopK) -> Exchange:
         """Return the cost of frames of the largest entries that are merged pair by pair."""

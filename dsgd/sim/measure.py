@@ -43,7 +43,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.cost import LinkCost
+from dsgd.collectives.cost import Link
 from dsgd.collectives.group import calibrate as calibrate_link
 from dsgd.comm.base import TransportName
 from dsgd.comm.wires.shm import RING_FROM_BYTES
@@ -61,7 +61,7 @@ from dsgd.sim.calibration import (
     run_measurement,
 )
 from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
-from dsgd.sim.network import Compute, Link, Network
+from dsgd.sim.network import Compute, Network
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD, resolve
 
 _NARROW: Final = 16
@@ -100,7 +100,7 @@ Key = tuple[Any, ...]
 class _Found:
     """What a gang has measured: alpha, beta, gamma; rounds for the twin; seconds and rounds of each kind of epoch."""
 
-    link: LinkCost
+    link: Link
     rounds_s: list[float]
     epochs_s: dict[Key, float]
     n_rounds: dict[Key, int]

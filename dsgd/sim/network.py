@@ -36,53 +36,12 @@ from typing import Final
 
 import numpy as np
 
+from dsgd.collectives.cost import Link
 from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.rng import draw_each, draw_one
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
-
-
-@dataclass(frozen=True)
-class Link:
-    """A connection between two ranks.
-
-    Parameters
-    ----------
-    byte_s : float
-        Seconds per byte, beta.
-    overhead_s : float
-        Seconds per message for which both ports are held.
-    latency_s : float, default 0
-        Seconds per message that pass beside: others may use the ports.
-
-    Raises
-    ------
-    InvalidParameterError
-        A number is negative.
-    """
-
-    byte_s: float
-    overhead_s: float
-    latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse negative times."""
-        for name, value in vars(self).items():
-            check_number(f"Link({name}=...)", value, low=0)
-
-    @property
-    def alpha_s(self) -> float:
-        """Seconds of an empty message."""
-        return self.latency_s + self.overhead_s
-
-    def seconds(self, n_bytes: int) -> float:
-        """Return the seconds of a message of this many bytes between idle ports."""
-        return self.latency_s + (self.overhead_s + self.byte_s * n_bytes)
-
-    def slower(self, factor: float) -> Link:
-        """Return this link with every time multiplied."""
-        return Link(self.byte_s * factor, self.overhead_s * factor, self.latency_s * factor)
 
 
 @dataclass(frozen=True)
@@ -151,7 +110,7 @@ class Network:
         n_lanes = self._n_lanes(a, b)
         if self.lane is None or not n_lanes:
             return self.inside
-        return Link(self.lane.byte_s / n_lanes, self.lane.overhead_s, self.lane.latency_s)
+        return Link(byte_s=self.lane.byte_s / n_lanes, overhead_s=self.lane.overhead_s, latency_s=self.lane.latency_s)
 
     def ports(self, a: int, b: int, size: int) -> tuple[int, int]:
         """Return the ports that a message from a to b leaves by and comes in by, of `n_ports` of `size` ranks."""
@@ -197,17 +156,27 @@ NETWORKS: Final = MappingProxyType(
                 inside=_MEMORY,
                 source="Shi et al. 2019 (gTop-k), calibration in their released scripts: alpha 0.436 ms, beta 9e-6 ms",
             ),
-            Network("10GbE", between=Link(8.0e-10, 2.0e-5, 1.0e-5), inside=_MEMORY, source=_TYPICAL),
-            Network("100GbE", between=Link(8.0e-11, 2.0e-6, 3.0e-6), inside=_MEMORY, source=_TYPICAL),
+            Network(
+                "10GbE",
+                between=Link(byte_s=8.0e-10, overhead_s=2.0e-5, latency_s=1.0e-5),
+                inside=_MEMORY,
+                source=_TYPICAL,
+            ),
+            Network(
+                "100GbE",
+                between=Link(byte_s=8.0e-11, overhead_s=2.0e-6, latency_s=3.0e-6),
+                inside=_MEMORY,
+                source=_TYPICAL,
+            ),
             Network(
                 "InfiniBand",
-                between=Link(8.0e-11, 5.0e-7, 1.0e-6),
+                between=Link(byte_s=8.0e-11, overhead_s=5.0e-7, latency_s=1.0e-6),
                 inside=_MEMORY,
                 source=f"EDR, 100 Gbit/s: {_TYPICAL}",
             ),
             Network(
                 "NVLink",
-                between=Link(8.0e-11, 5.0e-7, 1.0e-6),
+                between=Link(byte_s=8.0e-11, overhead_s=5.0e-7, latency_s=1.0e-6),
                 inside=Link(byte_s=1.0e-10, overhead_s=5.0e-6, latency_s=5.0e-6),
                 ranks_per_host=8,
                 lanes=DGX_1V_LINKS,

@@ -16,7 +16,9 @@ from dsgd.sim import Compute, Link, Network, SimulatedCluster
 from dsgd.sync import AutoSync, LocalSGD, MinibatchSGD
 from sim_links import FLAT, IDLE, seconds
 
-FAR = Network("far", Link(2e-9, 5e-5, 2e-4), Link(1e-10, 1e-5)).with_link(0, 3, Link(8e-9, 1e-4, 1e-3))
+FAR = Network("far", Link(byte_s=2e-9, overhead_s=5e-5, latency_s=2e-4), Link(byte_s=1e-10, overhead_s=1e-5)).with_link(
+    0, 3, Link(byte_s=8e-9, overhead_s=1e-4, latency_s=1e-3)
+)
 COMPUTE = Compute(entry_s=2e-9, row_s=5e-6, param_s=1e-9, call_s=2e-5, added_byte_s=3e-10)
 SIZES = (1, 2, 3, 5, 8, 16, 17, 33)
 

@@ -44,8 +44,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, Literal
 
+from dsgd.collectives.cost import Link
 from dsgd.errors import InvalidParameterError
-from dsgd.sim.network import NETWORKS, Link, Network
+from dsgd.sim.network import NETWORKS, Network
 from dsgd.validation import check_number
 
 #: What a layer does, as far as its speed goes: "other" has few operations and moves its activations through memory.
@@ -289,8 +290,18 @@ INTERCONNECTS: Final = MappingProxyType(
     {
         network.name: network
         for network in (
-            Network("Aries", Link(1.25e-10, 5e-7, 1e-6), NETWORKS["10GbE"].inside, source=f"8 GB/s a node: {_NOMINAL}"),
-            Network("FDR", Link(1.43e-10, 5e-7, 1e-6), NETWORKS["10GbE"].inside, source=f"56 Gbit/s: {_NOMINAL}"),
+            Network(
+                "Aries",
+                Link(byte_s=1.25e-10, overhead_s=5e-7, latency_s=1e-6),
+                NETWORKS["10GbE"].inside,
+                source=f"8 GB/s a node: {_NOMINAL}",
+            ),
+            Network(
+                "FDR",
+                Link(byte_s=1.43e-10, overhead_s=5e-7, latency_s=1e-6),
+                NETWORKS["10GbE"].inside,
+                source=f"56 Gbit/s: {_NOMINAL}",
+            ),
             NETWORKS["10GbE"],
         )
     }
