@@ -1,49 +1,20 @@
-"""Sums of low-rank matrices for `PowerSGD`: the factors of all matrices in two all-reduces.
+"""Means over ranks of vectors that a compressor encodes, and the bytes and messages of each, from shapes alone.
 
-Problem: a module has many matrices, and a sum for each of their short factors costs more in messages than in bytes.
+`compressed_mean` chooses how payloads are summed. Those whose entries have a sum of their own go by
+`dsgd.collectives.payloads`; the others are gathered and decoded, or summed decoded where that takes fewer bytes.
 
-Update, for every matrix M with the row factors V of the last time: ``U <- sum V M'`` over ranks, made orthonormal;
-``W <- sum U M``; the sum is ``U' W``.
+`PowerSGD`: a module has many matrices, and a sum for each of their short factors costs more in messages than in bytes.
+So the factors of all matrices go in two all-reduces. For every matrix M with the row factors V of the last time:
+``U <- sum V M'`` over ranks, made orthonormal; ``W <- sum U M``; the sum is ``U' W``.
 
-Cost: two all-reduces, of all U and of all W.
-
-Source: Vogels, Karimireddy and Jaggi 2019, algorithm 1.
-
-Costs of means of compressed vectors: the bytes and messages that a rank sends, from shapes alone.
-
-The weighted mean over ranks of compressed vectors.
-
-Problem: the mean of long vectors on a slow wire; a compressor makes them small, but not every payload can be added to
-another one.
-
-Update: ``v <- sum_r w_r v_r``, up to what the compressors leave out; the weight comes in before the compressor, so that
-a memory of what was left out is in the unit of the mean, and of all ranks together nothing is lost when their weights
-change. Payloads are summed
-
-- by an all-gather, decoded by each rank in the order of ranks: all compressors not listed below;
-- by an all-reduce, where the payload of a sum is the sum of payloads: `Identity`, `RandomK`;
-- by two all-reduces of factors: `PowerSGD`;
-- in parts, if the sum has an encoding of its own, see `dsgd.collectives.payloads`: `Half`, `TernGrad` and
-  `MajorityVote`;
-- pair by pair: `GTopK`, see `dsgd.collectives.payloads`;
-- whole, if the nonzero entries would take more bytes than the whole vector: `NonZero`;
-- decoded, by an all-reduce, if payloads would pass more bytes through a rank than whole vectors do, such as short
-  payloads of many ranks that all others must get: those that would be gathered, and `TernGrad`. Not `Half`, because the
-  buckets of a sum must be rounded like the whole sum;
-- tensor by tensor: `Layerwise`; tensors that are sent whole go together, and so do the factors of all `PowerSGD`.
-
-Every rank decodes the same payloads in the same order, so every bit agrees on all ranks.
-
-Cost: `dsgd.collectives.compressed_cost`.
-
-Source: those of the compressors.
+Source: Vogels, Karimireddy and Jaggi 2019, algorithm 1 (factors).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -141,31 +112,29 @@ def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
         at += array.size
 
 
-# Their sum differs from that of the decoded vectors, or never takes more bytes.
-_SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
-
-
 def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
     """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host."""
     if isinstance(compressor, ErrorFeedback):
         return compressed_cost(rank, size, n, itemsize, compressor.compressor)
     if size == 1:
         return Cost(0, 0)
+    if isinstance(compressor, Layerwise):
+        return _layerwise_cost(rank, size, n, itemsize, compressor)
     if outweighs(size, n, itemsize, compressor):
         return allreduce_cost(rank, size, n, itemsize)
-    return _payload_cost(rank, size, n, itemsize, compressor)
+    return _sum_of(compressor).cost(rank, size, n, itemsize, compressor)
 
 
 @lru_cache(maxsize=256)
 def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> bool:
     """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
-    if isinstance(compressor, _SUMMED_AS_PAYLOADS):
+    if isinstance(compressor, Layerwise) or not _sum_of(compressor).may_be_decoded:
         return False
     if isinstance(compressor, TernGrad):
         n_bytes = ternary_bytes(size, n)
     else:
         # Gathered payloads are equally long: every rank sends as much.
-        cost = _payload_cost(0, size, n, itemsize, compressor)
+        cost = _gathered_cost(0, size, n, itemsize, compressor)
         n_bytes = 0 if cost is None else size * cost.n_bytes
     return n_bytes > whole_bytes(size, n, itemsize)
 
@@ -174,29 +143,6 @@ def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[A
 def whole_bytes(size: int, n: int, itemsize: int) -> int:
     """Return what all ranks send in an all-reduce of whole vectors."""
     return sum(allreduce_cost(rank, size, n, itemsize).n_bytes for rank in range(size))
-
-
-def _payload_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
-    """Return what `rank` sends where payloads are summed."""
-    if isinstance(compressor, Layerwise):
-        return _layerwise_cost(rank, size, n, itemsize, compressor)
-    if isinstance(compressor, GTopK):
-        return gtopk_cost(rank, size, n, itemsize, compressor)
-    if isinstance(compressor, Identity):
-        return allreduce_cost(rank, size, n, itemsize)
-    if isinstance(compressor, RandomK):
-        return allreduce_cost(rank, size, n_entries(n, compressor.density), itemsize)
-    if isinstance(compressor, PowerSGD):
-        left, right = (allreduce_cost(rank, size, int(compressor.rank) * k, itemsize) for k in compressor.shape(n))
-        return left + right
-    if isinstance(compressor, Half):
-        return halves_cost(rank, size, n)
-    if isinstance(compressor, MajorityVote):
-        return votes_cost(rank, size, n)
-    if isinstance(compressor, TernGrad):
-        return ternary_cost(rank, size, n)
-    known = compressor.payload_bytes(n, itemsize)
-    return None if known is None else allgatherv_cost(rank, [known] * size, 1, known=True)
 
 
 def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: Layerwise) -> Cost | None:
@@ -230,13 +176,12 @@ def compressed_mean(
         compressor.accumulate(vector, memory)
         rest, compressor, memory = memory.residual, compressor.compressor, memory.inner
         vector[:] = rest
-    if isinstance(compressor, MajorityVote):
+    if isinstance(compressor, MajorityVote):  # a rank without rows has no vote
         sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
     elif group.size > 1 and outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
         _sum_decoded(group, vector, compressor, memory, rest)
     else:
-        add_up: Callable[..., None] = _SUMS.get(type(compressor), _sum_gathered)
-        add_up(group, vector, compressor, memory, rest)
+        _sum_of(compressor).run(group, vector, compressor, memory, rest)
     if isinstance(compressor, DeMo):
         compressor.finish(vector)
 
@@ -261,6 +206,16 @@ def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
     if isinstance(compressor, GTopK):
         places = np.arange(2, dtype=np.uint32)
         merge_all([Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
+
+
+def _gathered_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    known = compressor.payload_bytes(n, itemsize)
+    return None if known is None else allgatherv_cost(rank, [known] * size, 1, known=True)
+
+
+def _power_cost(rank: int, size: int, n: int, itemsize: int, compressor: PowerSGD) -> Cost:
+    left, right = (allreduce_cost(rank, size, int(compressor.rank) * side, itemsize) for side in compressor.shape(n))
+    return left + right
 
 
 def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
@@ -292,19 +247,11 @@ def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any
         group.allreduce(vector)
 
 
-def _sum_whole(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    group.allreduce(vector)
-
-
 def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
     payload = encode(group, vector, compressor, memory, rest)
     # The first word says which entries were drawn: the same on all ranks.
     group.allreduce(payload[WORD_BYTES:].view(vector.dtype)[: n_entries(vector.shape[0], compressor.density)])
     decode(group, [payload], vector, compressor)
-
-
-def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    sum_of_factors(group, [(vector, compressor, memory, rest)])
 
 
 def _mean_by_layer(group: Group, vector: FloatVector, weight: float, compressor: Layerwise, memory: Any) -> None:
@@ -328,16 +275,42 @@ def _mean_by_layer(group: Group, vector: FloatVector, weight: float, compressor:
         sum_of_factors(group, matrices)
 
 
-def _sum_merged(group: Group, vector: FloatVector, compressor: GTopK, memory: Any, rest: FloatVector | None) -> None:
-    gtopk_sum(group, vector, compressor, memory)
+class _Sum(NamedTuple):
+    """How payloads are summed, and what a rank sends in it: `run` of (group, vector, compressor, memory, rest)."""
+
+    run: Callable[..., None]
+    cost: Callable[[int, int, int, int, Any], Cost | None]
+    #: Whether decoded vectors have the same sum, which may take fewer bytes.
+    may_be_decoded: bool = False
 
 
-_SUMS: Final[dict[type, Callable[..., None]]] = {
-    GTopK: _sum_merged,
-    Half: sum_halves,
-    Identity: _sum_whole,
-    NonZero: _sum_nonzero,
-    PowerSGD: _sum_power,
-    RandomK: _sum_random,
-    TernGrad: sum_ternary,
+_SUMS: Final[dict[type, _Sum]] = {
+    GTopK: _Sum(
+        lambda group, vector, compressor, memory, rest: gtopk_sum(group, vector, compressor, memory), gtopk_cost
+    ),
+    Half: _Sum(sum_halves, lambda rank, size, n, itemsize, compressor: halves_cost(rank, size, n)),
+    Identity: _Sum(
+        lambda group, vector, *_: group.allreduce(vector),
+        lambda rank, size, n, itemsize, compressor: allreduce_cost(rank, size, n, itemsize),
+    ),
+    MajorityVote: _Sum(sum_votes, lambda rank, size, n, itemsize, compressor: votes_cost(rank, size, n)),
+    NonZero: _Sum(_sum_nonzero, _gathered_cost),
+    PowerSGD: _Sum(
+        lambda group, vector, compressor, memory, rest: sum_of_factors(group, [(vector, compressor, memory, rest)]),
+        _power_cost,
+    ),
+    RandomK: _Sum(
+        _sum_random,
+        lambda rank, size, n, itemsize, compressor: allreduce_cost(
+            rank, size, n_entries(n, compressor.density), itemsize
+        ),
+    ),
+    TernGrad: _Sum(
+        sum_ternary, lambda rank, size, n, itemsize, compressor: ternary_cost(rank, size, n), may_be_decoded=True
+    ),
 }
+_GATHERED: Final = _Sum(_sum_gathered, _gathered_cost, may_be_decoded=True)
+
+
+def _sum_of(compressor: AbstractCompressor[Any]) -> _Sum:
+    return _SUMS.get(type(compressor), _GATHERED)

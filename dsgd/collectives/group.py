@@ -1,20 +1,10 @@
-"""The ranks of a gang and their collectives, as one rank uses them.
+"""The ranks of a gang and their collectives, as one rank uses them; the cost of its messages; and teams of threads.
 
-Measuring the cost of a message between the ranks of a gang.
-
-Problem: the model by which algorithms are chosen (`dsgd.collectives.cost`) needs alpha, beta and gamma of the wire at
-hand, and all ranks must go by the same ones.
-
-Method: alpha is the time of a sum of one number by recursive doubling, divided by its steps; it includes the work in
-Python for every message. For beta, all ranks send a long frame to the next rank while receiving one from the rank
-before, as in collectives. Gamma is the time to add vectors of that length. Each is the median of many repetitions and
-the largest value of all ranks, which they find by an all-reduce.
-
-Cost: some 500 short sums and 20 messages of a megabyte per rank.
-
-Source: Hockney 1994.
-
-A team: the threads of a process, and the other ranks of its gang, that share passes over rows.
+`calibrate` measures alpha, beta and gamma (`dsgd.collectives.cost`). Alpha is the time of a sum of one number by
+recursive doubling, divided by its steps; it includes the work in Python for every message. For beta, all ranks send a
+long frame to the next rank while receiving one from the rank before, as in collectives. Gamma is the time to add
+vectors of that length. Each is the median of many repetitions and the largest value of all ranks, which they find by an
+all-reduce: some 500 short sums and 20 messages of a megabyte per rank (Hockney 1994).
 """
 
 from __future__ import annotations

@@ -1,37 +1,26 @@
-"""Encoding and decoding, charged to the ledger in seconds and to a virtual clock in elements.
+"""Sums of payloads that have an encoding of their own: in parts, and gTop-k. All coding is charged to the ledger.
 
-On a real rank the clock has moved by itself. A simulated one is charged for the elements that were passed over, at the
-price of a parameter (`dsgd.sim.Compute`): the whole vector where it is encoded or decoded, the entries alone where they
-are few and have places.
+Charges: on a real rank the clock has moved by itself. A simulated one is charged for the elements that were passed
+over, at the price of a parameter (`dsgd.sim.Compute`): the whole vector where it is encoded or decoded, the entries
+alone where they are few and have places.
 
-Sums in parts, of payloads whose sum has an encoding of its own.
+In parts. Gathering the payloads of many ranks passes more bytes through each of them than whole vectors would. So rank
+r gets part r of all payloads, sums it and encodes the sum; then all ranks gather the encoded parts. `Half` rounds the
+sum once more, and with feedback the rank that rounds keeps the difference. `TernGrad` sums whole numbers, after the
+ranks have agreed on the largest scale. `MajorityVote` has a bit for each entry, and a rank of weight zero no vote.
+Where ranks are threads of several processes and cannot all reach each other, payloads are gathered and every rank sums
+all parts: the same bits, more bytes. Cost: `halves_cost`, `ternary_cost`, `votes_cost`.
 
-Problem: gathering the payloads of many ranks passes more bytes through each of them than whole vectors would.
+gTop-k. Gathered by everybody, the k entries of each of P ranks are up to k P different ones; here sums are truncated to
+their k largest entries at every step. By a butterfly: with 2**q the largest power of two up to P and e = P - 2**q, of
+the first e pairs of ranks the odd one sends its entries to the even one and receives the result at the end; the 2**q
+that are left swap their entries with a partner at distance 1, 2, 4, ... and keep the k largest of the sum. By a tree:
+ranks send their entries to the rank at distance 1, 2, 4, ... below, which keeps the k largest of the sum; rank 0
+broadcasts the last ones. In a sum the lower ranks come first, and of equal magnitudes the lower place is larger, so
+every bit agrees on all ranks. A butterfly takes log2 P frames of k entries (`dsgd.compress.sparse.sparse_bytes`) one
+after the other, a tree twice as many: `gtopk_cost`.
 
-Update: rank r gets part r of all payloads, sums it and encodes the sum; then all ranks gather the encoded parts.
-`Half` rounds the sum once more, and with feedback the rank that rounds keeps the difference. `TernGrad` sums whole
-numbers, after the ranks have agreed on the largest scale. `MajorityVote` has a bit for each entry, and a rank of weight
-zero no vote. Where ranks are threads of several processes and cannot all reach each other, payloads are gathered and
-every rank sums all parts: the same bits, more bytes.
-
-Cost: `halves_cost`, `ternary_cost`, `votes_cost`.
-
-Source: as in Seide et al. 2014 (1-bit SGD, which sums and quantises once more).
-
-The sum of sparse vectors, truncated to its k largest entries at every step.
-
-Problem: gathered by everybody, the k entries of each of P ranks are up to k P different ones.
-
-Update, by a butterfly: with 2**q the largest power of two up to P and e = P - 2**q, of the first e pairs of ranks the
-odd one sends its entries to the even one and receives the result at the end; the 2**q that are left swap their entries
-with a partner at distance 1, 2, 4, ... and keep the k largest of the sum. By a tree: ranks send their entries to the
-rank at distance 1, 2, 4, ... below, which keeps the k largest of the sum; rank 0 broadcasts the last ones. In a sum the
-lower ranks come first, and of equal magnitudes the lower place is larger, so every bit agrees on all ranks.
-
-Cost per rank: a frame of k entries is `dsgd.compress.sparse.sparse_bytes` long; a butterfly takes log2 P of them one
-after the other, a tree twice as many. See `gtopk_cost`.
-
-Source: see `dsgd.compress.residual`.
+Source: as in Seide et al. 2014 (1-bit SGD, which sums and quantises once more); gTop-k: see `dsgd.compress.residual`.
 """
 
 from __future__ import annotations

@@ -50,28 +50,26 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "NETWORKS": "dsgd.sim.network",
-    "AbstractStragglers": "dsgd.sim.network",
-    "Calibration": "dsgd.sim.calibration",
-    "Compute": "dsgd.sim.network",
-    "CostModel": "dsgd.sim.cost",
-    "EpochCost": "dsgd.sim.cost",
-    "Exponential": "dsgd.sim.network",
-    "HeavyTail": "dsgd.sim.network",
-    "Link": "dsgd.collectives.cost",
-    "Network": "dsgd.sim.network",
-    "NoStragglers": "dsgd.sim.network",
-    "Prediction": "dsgd.sim.prediction",
-    "RowCost": "dsgd.sim.cost",
-    "SavedCosts": "dsgd.sim.measure",
-    "SimulatedCluster": "dsgd.sim.cluster",
-    "SlowRank": "dsgd.sim.network",
-    "Workload": "dsgd.sim.cost",
-    "calibrate": "dsgd.sim.calibration",
-    "known_costs": "dsgd.sim.measure",
-    "measure_costs": "dsgd.sim.measure",
-    "open_costs": "dsgd.sim.measure",
-    "predict": "dsgd.sim.prediction",
+    name: home
+    for home, names in {
+        "dsgd.sim.calibration": ("Calibration", "calibrate"),
+        "dsgd.sim.cluster": ("SimulatedCluster",),
+        "dsgd.sim.cost": ("CostModel", "EpochCost", "RowCost", "Workload"),
+        "dsgd.collectives.cost": ("Link",),
+        "dsgd.sim.measure": ("SavedCosts", "known_costs", "measure_costs", "open_costs"),
+        "dsgd.sim.network": (
+            "NETWORKS",
+            "AbstractStragglers",
+            "Compute",
+            "Exponential",
+            "HeavyTail",
+            "Network",
+            "NoStragglers",
+            "SlowRank",
+        ),
+        "dsgd.sim.prediction": ("Prediction", "predict"),
+    }.items()
+    for name in names
 }
 
 __getattr__ = loaded_on_use(__name__, _HOMES)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.collectives import Cost, Group, Link, allgatherv_cost
-from dsgd.collectives.cost import DEFAULT_LINK, allgather_seconds, allgathered_bytes, choose_gather
+from dsgd.collectives import Cost, Group, Link
+from dsgd.collectives.cost import DEFAULT_LINK, allgather_seconds, allgathered_bytes, allgatherv_cost, choose_gather
 from dsgd.comm.frames import HEADER_BYTES
 from gangs import run_gang
 from sim_links import ALPHA, BETA, GAMMA, seconds

@@ -10,20 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.collectives import (
-    DEFAULT_LINK,
-    Cost,
-    Group,
-    allreduce_cost,
-    allreduce_seconds,
-    calibrate,
-    choose_algorithm,
-    hierarchical_seconds,
-)
+from dsgd.collectives import Cost, Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
 from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps, plan_cost
 from dsgd.collectives.algorithms.rings import rabenseifner_plan, torus_plan
 from dsgd.collectives.algorithms.trees import binomial_plan, double_tree, double_tree_plan
-from dsgd.collectives.cost import ALGORITHMS, tree_pieces, tree_steps
+from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK, hierarchical_seconds, tree_pieces, tree_steps
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster

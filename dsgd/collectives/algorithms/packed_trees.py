@@ -1,7 +1,8 @@
-"""Packing trees for sums that go up and come down at the same time, on links of unequal capacity each way.
+"""All-reduce over packed trees that share links of any capacity each way, and packing them for that.
 
-Problem: `dsgd.collectives.algorithms.packing` fills links for one way, and a sum has two. If pieces follow each other,
-later ones go up while earlier ones come down, and both ways share the links.
+Problem: if links differ, a fast sum must send most over the fastest ones. `dsgd.collectives.algorithms.packing` fills
+links for one way, and a sum has two. If pieces follow each other, later ones go up while earlier ones come down, and
+both ways share the links.
 
 Model: the link from u to v carries ``c_uv`` per second, the one from v to u ``c_vu``. Part i of a vector is summed up
 one tree A_i, whose edges lead to a root, and comes down another one, B_i, from there. Together they carry
@@ -17,25 +18,14 @@ Method: a linear programme over trees, of which those are made that its prices a
 ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer programme then takes
 the fewest that carry 95 % of it.
 
+Update of the sum: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and
+sends it on to its parent; the root sends the sum down again. A rank sends and receives one message at a time, as our
+wires do, unless its wire lets all of its links carry at once (`AbstractTransport.concurrent`), as a simulated one may.
+
+Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`.
+
 Source: Wang et al. 2020 (Blink): trees, few of them, three phases over servers, one hop, two kinds of links; Tutte 1961
 and Nash-Williams 1961 (the cut); Edmonds 1973 (directed trees); Ford and Fulkerson 1958 (columns by prices).
-
-All-reduce over packed spanning trees, each with the share of the vector that its links can carry.
-
-Problem: if links differ, a fast sum must send most over the fastest ones (`dsgd.collectives.algorithms.packing`).
-
-Update: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and sends it on
-to its parent; the root sends the sum down again.
-
-Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`. Where
-links work side by side and carry bytes per second, the way up and the way down take ``n / rate`` seconds each, of which
-those parts overlap that use different links (`dsgd.collectives.algorithms.packed_trees` packs trees for both ways at once). A
-rank sends and receives one message at a time, as our wires do, unless its wire lets all of its links carry at once
-(`AbstractTransport.concurrent`), as a simulated one may.
-
-Every part is added up on the way to the root of its tree, and the root's bits are copied.
-
-Source: Wang et al. 2020 (Blink).
 """
 
 from __future__ import annotations

@@ -1,17 +1,4 @@
-"""The directed spanning tree of least weight.
-
-Problem: of all trees that lead from one rank to all others along directed edges, find one whose edges are shortest in
-total.
-
-Method: every rank but the root takes the shortest edge into it. If these edges hold no cycle they are the answer.
-A cycle is contracted into one rank, the edges into it made shorter by what they would replace, and the smaller problem
-solved; the edge that then enters the cycle opens it.
-
-Cost: O(n m) for n ranks and m edges.
-
-Source: Chu and Liu 1965; Edmonds 1967.
-
-Packing spanning trees into a graph of links, so that a sum uses all links.
+"""Packing spanning trees into a graph of links, so that a sum uses all links.
 
 Problem: in a box of accelerators, or between unlike machines, links differ and some are missing. A ring needs a cycle
 through all ranks, of which there may be none among the ranks a job was given, and leaves all other links idle.
@@ -28,7 +15,12 @@ capacities add up to one; then all weights are divided by the largest overload. 
 an integer programme picks few: whole weights first, then halves, quarters and so on, until the rate is within a
 twentieth of the best.
 
-Source: Wang et al. 2020 (Blink); Edmonds 1973 (as many trees as the least cut); Garg and Könemann 2007 (the weights).
+The shortest directed tree, in O(n m) for n ranks and m edges: every rank but the root takes the shortest edge into it.
+If these edges hold no cycle they are the answer. A cycle is contracted into one rank, the edges into it made shorter by
+what they would replace, and the smaller problem solved; the edge that then enters the cycle opens it.
+
+Source: Wang et al. 2020 (Blink); Edmonds 1973 (as many trees as the least cut); Garg and Könemann 2007 (the weights);
+Chu and Liu 1965, Edmonds 1967 (the shortest tree).
 """
 
 from __future__ import annotations

@@ -8,42 +8,23 @@ part from one, which is added to its own or takes its place. Every part of the s
 copied, or by two partners that both put the lower rank's part first, so every bit agrees on all ranks, those of a NaN
 included.
 
-Reduction up trees and broadcast down them, pipelined over pieces and over all trees at once.
+A tree keeps most ranks idle while a vector moves up. If the vector is cut into pieces, they follow each other, and
+several trees carry parts of it at the same time; the order of all messages is fixed in advance, or ranks would wait for
+each other for ever. A rank sends a piece up when those of all its children have arrived, and down when it has the sum.
 
-Problem: a tree keeps most ranks idle while a vector moves up. If the vector is cut into pieces, they follow each other,
-and several trees can carry parts of it at the same time. The order of all messages must then be fixed in advance, or
-ranks wait for each other for ever.
+- `tree_plan` assigns the messages to steps, in each of which a rank sends to at most one and receives from at most one
+  other: those up go first, then those of earlier pieces. A rank sends and receives in the order of steps, so the ranks
+  in the earliest step can always proceed. For the number of steps, see `dsgd.collectives.cost`.
+- `concurrent_plan` is for accelerators, each of whose links can be busy. The messages are played on links that carry
+  one message each, the earliest pieces first and those on their way up before those down, so that sums begin to come
+  down while later pieces still go up. A rank must be able to hand a message over and go on
+  (`AbstractTransport.concurrent`). If its links carry `rate` bytes a second in all, a sum of n bytes takes ``n / rate``
+  seconds, and the way of one piece up and down the highest tree.
 
-Update: the messages of all trees and pieces are assigned to steps, in each of which a rank sends to at most one and
-receives from at most one other. A rank sends a piece up when those of all its children have arrived, and down when it
-has the sum; of the possible messages those up go first, then those of earlier pieces. A rank sends and receives in the
-order of steps, so the ranks in the earliest step can always proceed.
+A piece is added up in the order of a rank's children, whatever the order of messages: bits do not depend on pieces.
 
-A piece is added up in the order of a rank's children under any schedule: the bits do not depend on the pieces.
-
-Cost: the messages of the trees, one up and one down each edge and piece. For the steps, see `dsgd.collectives.cost`.
-
-Source: Sanders, Speck and Träff 2009, who colour the edges of two trees; scheduled here for any trees.
-
-The order of the messages of trees whose links all carry at the same time.
-
-Problem: `dsgd.collectives.algorithms.plan` gives a rank one message at a time in either direction. An accelerator
-has as many links as neighbours, and each of them can be busy.
-
-Update: the messages of all trees and pieces are played on links that carry one message each. A message can go when its
-sender has what it sends: up when the pieces of all children have come, down when the sum is there. Of those that can, a
-link takes the earliest pieces first, those on their way up before those down, so that sums begin to come down while
-later pieces still go up. A rank sends and receives in the order of this play; it must be able to hand a message over
-and go on (`AbstractTransport.concurrent`), or ranks would wait for each other for ever.
-
-A piece is added up in the order of a rank's children, whatever the order of messages: the bits do not depend on the
-pieces, and are those of the schedule for one message at a time.
-
-Cost: the messages of the trees. With links that carry `rate` bytes a second in all
-(`dsgd.collectives.algorithms.packed_trees`) a sum of n bytes takes ``n / rate`` seconds, and the way of one piece up and down
-the highest tree.
-
-Source: Wang et al. 2020 (Blink), whose code for accelerators puts each tree's copies into streams of their own.
+Source: Sanders, Speck and Träff 2009, who colour the edges of two trees, scheduled here for any trees; Wang et al. 2020
+(Blink), whose code for accelerators puts each tree's copies into streams of their own.
 """
 
 from __future__ import annotations
@@ -161,12 +142,13 @@ def plan_cost(plan: Plan, itemsize: int) -> Cost:
     return Cost(sum(sent) * itemsize + len(sent) * HEADER_BYTES, len(sent))
 
 
+_NOTHING = Part(0, 0)
 #: A tree over ranks: the parent of each; that of the root is -1.
 Parents = tuple[int, ...]
 
 
-class _PipelineMessage(NamedTuple):
-    """One piece on its way along one edge."""
+class _Message(NamedTuple):
+    """One piece on its way along one edge of a tree."""
 
     tree: int
     piece: int
@@ -189,11 +171,10 @@ def tree_plan(
 ) -> Plan:
     """Return what `rank` does to sum vectors up and down trees."""
     cuts = [[part.start + bound for bound in ring_bounds(part.length, pieces)] for part in parts]
-    nothing = Part(0, 0)
     moves = []
     for sent, received in _schedule(tuple(trees), pieces, tuple(down))[rank]:
-        outgoing = nothing if sent is None else Part(*cuts[sent.tree][sent.piece : sent.piece + 2])
-        incoming = nothing if received is None else Part(*cuts[received.tree][received.piece : received.piece + 2])
+        outgoing = _NOTHING if sent is None else Part(*cuts[sent.tree][sent.piece : sent.piece + 2])
+        incoming = _NOTHING if received is None else Part(*cuts[received.tree][received.piece : received.piece + 2])
         moves.append(
             Move(
                 None if sent is None else sent.to,
@@ -214,9 +195,9 @@ def n_steps(trees: Sequence[Parents], pieces: int) -> int:
 @lru_cache(maxsize=64)
 def _schedule(
     trees: tuple[Parents, ...], pieces: int, down: tuple[Parents, ...]
-) -> tuple[tuple[tuple[_PipelineMessage | None, _PipelineMessage | None], ...], ...]:
+) -> tuple[tuple[tuple[_Message | None, _Message | None], ...], ...]:
     """Return what every rank sends and receives, step by step."""
-    plans: list[list[tuple[_PipelineMessage | None, _PipelineMessage | None]]] = [[] for _ in trees[0]]
+    plans: list[list[tuple[_Message | None, _Message | None]]] = [[] for _ in trees[0]]
     for messages in _steps(trees, pieces, down):
         sent = {message.source: message for message in messages}
         received = {message.to: message for message in messages}
@@ -226,13 +207,11 @@ def _schedule(
 
 
 @lru_cache(maxsize=64)
-def _steps(
-    trees: tuple[Parents, ...], pieces: int, down: tuple[Parents, ...] = ()
-) -> tuple[tuple[_PipelineMessage, ...], ...]:
-    """Deal the messages to steps."""
+def _steps(trees: tuple[Parents, ...], pieces: int, down: tuple[Parents, ...] = ()) -> tuple[tuple[_Message, ...], ...]:
+    """Return the messages of each step."""
     children = [children_of(parents) for parents in trees]
     heirs = [children_of(parents) for parents in down or trees]
-    ready: list[_PipelineMessage] = []
+    ready: list[_Message] = []
     # By tree, piece and rank: how many of its children's pieces a rank has added, and which ones are waiting to be.
     n_added: dict[tuple[int, int, int], int] = {}
     waiting: set[tuple[int, int, int]] = set()
@@ -241,9 +220,9 @@ def _steps(
         """Let a rank that has its sum pass it on: up, or from the root down."""
         parent = trees[tree][rank]
         if parent < 0:
-            ready.extend(_PipelineMessage(tree, piece, rank, child, goes_up=False) for child in heirs[tree][rank])
+            ready.extend(_Message(tree, piece, rank, child, goes_up=False) for child in heirs[tree][rank])
         elif children[tree][parent][n_added.get((tree, piece, parent), 0)] == rank:
-            ready.append(_PipelineMessage(tree, piece, rank, parent, goes_up=True))
+            ready.append(_Message(tree, piece, rank, parent, goes_up=True))
         else:
             waiting.add((tree, piece, rank))
 
@@ -268,29 +247,16 @@ def _steps(
         ready = left
         for tree, piece, _, to, goes_up in going:
             if not goes_up:
-                ready.extend(_PipelineMessage(tree, piece, to, child, goes_up=False) for child in heirs[tree][to])
+                ready.extend(_Message(tree, piece, to, child, goes_up=False) for child in heirs[tree][to])
                 continue
             below = children[tree][to]
             done = n_added[tree, piece, to] = n_added.get((tree, piece, to), 0) + 1
             if done == len(below):
                 climb(tree, piece, to)
             elif (tree, piece, below[done]) in waiting:
-                ready.append(_PipelineMessage(tree, piece, below[done], to, goes_up=True))
+                ready.append(_Message(tree, piece, below[done], to, goes_up=True))
         steps.append(tuple(going))
     return tuple(steps)
-
-
-_NOTHING = Part(0, 0)
-
-
-class _ConcurrentMessage(NamedTuple):
-    """One piece on its way along one link."""
-
-    tree: int
-    piece: int
-    source: int
-    to: int
-    goes_up: bool
 
 
 def concurrent_plan(
@@ -312,7 +278,7 @@ def concurrent_plan(
 @lru_cache(maxsize=64)
 def _orders(
     up: tuple[Parents, ...], down: tuple[Parents, ...], lengths: tuple[int, ...], pieces: tuple[int, ...]
-) -> tuple[tuple[tuple[bool, _ConcurrentMessage], ...], ...]:
+) -> tuple[tuple[tuple[bool, _Message], ...], ...]:
     """Return the messages of every rank in order, each with whether the rank sends it."""
     play = _Play(up, down, lengths, pieces)
     play.run()
@@ -325,7 +291,7 @@ class _Play:
     def __init__(
         self, up: Sequence[Parents], down: Sequence[Parents], lengths: Sequence[int], pieces: Sequence[int]
     ) -> None:
-        self.orders: list[list[tuple[bool, _ConcurrentMessage]]] = [[] for _ in up[0]]
+        self.orders: list[list[tuple[bool, _Message]]] = [[] for _ in up[0]]
         self._up, self._pieces = up, pieces
         self._above = [children_of(parents) for parents in up]
         self._below = [children_of(parents) for parents in down]
@@ -337,8 +303,8 @@ class _Play:
                     self._traffic[rank, up[tree][rank]] += share
                     self._traffic[down[tree][rank], rank] += share
         self._now, self._n_sent = 0.0, 0
-        self._events: list[tuple[float, int, _ConcurrentMessage]] = []
-        self._ready: dict[tuple[int, int], list[tuple[float, bool, int, _ConcurrentMessage]]] = defaultdict(list)
+        self._events: list[tuple[float, int, _Message]] = []
+        self._ready: dict[tuple[int, int], list[tuple[float, bool, int, _Message]]] = defaultdict(list)
         self._busy: set[tuple[int, int]] = set()
         # By tree, piece and rank: how many of its children's pieces a rank has added, and which ones are waiting to be.
         self._n_added: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -360,32 +326,30 @@ class _Play:
             for link in [*self._arrive(message), (message.source, message.to)]:
                 self._start(link)
 
-    def _arrive(self, message: _ConcurrentMessage) -> list[tuple[int, int]]:
+    def _arrive(self, message: _Message) -> list[tuple[int, int]]:
         """Take a message in; return the links that may have something to carry now."""
         tree, piece, _, to, goes_up = message
         if not goes_up:
-            return [self._offer(_ConcurrentMessage(tree, piece, to, child, False)) for child in self._below[tree][to]]
+            return [self._offer(_Message(tree, piece, to, child, False)) for child in self._below[tree][to]]
         above = self._above[tree][to]
         done = self._n_added[tree, piece, to] = self._n_added[tree, piece, to] + 1
         if done == len(above):
             return self._climb(tree, piece, to)
         if (tree, piece, above[done]) in self._waiting:
-            return [self._offer(_ConcurrentMessage(tree, piece, above[done], to, True))]
+            return [self._offer(_Message(tree, piece, above[done], to, True))]
         return []
 
     def _climb(self, tree: int, piece: int, rank: int) -> list[tuple[int, int]]:
         """Let a rank that has its sum pass it on: up, or from the root down."""
         parent = self._up[tree][rank]
         if parent < 0:
-            return [
-                self._offer(_ConcurrentMessage(tree, piece, rank, child, False)) for child in self._below[tree][rank]
-            ]
+            return [self._offer(_Message(tree, piece, rank, child, False)) for child in self._below[tree][rank]]
         if self._above[tree][parent][self._n_added[tree, piece, parent]] == rank:
-            return [self._offer(_ConcurrentMessage(tree, piece, rank, parent, True))]
+            return [self._offer(_Message(tree, piece, rank, parent, True))]
         self._waiting.add((tree, piece, rank))
         return []
 
-    def _offer(self, message: _ConcurrentMessage) -> tuple[int, int]:
+    def _offer(self, message: _Message) -> tuple[int, int]:
         """Let a message wait for its link; return the link."""
         link = message.source, message.to
         first = message.piece / self._pieces[message.tree]

@@ -1,78 +1,36 @@
-"""All-reduce and all-gather round a ring, for long vectors.
+"""All-reduces and all-gathers of ranks that all do the same: round rings, and over doubling distances.
 
-Problem: the sum of long vectors costs bandwidth, so no byte may be sent more often than needed.
+Each part of a sum is added up in one fixed order of ranks and then copied, or by two partners that both add the lower
+rank's part first, so every bit agrees on all ranks. Costs: `dsgd.collectives.cost`.
 
-Update: the vector is cut into one chunk per rank. In step s of P - 1 rank r sends chunk (r - s) mod P to rank r + 1 and
-adds the received one to chunk (r - s - 1) mod P. Then rank r owns the sum of chunk r + 1. In P - 1 more steps the sums
-travel round: rank r sends chunk (r + 1 - s) mod P and overwrites chunk (r - s) mod P.
+Ring, for long vectors. The vector is cut into one chunk per rank. In step s of P - 1 rank r sends chunk (r - s) mod P
+to rank r + 1 and adds the received one to chunk (r - s - 1) mod P. Then rank r owns the sum of chunk r + 1. In P - 1
+more steps the sums travel round: rank r sends chunk (r + 1 - s) mod P and overwrites chunk (r - s) mod P. It takes
+2 (P - 1) messages and 2 (P - 1) / P of the vector, which no algorithm undercuts.
 
-Cost per rank: 2 (P - 1) messages, 2 (P - 1) / P of the vector, which no algorithm undercuts; see `cost.allreduce_cost`.
+Torus: the bandwidth of a ring in 2 (X + Y - 2) messages. Ranks form Y rows of X columns, as nearly square as P allows.
+The ranks of a row cut the vector into X chunks and reduce-scatter them round the row; those of a column, which then
+hold partial sums of the same chunk, all-reduce it round the column; the rows gather the chunks. With a prime number of
+ranks it is a ring.
 
-Each chunk is summed in one fixed order of ranks and then copied, so every bit agrees on all ranks.
+Recursive doubling, for short vectors: q messages of the whole vector. With 2**q the largest power of two up to P and
+e = P - 2**q, of the first e pairs of ranks (0, 1), (2, 3), ... the odd one sends its vector to the even one and gets
+the result at the end. The 2**q ranks that remain are renumbered in order; in step k number v exchanges its partial sum
+with number v XOR 2**k and adds. Partial sums are of neighbours at every step: where ranks come in blocks of one size, a
+power of two, summing each block up a binomial tree and doubling among the blocks gives the same bits.
 
-Source: Patarasuk and Yuan 2009.
+Rabenseifner: recursive halving and doubling, 2 q messages and 2 (P - 1) / P of the vector for 2**q ranks. In step
+d = P/2, P/4, ..., 1 rank r and rank r XOR d split the part of the vector that both work on: each keeps the half on its
+side, sends the other one and adds the one it receives. Then rank r has the sum of chunk r, and in steps d = 1, 2, ...,
+P/2 the same pairs exchange all their chunks, which doubles them. Other numbers of ranks are folded as in doubling.
 
-All-reduce on a torus of rows and columns: the bandwidth of a ring in far fewer messages.
+Bruck's all-gather, for short vectors: ceil(log2 P) messages for any P, as many bytes as round a ring, and all bytes
+copied once more. Rank r lists the vectors in the order r, r + 1, ..., r - 1 (mod P), of which it has the first. Before
+step k it has the first 2**k of them. It sends these to rank r - 2**k, where they continue that rank's list, and
+receives the next ones of its own list from rank r + 2**k. The last step sends only those that are missing.
 
-Problem: a ring of P ranks takes 2 (P - 1) messages one after the other.
-
-Update: ranks form Y rows of X columns, as nearly square as P allows. The ranks of a row cut the vector into X chunks
-and reduce-scatter them round the row; those of a column, which then hold partial sums of the same chunk, all-reduce it
-round the column; the rows gather the chunks. With a prime number of ranks it is a ring.
-
-Cost per rank: 2 (X + Y - 2) messages, 2 (P - 1) / P of the vector; see `cost.allreduce_cost`.
-
-Each part of a chunk is added up on one rank, along rows first and then along a column, and then copied.
-
-Source: Mikami et al. 2018 (2D-torus all-reduce); Thakur, Rabenseifner and Gropp 2005 for the ring in it.
-
-All-reduce by recursive doubling, for short vectors.
-
-Problem: the sum of short vectors costs latency, not bandwidth, so the number of steps must be small.
-
-Update, with 2**q the largest power of two up to the world size P and e = P - 2**q: of the first e pairs of ranks
-(0, 1), (2, 3), ... the odd one sends its vector to the even one and receives the result at the end. The 2**q ranks that
-remain are renumbered in order; in step k number v exchanges its partial sum with number v XOR 2**k and adds.
-
-Cost per rank: q messages of the whole vector (one more for the partner of a folded rank); see `cost.allreduce_cost`.
-
-Both partners add the lower rank's partial sum first, so every bit agrees on all ranks, NaN payloads included. Partial
-sums are of neighbours at every step: where ranks come in blocks of one size, a power of two, the first steps sum the
-blocks and the others are those of as many ranks as there are blocks. Summing each block up a binomial tree and doubling
-among the blocks therefore gives the same bits.
-
-Source: Thakur, Rabenseifner and Gropp 2005, section 4.
-
-All-reduce by recursive halving and doubling, for long vectors on any number of ranks.
-
-Problem: the ring sends no byte too often, but takes a number of messages that grows with the ranks.
-
-Update, for 2**q ranks: in step d = P/2, P/4, ..., 1 rank r and rank r XOR d split the part of the vector that both work
-on: each keeps the half on its side, sends the other one and adds the one it receives. Then rank r has the sum of chunk
-r, and in steps d = 1, 2, ..., P/2 the same pairs exchange all their chunks, which doubles them. With other numbers of
-ranks the first pairs are folded into one rank each, as in `dsgd.collectives.algorithms.rings`.
-
-Cost per rank: 2 q messages, 2 (P - 1) / P of the vector, and the fold: two messages of the whole vector more for half
-the ranks of a fold, `cost.allreduce_cost`.
-
-Chunk r is added up on rank r alone, partial sums of ranks P/2 apart first, and then copied.
-
-Source: Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, section 4.
-
-All-gather over doubling distances, for short vectors.
-
-Problem: round a ring the last vector arrives after P - 1 messages. Short vectors, such as the entries that a compressor
-leaves, cost latency and not bandwidth.
-
-Update: rank r lists the vectors in the order r, r + 1, ..., r - 1 (mod P), of which it has the first. Before step k it
-has the first 2**k of them. It sends these to rank r - 2**k, where they continue that rank's list, and receives the next
-ones of its own list from rank r + 2**k. The last step sends only those that are missing. Then the list is turned into
-the order of ranks.
-
-Cost per rank: ceil(log2 P) messages for any P, and as many bytes as round a ring; see `cost.allgatherv_cost`. All bytes
-are copied once more.
-
-Source: Bruck et al. 1997 (concatenation, one port).
+Source: Patarasuk and Yuan 2009 (ring); Mikami et al. 2018 (torus); Thakur, Rabenseifner and Gropp 2005, section 4
+(doubling); Rabenseifner 2004; Bruck et al. 1997 (concatenation, one port).
 """
 
 from __future__ import annotations

@@ -1,73 +1,40 @@
-"""Broadcast down and reduce up a binomial tree, gather at and scatter from one rank, and the dissemination barrier.
+"""Collectives along trees and to one rank: broadcast, reduction, gather, scatter, barrier, two all-reduces, the tally.
 
-Problem: one rank's vector must reach all, and all must know that all have arrived, in ceil(log2 P) steps.
+Binomial trees. In step k of a broadcast every rank whose number relative to the root is below 2**k sends to the rank
+2**k above it. A reduction is a broadcast backwards: in step k every rank with bit k set, and none below it, sends its
+partial sum to the rank 2**k below it, which adds it to its own. `binomial_plan` is the one after the other, for links
+that carry one direction at a time: one message of the vector up, but for rank 0, and one to each child down.
 
-Update: in step k of a broadcast every rank whose number relative to the root is below 2**k sends to the rank 2**k
-above it. In step k of a barrier rank r sends to r + 2**k and receives from r - 2**k, so that after the last step it has
-heard, directly or through others, from all ranks.
+Barrier: in step k rank r sends to r + 2**k and receives from r - 2**k, so that after the last of ceil(log2 P) steps it
+has heard, directly or through others, from all ranks.
 
-A reduction is a broadcast backwards: in step k every rank with bit k set, and none below it, sends its partial sum to
-the rank 2**k below it, which adds it to its own.
-
-A gather sends every vector straight to the root, in the order of ranks, and a scatter straight from it: nothing is sent
+Gather and scatter: every vector goes straight to the root, in the order of ranks, or straight from it. Nothing is sent
 twice, and the root must receive or send each byte once in any case.
 
-Cost: `cost.broadcast_cost`, `cost.gather_cost`, `cost.barrier_cost`.
+Double tree, for vectors of medium length on many ranks. In one tree half of the ranks are leaves, whose wires carry
+every byte once in either direction while those of the inner ranks carry it three times. So two trees over the same
+ranks, such that the inner ranks of one are leaves of the other, carry one half of the vector each, in pieces. In the
+first, rank 0 is the root, its child heads an in-order binary tree of the others, whose inner ranks are the even ones;
+the second is the first mirrored if P is even, and shifted by one rank if it is odd. A rank adds its children's sums in
+the order of their ranks. About 2 of the vector and 2 ceil(log2 P) steps of latency.
 
-Source: Hensgen, Finkel and Manber 1988 (barrier); Thakur, Rabenseifner and Gropp 2005 (broadcast).
+Tally: what ranks say about a run, sums that all of them need and numbers of each that rank 0 shows. An all-reduce of a
+vector with a place for every rank would take P log2 P messages of P numbers. Instead ranks are cut into blocks of about
+the root of P, or by processes where those of different ones cannot reach each other. Every rank sends its part of the
+sums and its own numbers to the first of its block, which adds up the sums, in the order of ranks, and puts the numbers
+one after another; the firsts send theirs to rank 0, which does the same. The sums, or the numbers of all, go back by a
+broadcast: 2 (P - 1) messages of all ranks together, and numbers travel two steps up at most.
 
-All-reduce up and down one binomial tree, for links that carry one direction at a time.
+Costs: `dsgd.collectives.cost`, `tally_cost`.
 
-Problem: some networks are fast to one rank only, and some sums are needed in the order of a tree.
-
-Update: in step k rank r with bit k set, and none below it, sends its partial sum to rank r - 2**k, which adds it; then
-rank 0 sends the result down the same way backwards.
-
-Cost per rank: one message of the vector up, but for rank 0, and one to each child down; 2 ceil(log2 P) one after the
-other, of which rank 0 is in all. See `cost.allreduce_cost`. Recursive doubling takes fewer on any number of ranks.
-
-All is added up on the way to rank 0 and its bits are copied.
-
-Source: Thakur, Rabenseifner and Gropp 2005, section 4.
-
-All-reduce on two binary trees at once, for vectors of medium length on many ranks.
-
-Problem: in one tree half of the ranks are leaves, whose wires carry every byte once in either direction while those of
-the inner ranks carry it three times.
-
-Update: two trees over the same ranks, such that the inner ranks of one are leaves of the other, carry one half of the
-vector each, in pieces. In the first, rank 0 is the root, its child heads an in-order binary tree of the others, whose
-inner ranks are the even ones; the second is the first mirrored if P is even, and shifted by one rank if it is odd.
-
-Cost per rank: as many messages per piece as it has edges in both trees, once up or once down each, so about 2 of the
-vector; some 2 ceil(log2 P) steps of latency. See `cost.allreduce_cost`.
-
-A rank adds its children's sums in the order of their ranks; the root's bits are copied.
-
-Source: Sanders, Speck and Träff 2009; the trees are those of NCCL 2.4.
-
-What ranks say about a run: sums that all of them need, and numbers of each that one of them shows.
-
-Problem: at the end of an epoch ranks agree whether to go on, and rank 0 tells where the time of each has gone. An
-all-reduce of a vector with a place for every rank says everything to everybody: P log2 P messages of P numbers, which
-is more than many a method sends.
-
-Update: ranks are cut into blocks of about the root of P, or by processes where those of different ones cannot reach
-each other. Every rank sends its part of the sums and its own numbers to the first of its block, which adds up the
-sums, in the order of ranks, and puts the numbers one after another; the firsts send theirs to rank 0, which does the
-same. The sums, or the numbers of all, go back by a broadcast.
-
-Cost: 2 (P - 1) messages of all ranks together. Of s sums and k numbers of each rank, every number travels two steps up
-at most: (P - 1) (s + k) numbers, and again k for each rank of a block but the first; and (P - 1) s down. Both are of
-order P, where a binomial tree would carry the numbers of a rank log2 P steps.
-
-The order of additions follows from the number of ranks (or from their processes), so bits are the same on every wire.
+Source: Hensgen, Finkel and Manber 1988 (barrier); Thakur, Rabenseifner and Gropp 2005 (binomial trees); Sanders, Speck
+and Träff 2009, the trees being those of NCCL 2.4 (double tree).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -157,23 +124,17 @@ def dissemination_barrier(transport: AbstractTransport, nothing_out: AnyArray, n
 @lru_cache(maxsize=1024)
 def binomial_plan(rank: int, size: int, n: int) -> Plan:
     """Return what `rank` of `size` does to sum vectors of n elements."""
-    return Plan.of(_moves(rank, size, Part(0, n)))
-
-
-def _moves(rank: int, size: int, whole: Part) -> Iterator[Move]:
-    below = []
-    distance = 1
+    whole, below, distance = Part(0, n), list[int](), 1
     while distance < size and not rank & distance:
         if rank + distance < size:
             below.append(rank + distance)
         distance *= 2
-    for child in below:
-        yield Move(None, whole, child, whole, adds=True)
+    moves = [Move(None, whole, child, whole, adds=True) for child in below]
     if rank:
-        yield Move(rank - distance, whole, None, whole, adds=False)
-        yield Move(None, whole, rank - distance, whole, adds=False)
-    for child in reversed(below):
-        yield Move(child, whole, None, whole, adds=False)
+        moves.append(Move(rank - distance, whole, None, whole, adds=False))
+        moves.append(Move(None, whole, rank - distance, whole, adds=False))
+    moves += [Move(child, whole, None, whole, adds=False) for child in reversed(below)]
+    return Plan.of(moves)
 
 
 @lru_cache(maxsize=256)
@@ -236,14 +197,14 @@ def tally_cost(rank: int, size: int, n_sums: int, n_own: int, itemsize: int, pro
     blocks = blocks_of(size, processes)
     place, block = next((place, block) for place, block in enumerate(blocks) if rank in block)
     leads = rank == block[0]
-    down = [broadcast_cost(rank, size, n_sums, itemsize)]
+    cost = broadcast_cost(rank, size, n_sums, itemsize)
     if processes:
-        down = [broadcast_cost(block.index(rank), len(block), n_sums, itemsize)]
-        down += [broadcast_cost(place, len(blocks), n_sums, itemsize)] * leads
-    n_bytes, messages = (sum(getattr(part, name) for part in down) for name in ("n_bytes", "messages"))
+        cost = broadcast_cost(block.index(rank), len(block), n_sums, itemsize)
+        if leads:
+            cost += broadcast_cost(place, len(blocks), n_sums, itemsize)
     if rank:
-        n_bytes += (n_sums + n_own * (len(block) if leads else 1)) * itemsize + HEADER_BYTES
-    return Cost(n_bytes, messages + (rank > 0))
+        cost += Cost((n_sums + n_own * (len(block) if leads else 1)) * itemsize + HEADER_BYTES, 1)
+    return cost
 
 
 def _take(

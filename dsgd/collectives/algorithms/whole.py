@@ -1,25 +1,12 @@
-"""The plans of all-reduces by the names of their algorithms, as users and the cost model call them.
+"""All-reduces by name, and collectives of all ranks at once, for wires that run them as one call (`dsgd.comm.offload`).
 
-The messages of a collective of all ranks, as a table.
+Problem: such a wire, a simulated one, must know the messages of all ranks in advance, and the results of all, where
+`dsgd.collectives.Group` knows what one rank has.
 
-Problem: a simulated wire plays the messages of all ranks (`dsgd.comm.offload`), for which it must know all of them in
-advance. Here they are written down as the algorithms send them, which `tests/sim/test_offload.py` compares.
-
-What collectives leave on all ranks, made of the vectors of all of them at once.
-
-Problem: where a wire runs whole collectives (`dsgd.comm.offload`), their results must have the bits of those that are
-made message by message, without any of the messages.
-
-All additions here are those of the algorithms, in the same order and with the same operand first; where all ranks add
-up the same numbers that is done once for all of them.
-
-Collectives of all ranks as one call each, for wires that run collectives (`dsgd.comm.offload`).
-
-Problem: such a wire wants the messages of all ranks and the results of all, where `dsgd.collectives.Group` knows what
-one rank has.
-
-Method: a `Call` for each collective, of the messages in `schedule` and the results in `whole`. Both are of the same
-algorithm, so that costs and bits are those of ranks that send messages themselves.
+Method: the schedules here write down the messages as the algorithms send them (`tests/sim/test_offload.py` compares).
+Results are made of the vectors of all ranks without any messages, by the additions of the algorithms in the same order
+and with the same operand first; where all ranks add up the same numbers that is done once for all. A `Call` has both,
+so that costs and bits are those of ranks that send messages themselves.
 """
 
 from __future__ import annotations
