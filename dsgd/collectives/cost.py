@@ -18,8 +18,6 @@ hierarchical            2 L' (alpha' + n beta') + L' n gamma' inside, and the le
 broadcast               L (alpha + n beta)
 all-gather, ring        (P - 1) (alpha + n beta), n bytes from each
 all-gather, Bruck       L alpha + (P - 1) n beta + P n gamma
-barrier                 L alpha
-gossip                  d (alpha + n beta + n gamma), d peers
 tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
 ======================  ===============================================================================
 
@@ -227,11 +225,6 @@ def choose_gather(n_bytes: float, size: int, link: Link = DEFAULT_LINK) -> Gathe
     return "bruck" if saved > n_bytes * link.added_byte_s else "ring"
 
 
-def barrier_seconds(size: int, link: Link) -> float:
-    """Return the seconds of a barrier."""
-    return n_levels(size) * link.alpha_s
-
-
 def tally_seconds(n_bytes: int, size: int, link: Link) -> float:
     """Return the seconds until all ranks have the sums of a tally (`dsgd.collectives.algorithms.trees`)."""
     if size == 1:
@@ -239,11 +232,6 @@ def tally_seconds(n_bytes: int, size: int, link: Link) -> float:
     width = math.isqrt(size - 1) + 1
     steps = width + -(-size // width) - 2 + n_levels(size)
     return steps * link.seconds(n_bytes)
-
-
-def gossip_seconds(n_bytes: int, n_peers: int, link: Link) -> float:
-    """Return the seconds of a round of gossip with this many peers."""
-    return n_peers * (link.alpha_s + n_bytes * (link.byte_s + link.added_byte_s))
 
 
 def choose_algorithm(n_bytes: int, size: int, link: Link = DEFAULT_LINK) -> FlatAlgorithm:
@@ -335,70 +323,51 @@ def allreduce_cost(
         return _level_cost(rank, n, itemsize, hosts, lambda k: allreduce_cost(k, n_hosts, n, itemsize, link=link))
     if algorithm == "auto":
         algorithm = choose_algorithm(n * itemsize, size, link)
-    n_elements, messages = _FLAT[algorithm](rank, size, n, itemsize)
+    n_elements, messages = _sent(algorithm, rank, size, n, itemsize)
     return Cost(n_elements * itemsize + messages * HEADER_BYTES, messages)
 
 
-def _recursive_doubling(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+def _sent(algorithm: Algorithm, rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    """Return the elements and messages that `rank` sends in an all-reduce of ranks at equal distances."""
+    if algorithm == "ring":
+        return _sent_round_ring(rank, size, n)
+    if algorithm == "torus":
+        from dsgd.comm.topology import grid_shape
+
+        n_rows, n_columns = grid_shape(size)
+        row, column = divmod(rank, n_columns)
+        bounds, chunk = ring_bounds(n, n_columns), (column + 1) % n_columns
+        along = _sent_round_ring(column, n_columns, n)
+        across = _sent_round_ring(row, n_rows, bounds[chunk + 1] - bounds[chunk])
+        return along[0] + across[0], along[1] + across[1]
+    if algorithm == "binomial":
+        # The children of a rank are as far away as the powers of two below its lowest bit.
+        powers = n_levels(rank & -rank) if rank else n_levels(size)
+        messages = (rank > 0) + sum(rank + (1 << k) < size for k in range(powers))
+        return messages * n, messages
+    if algorithm == "double_tree":
+        # Of an in-order tree under number 0 odd numbers are leaves; the last has nothing on its right.
+        numbers = rank, size - 1 - rank if size % 2 == 0 else (rank - 1) % size
+        edges = [1 if k == 0 or k % 2 else 2 + (k + 1 < size) for k in numbers]
+        return edges[0] * (n // 2) + edges[1] * (n - n // 2), sum(edges) * tree_pieces(n * itemsize, size)
     core, n_folded = fold_of(size)
-    folds = rank < 2 * n_folded
-    messages = 1 if folds and rank % 2 else n_levels(core) + folds
-    return messages * n, messages
+    folds, q = rank < 2 * n_folded, n_levels(core)
+    if folds and rank % 2:
+        return n, 1
+    if algorithm == "recursive_doubling":
+        return (q + folds) * n, q + folds
+    number, bounds = rank // 2 if folds else rank - n_folded, ring_bounds(n, core)
+    blocks = sum(bounds[(number & -(1 << k)) + (1 << k)] - bounds[number & -(1 << k)] for k in range(q))
+    return n - (bounds[number + 1] - bounds[number]) + blocks + folds * n, 2 * q + folds
 
 
-def _ring(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+def _sent_round_ring(rank: int, size: int, n: int) -> tuple[int, int]:
     if size == 1:
         return 0, 0
     bounds = ring_bounds(n, size)
     first, second = (rank + 1) % size, (rank + 2) % size
     kept = bounds[first + 1] - bounds[first] + bounds[second + 1] - bounds[second]
     return 2 * n - kept, 2 * (size - 1)
-
-
-def _rabenseifner(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
-    core, n_folded = fold_of(size)
-    folds = rank < 2 * n_folded
-    if folds and rank % 2:
-        return n, 1
-    number, bounds, q = rank // 2 if folds else rank - n_folded, ring_bounds(n, core), n_levels(core)
-    blocks = sum(bounds[(number & -(1 << k)) + (1 << k)] - bounds[number & -(1 << k)] for k in range(q))
-    return n - (bounds[number + 1] - bounds[number]) + blocks + folds * n, 2 * q + folds
-
-
-def _binomial(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
-    # The children of a rank are as far away as the powers of two below its lowest bit.
-    powers = n_levels(rank & -rank) if rank else n_levels(size)
-    messages = (rank > 0) + sum(rank + (1 << k) < size for k in range(powers))
-    return messages * n, messages
-
-
-def _double_tree(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
-    # Of an in-order tree under number 0 odd numbers are leaves; the last has nothing on its right.
-    numbers = rank, size - 1 - rank if size % 2 == 0 else (rank - 1) % size
-    edges = [1 if k == 0 or k % 2 else 2 + (k + 1 < size) for k in numbers]
-    return edges[0] * (n // 2) + edges[1] * (n - n // 2), sum(edges) * tree_pieces(n * itemsize, size)
-
-
-def _torus(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
-    from dsgd.comm.topology import grid_shape
-
-    n_rows, n_columns = grid_shape(size)
-    row, column = divmod(rank, n_columns)
-    bounds, chunk = ring_bounds(n, n_columns), (column + 1) % n_columns
-    along = _ring(column, n_columns, n, itemsize)
-    across = _ring(row, n_rows, bounds[chunk + 1] - bounds[chunk], itemsize)
-    return along[0] + across[0], along[1] + across[1]
-
-
-# What a rank sends in each: elements and messages.
-_FLAT: Final[dict[str, Callable[[int, int, int, int], tuple[int, int]]]] = {
-    "recursive_doubling": _recursive_doubling,
-    "ring": _ring,
-    "rabenseifner": _rabenseifner,
-    "binomial": _binomial,
-    "double_tree": _double_tree,
-    "torus": _torus,
-}
 
 
 def _level_cost(rank: int, n: int, itemsize: int, units: Sequence[int], above: Callable[[int], Cost]) -> Cost:

@@ -1,31 +1,22 @@
-"""The transport of a simulated cluster: copies arrays and advances the virtual clock.
-
-Problem: the training loop, the strategies and the collectives must run unchanged, but seconds must be those of a
-network that does not exist.
-
-Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
-latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
-it. A sender continues when its port is free again, or at once if its ports carry at the same time
-(`Network.concurrent`): sends are eager and do not wait for the receiver. Ranks send in the order of their clocks
-(`dsgd.sim.events`), so a busy port serves the earliest message first.
-
-Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
-
-Mailboxes on the virtual clock.
-
-A rank that posts continues at once, while its port is busy as long as the frame takes. Before a rank looks, all ranks
-with earlier clocks run, so the result does not depend on the machine. A look that finds nothing costs `LOOK_S`;
-otherwise a rank that keeps looking would stay at the same time for ever.
-
-The simulated cluster: ranks are threads of this process on a virtual clock.
+"""The simulated cluster: ranks are threads of this process on a virtual clock.
 
 Problem: the benefits and costs of a strategy show on networks and numbers of machines that few people have, and
 asynchronous methods never run twice in the same way.
 
-Method: every rank is a thread that runs the usual training loop, one thread at a time (`dsgd.sim.events`),
-over a wire that charges seconds (`dsgd.sim.cluster`). Kernels do their real work, so models, losses and bytes are
-real, and synchronous strategies give bit for bit what they give on real gangs; only the seconds are those of `Network`
-and `Compute`. The same seed gives the same seconds, whatever else the machine does.
+Method: every rank is a thread that runs the usual training loop, one thread at a time (`dsgd.sim.events`), over a wire
+that copies arrays and charges seconds. Kernels do their real work, so models, losses and bytes are real, and
+synchronous strategies give bit for bit what they give on real gangs; only the seconds are those of `Network` and
+`Compute`. The same seed gives the same seconds, whatever else the machine does.
+
+A send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a latency
+later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of it. A
+sender continues when its port is free again, or at once if its ports carry at the same time (`Network.concurrent`):
+sends are eager and do not wait for the receiver. Ranks send in the order of their clocks, so a busy port serves the
+earliest message first. Without contention an exchange takes ``alpha + beta n``, as closed forms have it.
+
+A rank that posts to a mailbox continues at once, while its port is busy as long as the frame takes. Before a rank polls
+its own, all ranks with earlier clocks run, so the result does not depend on the machine. A poll that finds nothing
+costs `LOOK_S`; otherwise a rank that keeps polling would stay at the same time for ever.
 
 Cost: the work of all ranks on one core, and some ten microseconds a message.
 """
@@ -192,7 +183,7 @@ class SimTransport(AbstractTransport):
         self._abort.check()
         work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
         player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
-        self._scheduler.sleep_while_played(self.rank)
+        self._scheduler.switch(self.rank)
         player.charge(self.rank, call, self.ledger)
 
     def _work_s(self, work: IntMatrix) -> list[float]:

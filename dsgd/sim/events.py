@@ -1,31 +1,18 @@
-"""Departure and arrival times of messages at ports that serve one message at a time.
+"""The events of a simulated gang: ports that serve one message at a time, collectives that are played, turns of ranks.
 
-The tables of ranks that are inside schedules, which grow with what is under way.
+`EventScheduler`: ranks are threads that run the usual training loop, but their actions must happen in the order of
+their virtual clocks, whatever the machine does meanwhile, and the same every time. This is discrete-event simulation:
+each thread has its own lock, on which it waits unless it is its turn. Before a rank touches shared state (a port, a
+queue), all ranks with earlier clocks run first; of equal clocks, the lower rank. A rank that waits for a message has no
+place in the queue until the message arrives. If a rank must wait and no other can run, all wait for each other, which
+raises an error at once. A turn that changes costs one release and one acquisition of a lock: 5 us on Linux, most of it
+the interpreter lock that changes hands.
 
-Collectives of simulated ranks, played as a table of messages instead of one call after another.
-
-Problem: a thread that has its turn takes some ten microseconds, and a collective of P ranks P log2 P turns at least.
-
-Method: a rank that begins a collective leaves its moves here (`dsgd.comm.offload`) and sleeps until they are over.
-Moves take their turns in the order of clocks like everything else that ranks do (`dsgd.sim.events`), so all
-messages meet the same ports in the same state, whatever other ranks do meanwhile; but those between two turns of
-threads are played in one call of a kernel (`dsgd.sim.kernels`). The last rank to begin makes the result of all: it
-depends on what ranks bring, and not on when.
-
-Cost: a turn for each rank and collective, and some 0.2 us a message.
-
-The scheduler of simulated ranks: the rank whose clock is earliest runs next.
-
-Problem: ranks are threads that run the usual training loop, but their actions must happen in the order of their virtual
-clocks, whatever the machine does meanwhile, and the same every time.
-
-Method: discrete-event simulation. Each thread has its own lock, on which it waits unless it is its turn. Before a rank
-touches shared state (a port, a queue), all ranks with earlier clocks run first; of equal clocks, the lower rank. A rank
-that waits for a message has no place in the queue until the message arrives. If a rank must wait and no other can run,
-all wait for each other, which raises an error at once.
-
-Cost: one release and one acquisition of a lock when the turn changes, nothing when it does not; 5 us on Linux, most of
-it the interpreter lock that changes hands.
+`Player`: a collective of P ranks would take P log2 P turns at least. So a rank that begins one leaves its moves here
+(`dsgd.comm.offload`) and sleeps until they are over. Moves take their turns in the order of clocks like everything else
+that ranks do, so all messages meet the same ports in the same state, whatever other ranks do meanwhile; but those
+between two turns of threads are played in one call of a kernel (`dsgd.sim.kernels`), at some 0.2 us a message. The last
+rank to begin makes the result of all: it depends on what ranks bring, and not on when.
 """
 
 from __future__ import annotations
@@ -43,29 +30,8 @@ from dsgd.comm.abort import AbortFlag
 from dsgd.comm.frames import Header, check_array, describe_mismatch
 from dsgd.comm.offload import Call, Schedule
 from dsgd.errors import ProtocolError
-from dsgd.ledger import WAIT as WAITED
-from dsgd.ledger import WIRE as WIRED
-from dsgd.ledger import RankLedger
-from dsgd.sim.kernels import (
-    FREE_MESSAGE,
-    FREE_SPAN,
-    FULL,
-    N_ARRIVAL,
-    N_COUNTS,
-    N_DONE,
-    N_HEAP,
-    N_PLACES,
-    N_SECONDS,
-    NOW,
-    RESUMES,
-    SOURCE,
-    WAIT,
-    WIRE,
-    Plays,
-    PortState,
-    play,
-    reserve,
-)
+from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.sim import kernels
 from dsgd.sim.network import Network
 from dsgd.types import FloatMatrix, FloatVector, IntMatrix, IntVector
 
@@ -82,9 +48,9 @@ class Ports:
         odd = [sorted((a, b)) for a, b, _ in network.odd]
         links = [network.between, network.inside, lane, *(link for _, _, link in network.odd)]
         spans, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
-        self.counts: IntVector = np.zeros(N_COUNTS, np.int64)
-        self.counts[FREE_MESSAGE] = -1
-        self.state = PortState(
+        self.counts: IntVector = np.zeros(kernels.N_COUNTS, np.int64)
+        self.counts[kernels.FREE_MESSAGE] = -1
+        self.state = kernels.PortState(
             out_free=np.zeros(n_ports),
             first=np.full(n_ports, -1),
             spans=spans,
@@ -98,16 +64,16 @@ class Ports:
     def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
         """Reserve the ports for a message; return when its sender goes on, its arrival, and how long its bytes move."""
         self.make_room()
-        found: tuple[float, float, float] = reserve(self.state, self.counts, source, to, n_bytes, at)
+        found: tuple[float, float, float] = kernels.reserve(self.state, self.counts, source, to, n_bytes, at)
         return found
 
     def make_room(self) -> None:
         """Make room for the spans of more messages, where there is none."""
-        if self.counts[FREE_SPAN] < 0:
+        if self.counts[kernels.FREE_SPAN] < 0:
             n = len(self.state.after)
             spans, after = grown(self.state.spans, self.state.after, 2 * n)
             self.state = self.state._replace(spans=spans, after=after)
-            self.counts[FREE_SPAN] = n
+            self.counts[kernels.FREE_SPAN] = n
 
 
 def grown(rows: FloatMatrix, after: IntVector, capacity: int) -> tuple[FloatMatrix, IntVector]:
@@ -129,9 +95,9 @@ class PlayTable:
     def __init__(self, ports: Ports, size: int, added_byte_s: float) -> None:
         self._ports, self._size, self._added_byte_s = ports, size, added_byte_s
         under_way, after = grown(np.zeros((0, 2)), np.zeros(0, np.int64), _CAPACITY)
-        self.plays = Plays(
-            seconds=np.zeros((size, N_SECONDS)),
-            places=np.full((size, N_PLACES), -1),
+        self.plays = kernels.Plays(
+            seconds=np.zeros((size, kernels.N_SECONDS)),
+            places=np.full((size, kernels.N_PLACES), -1),
             heap=np.zeros(size, np.int64),
             done=np.zeros(size, np.int64),
             under_way=under_way,
@@ -139,15 +105,15 @@ class PlayTable:
             counts=ports.counts,
             repeats=np.zeros((size, 0, _N_REPEATED)),
         )
-        self.plays.counts[FREE_MESSAGE] = 0
+        self.plays.counts[kernels.FREE_MESSAGE] = 0
 
     @property
     def next(self) -> tuple[float, int]:
         """The time of the next move, and whose it is; infinite for none."""
-        if not self.plays.counts[N_HEAP]:
+        if not self.plays.counts[kernels.N_HEAP]:
             return _NEVER
         rank = int(self.plays.heap[0])
-        return float(self.plays.seconds[rank, NOW]), rank
+        return float(self.plays.seconds[rank, kernels.NOW]), rank
 
     def set_work(self, rank: int | slice, work_s: FloatMatrix | Sequence[float]) -> None:
         """Say how many seconds a rank works, or ranks do, before each time of a schedule that is repeated."""
@@ -164,28 +130,28 @@ class PlayTable:
         """Play moves until a time, or the time at which a rank goes on whose schedule is over; or to their end."""
         to_the_end = until is None
         until = _NEVER if until is None else until
-        begun = np.array(arrivals, np.float64).reshape(-1, N_ARRIVAL)
+        begun = np.array(arrivals, np.float64).reshape(-1, kernels.N_ARRIVAL)
         while True:
             self._make_room()
-            self.plays.counts[N_DONE] = 0
-            code = play(self._ports.state, self.plays, moves, self._added_byte_s, begun, *until, to_the_end)
-            ended = self.plays.done[: self.plays.counts[N_DONE]].tolist()
+            self.plays.counts[kernels.N_DONE] = 0
+            code = kernels.play(self._ports.state, self.plays, moves, self._added_byte_s, begun, *until, to_the_end)
+            ended = self.plays.done[: self.plays.counts[kernels.N_DONE]].tolist()
             yield from ended
-            if code != FULL:
+            if code != kernels.FULL:
                 return
             if not to_the_end:
-                until = min([until, *((float(self.plays.seconds[rank, RESUMES]), rank) for rank in ended)])
+                until = min([until, *((float(self.plays.seconds[rank, kernels.RESUMES]), rank) for rank in ended)])
             begun = begun[:0]
 
     def _make_room(self) -> None:
         self._ports.make_room()
-        if self.plays.counts[FREE_MESSAGE] < 0:
+        if self.plays.counts[kernels.FREE_MESSAGE] < 0:
             n = len(self.plays.senders)
             senders, after = self.plays.senders.T
             under_way, after = grown(self.plays.under_way, after, 2 * n)
             senders = np.concatenate([senders, np.full(n, -1)])
             self.plays = self.plays._replace(under_way=under_way, senders=np.stack([senders, after], axis=1))
-            self.plays.counts[FREE_MESSAGE] = n
+            self.plays.counts[kernels.FREE_MESSAGE] = n
 
 
 def play_rounds(
@@ -198,12 +164,12 @@ def play_rounds(
     if len(schedules) == 1:
         table.set_work(slice(None), work_s)
         _play_all(table, schedules[0], now, n_rounds)
-        return table.plays.seconds[:, NOW]
+        return table.plays.seconds[:, kernels.NOW]
     for k in range(n_rounds):
         schedule = schedules[k % len(schedules)]
         _play_all(table, schedule, now + work_s[:, k], 0)
         silent = np.diff(schedule.first) == 0
-        now = np.where(silent, now + work_s[:, k], table.plays.seconds[:, NOW])
+        now = np.where(silent, now + work_s[:, k], table.plays.seconds[:, kernels.NOW])
     return now
 
 
@@ -219,14 +185,6 @@ def _play_all(table: PlayTable, schedule: Schedule, now: FloatVector, n_times: i
 
 # Moves of schedules that are kept while no rank is in them: those of some rounds of a training are used again.
 _MOST_MOVES: Final = 1 << 22
-
-
-class Ended(NamedTuple):
-    """A rank whose moves are over."""
-
-    rank: int
-    turn: float
-    now: float
 
 
 class _Gathering:
@@ -260,7 +218,11 @@ class Player:
         if gathering is None:
             gathering = self._gatherings[number] = _Gathering(rank, call, self._size)
         elif gathering.call.kind != call.kind:
-            raise ProtocolError(_player_describe(gathering, rank, call, dtype))
+            first = gathering.call
+            expected = Header(0, 0, 0, call.op, dtype, call.array.nbytes)
+            got = Header(0, 0, 0, first.op, check_array(first.array), first.array.nbytes)
+            what = describe_mismatch(expected, got) or f"expected {call.kind}, got {first.kind}"
+            raise ProtocolError(f"rank {rank} and rank {gathering.rank} are not at the same point: {what}.")
         gathering.brought[rank] = call.own
         gathering.n_begun += 1
         if gathering.n_begun == self._size:
@@ -268,9 +230,9 @@ class Player:
             call.finish(gathering.brought)
         known = self._schedules.enter(call)
         self._kinds[rank] = call.kind
-        first, stop = known.ends[rank], known.ends[rank + 1]
+        begin, stop = known.ends[rank], known.ends[rank + 1]
         self._arrivals.append(
-            (rank, first, stop, ledger.is_control, now, ledger.charged(WIRED), ledger.charged(WAITED), len(work_s))
+            (rank, begin, stop, ledger.is_control, now, ledger.charged(WIRE), ledger.charged(WAIT), len(work_s))
         )
         if work_s:
             self._table.set_work(rank, work_s)
@@ -278,13 +240,16 @@ class Player:
             ledger.count(*known.sent[rank])
         self.next = min(self.next, (now, rank))
 
-    def play(self, until: tuple[float, int]) -> Iterator[Ended]:
-        """Play moves until the turn of a rank that is in no collective, or becomes so."""
+    def play(self, until: tuple[float, int]) -> Iterator[tuple[int, float, float]]:
+        """Play moves until the turn of a rank that is in no collective, or becomes so.
+
+        - yielded: each rank whose moves are over, when its turn comes, and what its clock then says.
+        """
         arrivals, self._arrivals = self._arrivals, []
         for rank in self._table.play(self._schedules.moves, arrivals, until):
             self._schedules.leave(self._kinds[rank])
             seconds = self._table.plays.seconds[rank]
-            yield Ended(rank, float(seconds[RESUMES]), float(seconds[NOW]))
+            yield rank, float(seconds[kernels.RESUMES]), float(seconds[kernels.NOW])
         self.next = self._table.next
 
     def charge(self, rank: int, call: Call, ledger: RankLedger) -> None:
@@ -293,13 +258,13 @@ class Player:
             call.repeats.seconds[:] = self._table.plays.repeats[rank, : len(call.repeats.seconds)]
             return
         seconds = self._table.plays.seconds[rank]
-        ledger.recharge(WIRED, float(seconds[WIRE]))
+        ledger.recharge(WIRE, float(seconds[kernels.WIRE]))
         if not ledger.is_control:
-            ledger.recharge(WAITED, float(seconds[WAIT]))
+            ledger.recharge(WAIT, float(seconds[kernels.WAIT]))
 
     def waits(self) -> dict[int, int]:
         """Return whom each rank waits for whose next message has not been sent."""
-        sources = self._table.plays.places[:, SOURCE]
+        sources = self._table.plays.places[:, kernels.SOURCE]
         return {rank: int(sources[rank]) for rank in np.flatnonzero(sources >= 0).tolist()}
 
 
@@ -349,15 +314,6 @@ class _Schedules:
         first = len(self.moves)
         self.moves = np.concatenate([self.moves, np.zeros((n, 4), np.int64)])
         return first
-
-
-def _player_describe(gathering: _Gathering, rank: int, call: Call, dtype: int) -> str:
-    """Return how the collective that a rank begins differs from the one that another has begun."""
-    first = gathering.call
-    expected = Header(0, 0, 0, call.op, dtype, call.array.nbytes)
-    got = Header(0, 0, 0, first.op, check_array(first.array), first.array.nbytes)
-    what = describe_mismatch(expected, got) or f"expected {call.kind}, got {first.kind}"
-    return f"rank {rank} and rank {gathering.rank} are not at the same point: {what}."
 
 
 _DEAF_S: Final = 0.25
@@ -412,17 +368,13 @@ class EventScheduler:
         """Let a player take its turns among those of ranks; called before any of them begins."""
         self._player = player
 
-    def sleep_while_played(self, rank: int) -> None:
-        """Return at the turn that comes after the moves of a rank which the player has been given."""
-        self._switch(rank)
-
     def take(self, rank: int) -> None:
         """Return once no other rank that can run has an earlier clock."""
         self._abort.check()
         mine = self.clocks[rank].now, rank
         if self._earliest() < mine:
             self._enter(*mine)
-            self._switch(rank)
+            self.switch(rank)
 
     def wait(self, rank: int, channel: Channel, sources: Collection[int], until: float = inf) -> None:
         """Return at a time, or once somebody has called `wake` for this rank, at its turn."""
@@ -430,7 +382,7 @@ class EventScheduler:
         self._waits[rank] = _Wait(channel, sources)
         if until < inf:
             self._enter(until, rank)
-        self._switch(rank)
+        self.switch(rank)
         self._waits.pop(rank, None)
 
     def wake(self, rank: int, channel: Channel, source: int, at: float) -> None:
@@ -463,11 +415,12 @@ class EventScheduler:
         player = self._player
         while player is not None and player.next[0] < inf and player.next == self._earliest():
             first = self._ready[0] if self._ready else _NEVER
-            for ended in player.play(first):
-                self.clocks[ended.rank].now = ended.now
-                self._enter(ended.turn, ended.rank)
+            for rank, turn, now in player.play(first):
+                self.clocks[rank].now = now
+                self._enter(turn, rank)
 
-    def _switch(self, rank: int) -> None:
+    def switch(self, rank: int) -> None:
+        """Let the next rank run; return at the next turn of this one, which comes after its moves in the player."""
         self._next()
         self._sleep(rank)
 
@@ -485,7 +438,7 @@ class EventScheduler:
         self._waits |= {rank: _Wait("exchange", (source,)) for rank, source in inside.items()}
         if self._waits:
             ended = f" Ranks that have ended: {sorted(self._ended)}." if self._ended else ""
-            waits = "; ".join(_event_scheduler_describe(rank, wait) for rank, wait in sorted(self._waits.items()))
+            waits = "; ".join(_describe(rank, wait) for rank, wait in sorted(self._waits.items()))
             self._deadlock = f"deadlock, all remaining ranks wait: {waits}.{ended}"
             self._release_all()
 
@@ -504,7 +457,7 @@ class EventScheduler:
             _release(lock)
 
 
-def _event_scheduler_describe(rank: int, wait: _Wait) -> str:
+def _describe(rank: int, wait: _Wait) -> str:
     what = {"exchange": "", "mail": "mail of ", "room": "room in the mailbox of "}[wait.channel]
     peers = ", ".join(map(str, sorted(wait.sources)))
     return f"rank {rank} waits for {what}rank{'s' * (len(wait.sources) > 1)} {peers}"

@@ -116,18 +116,14 @@ class Exchanges:
             return choose_algorithm(n * itemsize, self.size)
         return self._algorithm  # type: ignore[return-value]
 
-    def schedule(self, n: int, itemsize: int) -> Schedule:
-        """Return the messages of an all-reduce of n elements."""
-        plan = PLANS[self.algorithm_for(n, itemsize)]
-        return plan_schedule(lambda rank: plan(rank, self.size, n, itemsize), self.size, itemsize)
-
     def sum_of(self, n: int, itemsize: int | None = None) -> Exchange:
         """Return the cost of an all-reduce of n elements."""
         itemsize = self.itemsize if itemsize is None else itemsize
         if self.size == 1:
             return Exchange()
         if (n, itemsize) not in self._sums:
-            found = self._sum_in_levels(n, itemsize) if self.in_levels else self._sum(n, itemsize)
+            algorithm = self.algorithm_for(n, itemsize)
+            found = self._sum_in_levels(n, itemsize) if self.in_levels else self._priced(algorithm, n, itemsize)
             self._sums[n, itemsize] = found
         return self._sums[n, itemsize]
 
@@ -178,11 +174,17 @@ class Exchanges:
             left, right = (self.sum_of(int(inner.rank) * side) for side in inner.shape(n))
             return passes + left + right
         if isinstance(inner, GTopK):
-            return passes + self._merged(inner.frame_bytes(n, self.itemsize), inner)
+            frame = inner.frame_bytes(n, self.itemsize)
+            merged = Exchange(params=4.0 * frame / self.itemsize * n_levels(self.size))
+            return passes + self._priced(_ROUTES[inner.route], frame, 1, adds=False) + merged
         if outweighs(self.size, n, self.itemsize, inner):
             return passes + self.sum_of(n)
         if isinstance(inner, _IN_PARTS):
-            return passes + self._in_parts(n, inner)
+            # Every rank makes a part of the sum, and all gather it.
+            found = compressed_cost(0, self.size, n, self.itemsize, inner)
+            assert found is not None  # it depends on no vector
+            seconds = found.messages * self.message_s(found.n_bytes / found.messages - HEADER_BYTES)
+            return passes + Exchange(seconds, self.size * found.n_bytes, self.size * found.messages)
         return passes + self._gathered(n, inner)
 
     def schedule_of_mean(self, n: int, compressor: AbstractCompressor[Any] | None) -> Schedule | None:
@@ -191,80 +193,61 @@ class Exchanges:
         if not 1 < self.size <= MOST_PLAYED or self.in_levels:
             return None
         if isinstance(inner, GTopK):
-            return self._schedule_of_merges(inner.frame_bytes(n, self.itemsize), inner)
+            return self._schedule(_ROUTES[inner.route], inner.frame_bytes(n, self.itemsize), 1, adds=False)
         if isinstance(inner, RandomK):
             n = n_entries(n, inner.density)
         elif not (inner is None or isinstance(inner, Identity)) and not outweighs(self.size, n, self.itemsize, inner):
             return None
-        return self.schedule(n, self.itemsize)
+        return self._schedule(self.algorithm_for(n, self.itemsize), n, self.itemsize)
 
-    def _schedule_of_merges(self, frame: int, compressor: GTopK) -> Schedule:
-        plan = PLANS[_ROUTES[compressor.route]]
-        schedule = plan_schedule(lambda rank: plan(rank, self.size, frame, 1), self.size, 1)
-        # Merging is coding, not adding up.
-        schedule.moves[:, 3] = 0
+    def _schedule(self, algorithm: FlatAlgorithm, n: int, itemsize: int, *, adds: bool = True) -> Schedule:
+        """Return the messages of an all-reduce of n elements; frames that are merged are coded, and not added up."""
+        schedule = plan_schedule(lambda rank: PLANS[algorithm](rank, self.size, n, itemsize), self.size, itemsize)
+        if not adds:
+            schedule.moves[:, 3] = 0
         return schedule
 
-    def _sum(self, n: int, itemsize: int) -> Exchange:
-        algorithm = self.algorithm_for(n, itemsize)
+    def _priced(self, algorithm: FlatAlgorithm, n: int, itemsize: int, *, adds: bool = True) -> Exchange:
+        """Return the cost of an all-reduce of n elements: played by few ranks, of many in closed form."""
         costs = [allreduce_cost(rank, self.size, n, itemsize, algorithm) for rank in range(self.size)]
         if self.size <= MOST_PLAYED:
-            seconds = self._play(self.schedule(n, itemsize))
+            seconds = self._play(self._schedule(algorithm, n, itemsize, adds=adds))
         else:
-            seconds = allreduce_seconds(algorithm, n * itemsize, self.size, self._cost(self.link))
+            link = self._without_headers(self.link)
+            link = link if adds else replace(link, added_byte_s=0.0)
+            seconds = allreduce_seconds(algorithm, n * itemsize, self.size, link)
         return Exchange(seconds, sum(cost.n_bytes for cost in costs), sum(cost.messages for cost in costs))
 
     def _sum_in_levels(self, n: int, itemsize: int) -> Exchange:
         n_bytes, counts = n * itemsize, Counter(self._hosts)
-        links = self._cost(self.network.link(0, 1)), self._cost(self.link)
-        first = self._hosts[: max(counts.values())]
-        seconds = hierarchical_seconds(n_bytes, self._hosts, *links) if len(counts) > 1 else 0.0
-        if len(counts) == 1:
-            seconds = 2 * n_levels(len(first)) * (links[0].latency_s + n_bytes * links[0].byte_s)
+        inside, between = self._without_headers(self.network.link(0, 1)), self._without_headers(self.link)
+        if len(counts) > 1:
+            seconds = hierarchical_seconds(n_bytes, self._hosts, inside, between)
+        else:
+            seconds = 2 * n_levels(self.size) * inside.seconds(n_bytes)
         across = [allreduce_cost(host, len(counts), n, itemsize) for host in range(len(counts))]
-        inside = 2 * (self.size - len(counts))
-        sent = inside * (HEADER_BYTES + n_bytes) + sum(cost.n_bytes for cost in across)
-        return Exchange(seconds, sent, inside + sum(cost.messages for cost in across))
+        messages = 2 * (self.size - len(counts))
+        sent = messages * (HEADER_BYTES + n_bytes) + sum(cost.n_bytes for cost in across)
+        return Exchange(seconds, sent, messages + sum(cost.messages for cost in across))
 
-    def _cost(self, link: Link) -> Link:
+    def _without_headers(self, link: Link) -> Link:
         """Return a link as closed forms take it, which know no headers."""
         return Link(latency_s=link.seconds(HEADER_BYTES), byte_s=link.byte_s, added_byte_s=self.compute.added_byte_s)
-
-    def _merged(self, frame: int, compressor: GTopK) -> Exchange:
-        """Return the cost of frames of the largest entries that are merged pair by pair."""
-        entries = 4.0 * frame / self.itemsize * n_levels(self.size)
-        algorithm = _ROUTES[compressor.route]
-        costs = [allreduce_cost(rank, self.size, frame, 1, algorithm) for rank in range(self.size)]
-        seconds = allreduce_seconds(algorithm, frame, self.size, replace(self._cost(self.link), added_byte_s=0.0))
-        if self.size <= MOST_PLAYED:
-            seconds = self._play(self._schedule_of_merges(frame, compressor))
-        return Exchange(seconds, sum(c.n_bytes for c in costs), sum(c.messages for c in costs), entries)
 
     def _play(self, schedule: Schedule) -> float:
         """Return when the last rank has ended its moves, of ranks that begin together."""
         ends = play_rounds(self.network, [schedule], np.zeros((self.size, 1)), self.compute.added_byte_s)
         return float(ends.max())
 
-    def _in_parts(self, n: int, compressor: AbstractCompressor[Any]) -> Exchange:
-        """Return the cost of sums that have an encoding of their own: every rank makes a part, and all gather it."""
-        found = compressed_cost(0, self.size, n, self.itemsize, compressor)
-        assert found is not None  # it depends on no vector
-        per_message = found.n_bytes / found.messages - HEADER_BYTES
-        seconds = found.messages * self.message_s(per_message)
-        return Exchange(seconds, self.size * found.n_bytes, self.size * found.messages)
-
     def _gathered(self, n: int, compressor: AbstractCompressor[Any]) -> Exchange:
         """Return the cost of payloads that all ranks gather and decode."""
-        known = compressor.payload_bytes(n, self.itemsize)
-        lengths = Exchange() if known is not None else self.gather(8)
-        payload = self._payload(n, compressor) if known is None else known
-        if known is None and self.gather(payload).n_bytes > whole_bytes(self.size, n, self.itemsize):
-            return lengths + self.sum_of(n)
+        payload, lengths = compressor.payload_bytes(n, self.itemsize), Exchange()
+        if payload is None:
+            # That of a vector of normal numbers.
+            dtype = np.float32 if self.itemsize == 4 else np.float64
+            vector: FloatVector = np.random.default_rng(0).standard_normal(n).astype(dtype)
+            payload, lengths = int(compressor.encode(vector, compressor.init(n, dtype, 0)).nbytes), self.gather(8)
+            if self.gather(payload).n_bytes > whole_bytes(self.size, n, self.itemsize):
+                return lengths + self.sum_of(n)
         touched = min(n, payload // self.itemsize) if compressor.sparse else n
         return lengths + self.gather(payload) + Exchange(params=touched * (self.size - 1.0))
-
-    def _payload(self, n: int, compressor: AbstractCompressor[Any]) -> int:
-        """Return the bytes of the payload of a vector of normal numbers."""
-        dtype = np.float32 if self.itemsize == 4 else np.float64
-        vector: FloatVector = np.random.default_rng(0).standard_normal(n).astype(dtype)
-        return int(compressor.encode(vector, compressor.init(n, dtype, 0)).nbytes)
