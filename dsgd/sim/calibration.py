@@ -1,6 +1,4 @@
-"""Training on generated rows, to time rounds.
-
-Calibration of a simulated cluster: the costs of messages and work, measured on a real one.
+"""Calibration of a simulated cluster: the costs of messages and work, measured on a real one.
 
 Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
 many ranks share a core.

@@ -223,7 +223,10 @@ class CostModel:
         strategy, size = resolve(sync), self.calibration.ranks if ranks is None else ranks
         shares = [workload.n_rows * (k + 1) // size - workload.n_rows * k // size for k in range(size)]
         compute_s = self._work_s(workload, strategy, max(shares))
-        rounds = _due_rounds(strategy, shares, workload.density)
+        period = strategy.period.on_rows_of(workload.density)
+        rounds = period.rounds_in_epoch(shares, _LATE_EPOCH)
+        if not isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
+            rounds = sum(period.is_due(RoundClock(_LATE_EPOCH, k, rounds, is_last=False)) for k in range(rounds))
         if size == 1:
             alone = rounds if strategy.exchanges == "gradient" else 0
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
@@ -270,15 +273,11 @@ class CostModel:
                 f"CostModel.epoch(sync=...): rounds of {kind} were not measured, only those of "
                 f"{', '.join(self.rounds)}. Pass it to dsgd.sim.measure_costs(strategies=...)."
             )
-        return max(0.0, interpolate(self.rounds[kind], n_bytes) + self._further_s(n_bytes, size))
-
-    def _further_s(self, n_bytes: int, size: int) -> float:
-        """Return how much longer an all-reduce takes than on as many ranks as were measured."""
         there, here = (
             allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, self.link)
             for ranks in (size, self.calibration.ranks)
         )
-        return there - here
+        return max(0.0, interpolate(self.rounds[kind], n_bytes) + (there - here))
 
 
 def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
@@ -359,12 +358,3 @@ def spread(ranks: int) -> float:
 
 def _row_key(workload: Workload, strategy: AbstractStrategy[Any]) -> str:
     return f"{workload.layout} {workload.dtype} {strategy.exchanges}"
-
-
-def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int], density: float) -> int:
-    """Return how many synchronisations an epoch has."""
-    period = strategy.period.on_rows_of(density)
-    rounds = period.rounds_in_epoch(rows, _LATE_EPOCH)
-    if isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
-        return rounds
-    return sum(period.is_due(RoundClock(_LATE_EPOCH, number, rounds, is_last=False)) for number in range(rounds))

@@ -1,4 +1,4 @@
-"""Measuring the constants of the cost model on a real gang.
+"""Measuring the constants of the cost model on a real gang, and keeping them in files.
 
 Problem: see `dsgd.sim.cost`: what rows, rounds, waiting and the end of an epoch cost, in training and not beside it.
 
@@ -12,16 +12,10 @@ h rows each, narrow rows unless said otherwise::
 
 Every number is the median of several turns, in each of which everything is measured once.
 
-Cost: some ten seconds on two processes.
-
-Saved cost models: a JSON file for each gang in the cache folder.
-
-Problem: to measure a gang takes seconds, and it changes only when machines, their number or versions do.
-
-A gang is identified by its signature: the hosts and threads of its workers, the number of ranks, the transport, and the
-versions of the installed software. The name of the file is a digest of it; the file contains it in full. If a file is
-older than `MAX_AGE_DAYS`, of another format or gang, or cannot be read, costs are measured again: the file only saves
-time.
+Cost: some ten seconds on two processes. A gang changes only when machines, their number or versions do, so its costs
+are saved: a JSON file in the cache folder, named by a digest of the hosts and threads of its workers, the number of
+ranks, the transport, and the versions of the installed software, which the file contains in full. If a file is older
+than `MAX_AGE_DAYS`, of another format or gang, or cannot be read, costs are measured again: it only saves time.
 """
 
 from __future__ import annotations
@@ -161,7 +155,11 @@ def measure_costs(
             )
         has_period = {"every", "batch"} & set(vars(strategy))
         kinds[kind_of(strategy)] = strategy if has_period else LocalSGD(compressor=strategy.compressor)
-    plan = {**_base_plan(layouts, dtypes), **_round_plan(kinds)}
+    plan = _base_plan(layouts, dtypes)
+    for kind, strategy in kinds.items():
+        for n in _LENGTHS:
+            rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _ENTRIES_OF_ROUNDS // n))
+            plan["round", kind, n] = strategy, RoundKind(n, 1, rounds, _FEW)
     gang = run_measurement(
         _measure, (plan, _N_TURNS, limit_s, deadline_s), client=client, ranks=ranks, transport=transport
     )
@@ -194,16 +192,6 @@ def _base_plan(layouts: Sequence[Layout], dtypes: Sequence[str]) -> dict[Key, tu
     for every in _PERIODS:
         rounds = max(_LEAST_ROUNDS, min(_MOST_PERIODS, _ROWS_OF_PERIODS // every))
         plan["wait", every] = LocalSGD(), RoundKind(_NARROW, every, rounds)
-    return plan
-
-
-def _round_plan(kinds: dict[str, AbstractStrategy[Any]]) -> dict[Key, tuple[Any, RoundKind]]:
-    """Return the measurements of the rounds of each kind of strategy, by name."""
-    plan: dict[Key, tuple[Any, RoundKind]] = {}
-    for kind, strategy in kinds.items():
-        for n in _LENGTHS:
-            rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _ENTRIES_OF_ROUNDS // n))
-            plan["round", kind, n] = strategy, RoundKind(n, 1, rounds, _FEW)
     return plan
 
 
@@ -265,7 +253,8 @@ def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[
         ]
         entry_s = max(row_s[1] - row_s[0], 0.0) / (many - few)
         rows[name] = RowCost(max(row_s[0] - few * entry_s, 0.0), entry_s)
-    row_s_of_rounds = next((rows[name].seconds(1, _FEW) for name in ("sparse float64 model",) if name in rows), 0.0)
+    sparse = rows.get("sparse float64 model")
+    row_s_of_rounds = 0.0 if sparse is None else sparse.seconds(1, _FEW)
     rounds = {
         kind: tuple(
             (

@@ -1,4 +1,4 @@
-"""Networks: the cost of a message between two ranks, and the ports that it occupies.
+"""Machines: what a message between two ranks costs and which ports it occupies, what work costs, and how both vary.
 
 Problem: the cost of a strategy depends on the network, and few people have several.
 
@@ -12,18 +12,12 @@ A rank waits until its message has left, and so uses one of its ports at a time,
 own memory. With ``concurrent=True`` it hands a message to the port and goes on at once, as accelerators do, whose copy
 engines serve each link by itself: all ports of a rank then carry at the same time, each its messages one by one.
 
-Source: Hockney 1994 (alpha and beta); Alexandrov, Ionescu, Schauser and Scheiman 1995 (LogGP).
+On a virtual clock a kernel takes no time, so its time is computed from its work: a call over rows costs ``call_s + rows
+row_s + entries entry_s + params param_s`` seconds, times the factor that a straggler distribution draws for the rank
+and its round. Bytes that arrive and are added up cost ``added_byte_s`` each (gamma), the end of an epoch ``end_s``.
 
-The virtual time of computation: seconds of kernels, and stragglers.
-
-Problem: on a virtual clock a kernel takes no time, so its time must be computed from its work; and machines vary in
-ways that decide which strategy is best.
-
-Model: a call of a kernel over rows costs ``call_s + rows row_s + entries entry_s + params param_s`` seconds, times the
-factor that a straggler distribution draws for the rank and its round. Bytes that arrive and are added up cost
-``added_byte_s`` each (gamma), the end of an epoch ``end_s``.
-
-Source: distributions of delays as in Dutta et al. 2018 (exponential and Pareto service times).
+Source: Hockney 1994 (alpha and beta); Alexandrov, Ionescu, Schauser and Scheiman 1995 (LogGP); Dutta et al. 2018
+(exponential and Pareto delays).
 """
 
 from __future__ import annotations

@@ -1,28 +1,16 @@
-"""Layers and nodes: operations and sizes of a network, speed of a machine.
+"""Layers and nodes, the published ones among them, and the balance of what is computed and what is sent.
 
-A layer is five numbers, per sample where it says so. They come from a published description (`dsgd.sim.scaling.MODELS`)
-or from a module that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an
-output of ow by oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the
-weights and that of the inputs take F each.
+A layer is five numbers, per sample where it says so. They come from a published description (`MODELS`) or from a module
+that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by oh,
+a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the weights and that of
+the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak that
+dense kernels of the time reached. Nothing of it was measured here.
 
-Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3.
-
-The networks and machines of the published scaling results.
-
-The layers are those of the published descriptions; nodes and wires are given by their nominal rates, with the share of
-the peak that dense kernels of the time reached. Nothing of it was measured here.
-
-Source: Simonyan and Zisserman 2014, column A (VGG-A); Sermanet et al. 2013, table 1 (OverFeat, fast model); Seide, Li
-and Yu 2011 (deep network for speech, 7 hidden layers); Das et al. 2016 (the machines).
-
-The balance equations: bytes sent and operations of a layer, and the division that sends least.
-
-Problem: N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has
-all weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the
-weights, and activations are exchanged), or both: G groups of N / G nodes, model parallel inside a group and data
-parallel between groups.
-
-Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of sending gradients with receiving sums:
+N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has all
+weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the weights,
+and activations are exchanged), or both: G groups of N / G nodes, model parallel inside a group and data parallel
+between groups. Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of sending gradients with
+receiving sums:
 
 - data parallel: ``s n_params (2 - ov)`` for any N; a layer of F operations a sample then does
   ``R = 3 F MB / (N s n_params (2 - ov))`` operations per byte. For a convolution F / n_params is ``2 ow oh``, so R
@@ -33,7 +21,9 @@ Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of 
   n_inputs / ((2 - ov) n_params))``, which is ``sqrt(N MB / n_outputs)`` for a fully connected layer without overlap.
   The divisors of N are tried, because that G need not be one.
 
-Source: Das et al. 2016, section 3; Krizhevsky 2014 (data parallel convolutions, model parallel layers above).
+Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3 (balance,
+machines); Krizhevsky 2014 (data parallel convolutions, model parallel layers above); Simonyan and Zisserman 2014, column
+A (VGG-A); Sermanet et al. 2013, table 1 (OverFeat, fast model); Seide, Li and Yu 2011 (speech, 7 hidden layers).
 """
 
 from __future__ import annotations

@@ -218,33 +218,26 @@ class _Play:
             if place.group_size > 1:
                 self._now = self._exchange(place, adds=False)
             self._compute("forward", place)
-        for number in reversed(range(len(self._placed))):
-            self._backward(number, self._placed[number])
+        for number, place in reversed(list(enumerate(self._placed))):
+            # Nobody asks for the gradient of what the first layer reads.
+            is_first, exchanged_at = number == 0, 0.0
+            if place.group_size > 1 and not is_first:
+                self._compute("backward", place)
+                exchanged_at = self._exchange(place, adds=True)
+            if place.layer.n_params:
+                self._compute("backward", place)
+                if place.groups > 1:
+                    # Into its bucket, which is sent when it is full.
+                    bucket = self._waiting.setdefault(place.groups, [])
+                    bucket.append(number)
+                    if sum(map(self._gradient_bytes, bucket)) >= self._bucket_bytes:
+                        self._sum(place.groups)
+            if place.group_size == 1 and not is_first:
+                self._compute("backward", place)
+            self._now = max(self._now, exchanged_at)
         for groups in list(self._waiting):
             self._sum(groups)
         return max(self._now, self._wire_free)
-
-    def _backward(self, number: int, place: Placement) -> None:
-        # Nobody asks for the gradient of what the first layer reads.
-        is_first = number == 0
-        exchanged_at = 0.0
-        if place.group_size > 1 and not is_first:
-            self._compute("backward", place)
-            exchanged_at = self._exchange(place, adds=True)
-        if place.layer.n_params:
-            self._compute("backward", place)
-            if place.groups > 1:
-                self._gradient(number, place)
-        if place.group_size == 1 and not is_first:
-            self._compute("backward", place)
-        self._now = max(self._now, exchanged_at)
-
-    def _gradient(self, number: int, place: Placement) -> None:
-        """Put a gradient into its bucket, and send the bucket when it is full."""
-        bucket = self._waiting.setdefault(place.groups, [])
-        bucket.append(number)
-        if sum(map(self._gradient_bytes, bucket)) >= self._bucket_bytes:
-            self._sum(place.groups)
 
     def _gradient_bytes(self, number: int) -> float:
         place = self._placed[number]
