@@ -1,7 +1,4 @@
-"""Validation of torch modules: the rows that are scored after every epoch, and the module as it is then.
-
-The base of `TorchClassifier` and `TorchRegressor`.
-"""
+"""The base of `TorchClassifier` and `TorchRegressor`, and the rows that it scores after every epoch."""
 
 from __future__ import annotations
 
@@ -239,7 +236,9 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         if not self._uses_cluster(X):
             with stage("check") as it:
                 block = self._check_rows(X, y, sample_weight)
-                summaries = [self._look(block, supervised=supervised)]
+                summaries = [
+                    summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
+                ]
                 it.nbytes = summaries[0].nbytes
             packer, job, watch = self._plan(summaries, template, seed, n_parts, validation)
             n = self._n_threads()
@@ -413,9 +412,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         many = not self._is_classification
         X, y = validated(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
         return X, y, checked_weights(sample_weight, X)
-
-    def _look(self, block: Block, *, supervised: bool) -> BlockSummary:
-        return summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
 
     def _n_threads(self) -> int:
         """Return how many ranks there are in this process: on devices, one for each."""

@@ -1,7 +1,4 @@
-"""`TorchClassifier`: a torch module for classification, as a scikit-learn estimator.
-
-`TorchRegressor`: a torch module for regression, as a scikit-learn estimator.
-"""
+"""`TorchClassifier` and `TorchRegressor`: torch modules as scikit-learn estimators."""
 
 from __future__ import annotations
 

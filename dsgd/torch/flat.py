@@ -1,4 +1,4 @@
-"""The parameters of a module as views of one flat vector.
+"""The parameters of a module, and the state of its optimiser, as views of flat vectors.
 
 Problem: everything that ranks say to each other is one flat vector, and a module has dozens of tensors. To copy them
 back and forth costs a pass over the model on either side of every message.
@@ -9,13 +9,11 @@ vector is memory that numpy and torch both see: a module that is bound to it rea
 collectives send. On another device the vector of the module lives there, and pinned memory of the host stands between
 the two.
 
+An optimiser makes its memory at its first step, one tensor per parameter and name (``momentum_buffer``, ``exp_avg``,
+``step``, ...). Here the tensors of one name become views of one vector, so that the momentum policy of a strategy,
+snapshots and checkpoints find plain arrays. Which there will be is found out by a step of a copy.
+
 Cost: nothing on the CPU; on another device one copy of the model each way whenever the host has to see it.
-
-The state of a torch optimiser as flat vectors.
-
-A torch optimiser makes its memory at its first step, one tensor per parameter and name (``momentum_buffer``,
-``exp_avg``, ``step``, ...). Here the tensors of one name become views of one vector, so that the momentum policy of a
-strategy, snapshots and checkpoints find plain arrays. Which there will be is found out by a step of a copy.
 """
 
 from __future__ import annotations

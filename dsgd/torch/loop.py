@@ -1,9 +1,4 @@
-"""The strategy that ``sync``, ``compressor`` and a batch size select for modules.
-
-What ranks with a training loop of their own agree on before they exchange.
-
-The state of a training loop of your own: steps, losses, optimiser state, statistics.
-"""
+"""What `Synchronizer` needs besides: its strategy, what ranks agree on before they exchange, the state of the loop."""
 
 from __future__ import annotations
 
@@ -107,17 +102,14 @@ def check_loop(
             f"{what} compares gradients at two models on the same rows, which a loop of your own does not do. Use "
             "another rule, such as CommFloor."
         )
-    if steps_per_epoch is None:
-        _check_without_epochs(strategy)
-
-
-def _check_without_epochs(strategy: AbstractStrategy[Any]) -> None:
-    what, text = f"sync={strategy!r}", "pass Synchronizer(steps_per_epoch=...)."
+    if steps_per_epoch is not None:
+        return
+    text = "pass Synchronizer(steps_per_epoch=...)."
     if strategy.adaptation is not None:
         raise IncompatiblePartsError(f"{what} finds its period from the rows of an epoch: {text}")
     if strategy.rate_factor(0.0) != strategy.rate_factor(math.inf):
         raise IncompatiblePartsError(f"{what} has a warmup, which is given in epochs: {text}")
-    if not isinstance(strategy.period, (EveryBatch, EveryRows)):
+    if not isinstance(period, (EveryBatch, EveryRows)):
         raise IncompatiblePartsError(f"{what} counts epochs: {text}")
 
 

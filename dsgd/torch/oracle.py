@@ -1,21 +1,14 @@
-"""The state of a module during training.
-
-Exchanging the first parts of a gradient while the backward pass still computes.
-
-The flat vector holds the parameters in the order of the module, which is about that of the forward pass. So their
-gradients are computed from the end of the vector to its front. The progress is reported to the code that sums buckets
-during the pass (`dsgd.sync.buckets`).
-
-Outputs of a module for rows, and their loss and score.
-
-A torch module behind the interface of the rank loop.
+"""A torch module behind the interface of the rank loop, with its state, its outputs and its gradients.
 
 The loop is that of linear models (`dsgd.runtime.train`); it knows `dsgd.local.AbstractLocalOptimizer` and nothing of
 torch. Here a local step is a forward and a backward pass over a minibatch and a step of a torch optimiser; where ranks
 exchange gradients, the loop asks for the gradient of a batch and, after the exchange, for a step along the mean. The
-model that strategies mix is the memory of the parameters themselves (`dsgd.torch.flat`).
+model that strategies mix is the memory of the parameters themselves (`dsgd.torch.flat`). A range of rows is cut into as
+few minibatches of even size as `batch` allows, as `dsgd.local` does.
 
-A range of rows is cut into as few minibatches of even size as `batch` allows, as `dsgd.local` does.
+The flat vector holds the parameters in the order of the module, which is about that of the forward pass. So their
+gradients are computed from the end of the vector to its front, and the progress is reported to the code that sums
+buckets during the pass (`dsgd.sync.buckets`).
 """
 
 from __future__ import annotations
@@ -209,34 +202,17 @@ def mean_loss(criterion: nn.Module, output: Any, target: Any, weights: Any) -> A
 
 def score_sums(output: Any, target: Any, loss: float, weights: Any = None, *, is_classification: bool) -> FloatVector:
     """Return what a batch adds to an `Evaluation`, given the mean of its weighted losses; shape (7,)."""
-    if weights is not None:
-        return _weighted_score_sums(output, target, loss, weights, is_classification=is_classification)
-    n = len(target)
+    n, shares = len(target), None if weights is None else weights.to(output.device).double()
+
+    def summed(values: Any) -> float:
+        return float(values.sum() if shares is None else (values.reshape(n, -1).sum(dim=1) * shares).sum())
+
+    total = n if shares is None else float(shares.sum())
     if is_classification:
-        right = float(_is_right(output, target).sum())
-        return np.array([loss * n, n, n, right, 0.0, 0.0, 0.0])
+        found = output.argmax(dim=1) if output.ndim > 1 and output.shape[1] > 1 else output.reshape(-1) > 0
+        return np.array([loss * n, total, total, summed(found == target.reshape(-1)), 0.0, 0.0, 0.0])
     truth, error = target.double(), in_shape_of(output, target).double() - output.double()
-    sums = [float(values.sum()) for values in (error.square(), truth, truth.square())]
-    return np.array([loss * n, n, n, 0.0, *sums])
-
-
-def _weighted_score_sums(
-    output: Any, target: Any, loss: float, weights: Any, *, is_classification: bool
-) -> FloatVector:
-    n, shares = len(target), weights.to(output.device).double()
-    total = float(shares.sum())
-    if is_classification:
-        return np.array([loss * n, total, total, float((_is_right(output, target) * shares).sum()), 0.0, 0.0, 0.0])
-    truth, error = target.double(), in_shape_of(output, target).double() - output.double()
-    sums = [
-        float((values.reshape(n, -1).sum(dim=1) * shares).sum()) for values in (error.square(), truth, truth.square())
-    ]
-    return np.array([loss * n, total, total, 0.0, *sums])
-
-
-def _is_right(output: Any, target: Any) -> Any:
-    found = output.argmax(dim=1) if output.ndim > 1 and output.shape[1] > 1 else output.reshape(-1) > 0
-    return found == target.reshape(-1)
+    return np.array([loss * n, total, total, 0.0, *map(summed, (error.square(), truth, truth.square()))])
 
 
 #: Rows of a local batch where nobody says.

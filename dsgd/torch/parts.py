@@ -1,19 +1,9 @@
-"""Reproducible random numbers of torch.
+"""The parts that a module is trained with: criterion, optimiser, reproducible numbers, and how gradients are computed.
 
-torch has one stream of random numbers per process, and ranks may be threads of one process. To get reproducible
-numbers, a rank takes the stream for itself and restores its position afterwards.
-
-Whether all ranks have the same module: parameter names and shapes, and code of its classes.
-
-Workers import the module by themselves. A worker with an older file would train another model, whose vector may even
-have the same length: the means would be meaningless, without any error.
-
-The code is that of the interpreter, so comments and line numbers do not count; between different versions of Python it
-is not compared.
-
-Making the module, its criterion and its optimiser from the parameters of an estimator.
-
-How a gradient is computed: rows per pass, precision, clipping.
+Fingerprint: workers import the module by themselves. A worker with an older file would train another model, whose
+vector may even have the same length: the means would be meaningless, without any error. So names and shapes of
+parameters and the code of the module's classes are compared. The code is that of the interpreter: comments and line
+numbers do not count, and between different versions of Python it is not compared.
 
 Accumulation: a batch of n rows goes through the module in parts of at most `rows`; gradients of their mean losses,
 weighted by their share of the rows, add up to that of the batch. It costs nothing but shorter matrix products, and the
@@ -26,33 +16,23 @@ Half precision: weights stay float32. The passes run under autocast, and the los
 backward pass; gradients are divided by it in float32. If any gradient of any rank is not finite, no rank takes the step
 and S is halved; after 2,000 steps in a row that were taken S is doubled. S is a power of two, so that scaling changes
 no bit of a gradient that neither overflows nor underflows. bfloat16 has the exponent of float32: there S is 1, and a
-non-finite gradient is an error, as in float32.
+non-finite gradient is an error, as in float32. Ranks must skip together, or their models drift apart for good. If they
+exchange gradients, the flags of all ranks are added up first (one message of one number a step), so that non-finite
+gradients do not enter the memory of a compressor either. If they exchange models, each rank skips its own local steps.
 
-Ranks must skip together, or their models drift apart for good. If they exchange gradients, the flags of all ranks are
-added up first, so that non-finite gradients do not enter the memory of a compressor either. If they exchange models,
-each rank skips its own local steps.
-
-Cost: one message of one number a step, with float16 only.
-
-Source: Pascanu, Mikolov and Bengio 2013 (clipping); Micikevicius et al. 2018, section 3 (weights in float32, scaled
-loss); the schedule of S is that of torch's ``GradScaler``.
-
-LARS: the step of each tensor is a share of the length of its weights.
-
-Problem: with large batches one rate is too long for some layers and too short for others, because the ratio of weights
-to gradients differs between layers by orders of magnitude.
-
-Update, for every tensor w with gradient g, rate eta and weight decay wd::
+LARS: with large batches one rate is too long for some layers and too short for others, because the ratio of weights to
+gradients differs between layers by orders of magnitude. So for every tensor w with gradient g, rate eta and weight
+decay wd::
 
     lambda = trust |w| / (|g| + wd |w|)       1 where a norm is zero, and for biases and scales of normalisations
     u <- mu u + eta lambda (g + wd w)
     w <- w - u
 
-Norms are taken in float32 or wider. With wd = 0 a step does not depend on the length of a gradient.
+Norms are taken in float32 or wider. With wd = 0 a step does not depend on the length of a gradient. It costs two norms
+a tensor, and the velocity, one vector of the length of the model. There is `dsgd.local.LARS` for linear models.
 
-Cost: two norms a tensor, and the velocity, one vector of the length of the model.
-
-Source: You, Gitman and Ginsburg 2017, algorithm 1. There is `dsgd.local.LARS` for linear models.
+Source: Pascanu, Mikolov and Bengio 2013 (clipping); Micikevicius et al. 2018, section 3 (weights in float32, scaled
+loss), the schedule of S being that of torch's ``GradScaler``; You, Gitman and Ginsburg 2017, algorithm 1 (LARS).
 """
 
 from __future__ import annotations
@@ -92,12 +72,11 @@ def repeatable(seed: int) -> Iterator[None]:
 
 def draws(module: nn.Module) -> bool:
     """Return whether a module draws random numbers while it trains (dropout)."""
-    return any(_part_draws(part) for part in module.modules())
-
-
-def _part_draws(part: nn.Module) -> bool:
-    rate = getattr(part, "dropout", 0.0)
-    return isinstance(part, (nn.modules.dropout._DropoutNd, nn.RReLU)) or (isinstance(rate, float) and rate > 0.0)
+    for part in module.modules():
+        rate = getattr(part, "dropout", 0.0)
+        if isinstance(part, (nn.modules.dropout._DropoutNd, nn.RReLU)) or (isinstance(rate, float) and rate > 0.0):
+            return True
+    return False
 
 
 def fingerprint(module: nn.Module) -> dict[str, str]:
@@ -380,7 +359,10 @@ class LARS(torch.optim.Optimizer):
         # Biases and scales are left alone: their lengths say nothing of how far a step may go.
         if parameter.ndim > 1:
             decay = group["weight_decay"]
-            weight_norm, gradient_norm = (float(_norm(tensor)) for tensor in (parameter, gradient))
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            weight_norm, gradient_norm = (
+                float(torch.linalg.vector_norm(tensor, dtype=wide)) for tensor in (parameter, gradient)
+            )
             if decay:
                 change = gradient.add(parameter, alpha=decay)
             if weight_norm > 0.0 and gradient_norm > 0.0:
@@ -394,7 +376,3 @@ class LARS(torch.optim.Optimizer):
         velocity = state["velocity"]
         velocity.mul_(group["momentum"]).add_(change, alpha=rate)
         parameter.sub_(velocity)
-
-
-def _norm(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))

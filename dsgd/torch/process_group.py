@@ -1,30 +1,16 @@
-"""The ranks of torchrun as a gang: a transport over the default process group of ``torch.distributed``.
+"""The ranks of functions, of torchrun and of DDP: `launch`, a wire over ``torch.distributed``, and `compress_hook`.
 
-Problem: a script that ``torchrun`` starts has its ranks already, and needs neither Dask nor `launch`.
+torchrun: a script that it starts has its ranks already, and needs neither Dask nor `launch`. All ranks open a group of
+gloo beside the default one, whatever that is made of. Models that strategies mix are in the memory of the host, on
+devices too, so NCCL would only carry them back and forth; and messages of ours never come between those of the user. As
+on every wire a header goes before each array, and says which frame and operation it is: ranks that are not at the same
+point raise an error instead of adding up wrong numbers. gloo neither authenticates nor encrypts, and takes the network
+that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
 
-Method: all ranks open a group of gloo beside the default one, whatever that is made of. Models that strategies mix are
-in the memory of the host, on devices too, so NCCL would only carry them back and forth; and messages of ours never come
-between those of the user. As on every wire a header goes before each array, and says which frame and operation it is:
-ranks that are not at the same point raise an error instead of adding up wrong numbers.
-
-Cost per frame: that of gloo for the header and for the array. gloo neither authenticates nor encrypts, and takes the
-network that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
-
-Compressors as communication hooks of torch's `DistributedDataParallel`.
-
-Problem: a script that runs under torchrun has its process group already, and wants its gradients compressed.
-
-`compress_hook` makes a communication hook: each bucket of gradients that DDP has ready is averaged over the ranks by
-`dsgd.collectives.compressed_mean`, the very function that strategies call, over the process group of torch.
-
-DDP cuts new buckets after the first backward pass. What a compressor has left out of the old buckets would be lost.
-So the first gradient of every bucket is sent whole, and memory starts with its second.
-
-Cost per bucket: `dsgd.collectives.compressed_cost`.
-
-The rank on which a function runs, and clean-up when it has returned.
-
-`launch`: running a function with a training loop of its own on every rank of a gang.
+DDP: each bucket of gradients that it has ready is averaged over the ranks by `dsgd.collectives.compressed_mean`, the
+very function that strategies call, over the process group of torch (`dsgd.collectives.compressed_cost` a bucket). DDP
+cuts new buckets after the first backward pass, and what a compressor has left out of the old buckets would be lost. So
+the first gradient of every bucket is sent whole, and memory starts with its second.
 """
 
 from __future__ import annotations
@@ -47,7 +33,6 @@ from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.frames import (
     HEADER_BYTES,
-    Header,
     check_array,
     describe_mismatch,
     job_code,
@@ -70,7 +55,6 @@ from dsgd.runtime.gang.job import run_on_cluster
 from dsgd.runtime.rank import GangResult, Rank
 from dsgd.sim import SimulatedCluster
 from dsgd.sync.averaging import weighted_mean
-from dsgd.torch import process_group
 from dsgd.types import AnyArray
 
 _DEADLINE_S: Final = 600.0
@@ -97,21 +81,10 @@ class _Pending:
             raise ConnectionAbortedError(str(error)) from error
 
 
-class _Gloo:
-    """Moves arrays between the ranks of a process group of gloo."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def send(self, peer: int, array: AnyArray) -> _Pending:
-        """Begin to send an array."""
-        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
-        return _Pending(self._group.send([tensor], peer, _TAG), tensor)
-
-    def receive(self, peer: int, array: AnyArray) -> _Pending:
-        """Begin to receive into an array."""
-        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
-        return _Pending(self._group.recv([tensor], peer, _TAG), tensor)
+def _begin(call: Callable[..., Any], peer: int, array: AnyArray) -> _Pending:
+    """Begin to send an array to a rank, or to receive into it, by a method of a process group of gloo."""
+    tensor = torch.from_numpy(array.reshape(-1).view("u1"))
+    return _Pending(call([tensor], peer, _TAG), tensor)
 
 
 class TorchProcessGroup(AbstractTransport):
@@ -127,7 +100,7 @@ class TorchProcessGroup(AbstractTransport):
         self.rank, self.size = int(dist.get_rank()), int(dist.get_world_size())
         self.ledger, self.wire, self.deadline_s = RankLedger(self.rank), "gloo", float(deadline_s)
         self.hosts = _hosts(group, self.size)
-        self._carrier: _Gloo | None = _Gloo(group)
+        self._group: Any = group
         self._n_sent: Counter[int] = Counter()
         self._under_way: list[Any] = []
         self._n_received: Counter[int] = Counter()
@@ -136,8 +109,8 @@ class TorchProcessGroup(AbstractTransport):
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
-        carrier, ledger = self._carrier, self.ledger
-        if carrier is None:
+        group, ledger = self._group, self.ledger
+        if group is None:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         to, source = None if outgoing is None else to, None if incoming is None else source
         for peer in (to, source):
@@ -150,16 +123,16 @@ class TorchProcessGroup(AbstractTransport):
         try:
             if to is not None and outgoing is not None:
                 header = self._header(self._n_sent[to], op, dtypes[0], outgoing)
-                sending = [carrier.send(to, part) for part in (header, outgoing) if part.nbytes]
+                sending = [_begin(group.send, to, part) for part in (header, outgoing) if part.nbytes]
                 self._n_sent[to] += 1
                 ledger.count(HEADER_BYTES + outgoing.nbytes)
             at = source
             if source is not None and incoming is not None:
-                self._receive_header(carrier, source, self._header(self._n_received[source], op, dtypes[1], incoming))
+                self._receive_header(group, source, self._header(self._n_received[source], op, dtypes[1], incoming))
                 self._n_received[source] += 1
                 arrived_at = ledger.clock()
                 if incoming.nbytes:
-                    carrier.receive(source, incoming).wait(self.deadline_s)
+                    _begin(group.recv, source, incoming).wait(self.deadline_s)
             at = to
             for pending in sending:
                 pending.wait(self.deadline_s)
@@ -185,7 +158,7 @@ class TorchProcessGroup(AbstractTransport):
 
     def close(self) -> None:
         """Let go of the group; torch closes its connections with the default one."""
-        self._carrier = None
+        self._group = None
 
     @staticmethod
     def _header(number: int, op: int, dtype: int | None, array: AnyArray) -> AnyArray:
@@ -193,12 +166,13 @@ class TorchProcessGroup(AbstractTransport):
         pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
         return np.frombuffer(buffer, dtype=np.uint8)
 
-    def _receive_header(self, carrier: _Gloo, source: int, wanted: AnyArray) -> None:
+    def _receive_header(self, group: Any, source: int, wanted: AnyArray) -> None:
         got = np.empty_like(wanted)
-        carrier.receive(source, got).wait(self.deadline_s)
+        _begin(group.recv, source, got).wait(self.deadline_s)
         if (got != wanted).any():
             expected, found = (unpack_from(header.tobytes()) for header in (wanted, got))
-            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {_difference(expected, found)}.")
+            what = describe_mismatch(expected, found) or "its header is another one"
+            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {what}.")
 
 
 def is_running() -> bool:
@@ -222,10 +196,6 @@ def _hosts(group: Any, size: int) -> tuple[int, ...]:
     dist.all_gather(codes, torch.tensor([code]), group=group)
     known: dict[int, int] = {}
     return tuple(known.setdefault(int(code), len(known)) for code in codes)
-
-
-def _difference(expected: Header, found: Header) -> str:
-    return describe_mismatch(expected, found) or "its header is another one"
 
 
 # Random numbers of compressors start here, on all ranks.
@@ -332,8 +302,8 @@ _here = threading.local()
 def current_rank() -> Rank:
     """Return the rank that this thread runs, or that this process is in the default process group of torch."""
     rank: Rank | None = getattr(_here, "rank", None)
-    if rank is None and process_group.is_running():
-        return process_group.rank_here()
+    if rank is None and is_running():
+        return rank_here()
     if rank is None:
         raise InvalidParameterError(
             "there is no rank here: call this inside a function that dsgd.torch.launch runs, or, in a script that "

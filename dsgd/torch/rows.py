@@ -1,29 +1,18 @@
-"""The rows of a rank as tensors: images, sequences or plain features, with their targets.
+"""The rows of a rank as tensors, their weights, and the running statistics that they leave in a module.
 
-Packing the blocks of a rank into tensors, on the rank.
+Weights: the weighted mean of all rows is sum w_i l_i / sum w_i, and a step sees one batch of one rank. So weights are
+divided by their mean over all rows of all ranks, and the loss of a batch of n rows is sum w_i l_i / n. Its expectation
+over batches is the weighted mean; of a batch with all rows, on however many ranks, it is the weighted mean itself, so
+that whole numbers do what repeated rows do, and zeros what absent rows do. A batch whose rows all weigh nothing is a
+step of zero, and not 0/0. Weights of one go the way of no weights.
 
-Weights of rows in the loss of a torch module.
-
-Problem: the weighted mean of all rows is sum w_i l_i / sum w_i, and a step sees one batch of one rank.
-
-Method: weights are divided by their mean over all rows of all ranks, and the loss of a batch of n rows is
-sum w_i l_i / n. Its expectation over batches is the weighted mean; of a batch with all rows, on however many ranks, it
-is the weighted mean itself, so that whole numbers do what repeated rows do, and zeros what absent rows do. A batch
-whose rows all weigh nothing is a step of zero, and not 0/0. Weights of one go the way of no weights.
-
-Running statistics of normalisation layers, and other buffers of a module.
-
-Problem: the running mean and variance of a batch normalisation are not trained; every rank has those of the batches
+Statistics: the running mean and variance of a batch normalisation are not trained; every rank has those of the batches
 that it has seen. No gradient brings them together, and the mean model has statistics of its own, which no rank has
-seen. Which of several wrong answers is meant must be said.
-
-Policies: ``"average"`` takes the mean over ranks, weighted by rows, at the end of every epoch. A running mean is linear
-in what goes into it, so this is what an average after every step would give. ``"local"`` leaves every rank its own, and
+seen. ``"average"`` takes the mean over ranks, weighted by rows, at the end of every epoch. A running mean is linear in
+what goes into it, so this is what an average after every step would give. ``"local"`` leaves every rank its own, and
 those of rank 0 go home. ``"recompute"`` leaves them while training lasts; in the end every rank passes its rows once
-more through the model that training returns, and the mean over ranks of what the layers find goes home. That is
-right also where models were far apart, and costs one pass.
-
-Buffers of other layers are those of rank 0.
+more through the model that training returns, and the mean over ranks of what the layers find goes home. That is right
+also where models were far apart, and costs one pass. Buffers of other layers are those of rank 0.
 """
 
 from __future__ import annotations

@@ -335,13 +335,10 @@ class Synchronizer:
                 self._adaptation.decide(at)
             self._adaptation.note(at)
         if ends_epoch:
-            self._end_epoch()
-
-    def _end_epoch(self) -> None:
-        self._place, self._at.epoch, self._at.round = 0, self._at.epoch + 1, 0
-        self._state.start_epoch()
-        if self._adaptation is not None:
-            self._adaptation.cut_epoch(self._at)
+            self._place, at.epoch, at.round = 0, at.epoch + 1, 0
+            self._state.start_epoch()
+            if self._adaptation is not None:
+                self._adaptation.cut_epoch(at)
 
     def _exchange_models(self, *, ends_epoch: bool, decides: bool) -> None:
         at, strategy = self._at, self._strategy
@@ -362,7 +359,11 @@ class Synchronizer:
             if decides and self._adaptation is not None:
                 self._adaptation.observe(at)
             if self._scale != 1.0:
-                self._scale_changes()
+                # What the steps since the last exchange have changed.
+                params = self.flat.params
+                params -= self._start
+                params *= params.dtype.type(self._scale)
+                params += self._start
             strategy.sync(self._group, self.flat.params, self._weight, at.strategy)
             carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
             if self._scale != 1.0:
@@ -373,13 +374,6 @@ class Synchronizer:
         self._end_exchange()
         self.flat.to_device()
         self._state.buffers.to_device()
-
-    def _scale_changes(self) -> None:
-        """Multiply what the steps since the last exchange have changed."""
-        params = self.flat.params
-        params -= self._start
-        params *= params.dtype.type(self._scale)
-        params += self._start
 
     # -- gradients -----------------------------------------------------------------------------------------------
 

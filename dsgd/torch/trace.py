@@ -1,10 +1,8 @@
-"""The layers of a module, found by one forward pass: what each computes, stores and passes on.
+"""The layers of a module, found by one forward pass: what each computes, stores and passes on, and what it takes here.
 
 A layer is a module without children, in the order in which the forward pass calls them. What a module does with its
 children's weights by itself (fused attention, say) is not seen. Such parameters form a separate last layer, so that the
 bytes of a step are complete.
-
-Timing the layers of a module, to predict steps on many ranks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Layers and nodes, the published ones among them, and the balance of what is computed and what is sent.
 
 A layer is five numbers, per sample where it says so. They come from a published description (`MODELS`) or from a module
-that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by oh,
-a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the weights and that of
-the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak that
-dense kernels of the time reached. Nothing of it was measured here.
+that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by
+oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the weights and that
+of the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak
+that dense kernels of the time reached. Nothing of it was measured here.
 
 N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has all
 weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the weights,
@@ -22,8 +22,8 @@ receiving sums:
   The divisors of N are tried, because that G need not be one.
 
 Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3 (balance,
-machines); Krizhevsky 2014 (data parallel convolutions, model parallel layers above); Simonyan and Zisserman 2014, column
-A (VGG-A); Sermanet et al. 2013, table 1 (OverFeat, fast model); Seide, Li and Yu 2011 (speech, 7 hidden layers).
+machines); Krizhevsky 2014 (data parallel convolutions, model parallel layers above); Simonyan and Zisserman 2014,
+column A (VGG-A); Sermanet et al. 2013, table 1 (OverFeat, fast model); Seide, Li and Yu 2011 (speech, 7 hidden layers).
 """
 
 from __future__ import annotations
