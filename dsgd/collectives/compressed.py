@@ -18,41 +18,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dsgd import compress
+from dsgd.collectives import payloads
 from dsgd.collectives.cost import Cost, allgathered_bytes, allgatherv_cost, allreduce_cost
 from dsgd.collectives.group import Group
-from dsgd.collectives.payloads import (
-    UNIT,
-    Entries,
-    decode,
-    encode,
-    encoding,
-    gtopk_cost,
-    gtopk_sum,
-    halves_cost,
-    merge_all,
-    sum_halves,
-    sum_ternary,
-    sum_votes,
-    ternary_bytes,
-    ternary_cost,
-    votes_cost,
-)
 from dsgd.comm.wires import inproc
-from dsgd.compress import (
-    AbstractCompressor,
-    DeMo,
-    ErrorFeedback,
-    GTopK,
-    Half,
-    Identity,
-    Layerwise,
-    MajorityVote,
-    NonZero,
-    PowerMemory,
-    PowerSGD,
-    RandomK,
-    TernGrad,
-)
+from dsgd.compress import AbstractCompressor
 from dsgd.compress.base import WORD_BYTES
 from dsgd.compress.powersgd import times_rows
 from dsgd.compress.sparse import n_entries
@@ -61,7 +32,7 @@ from dsgd.types import AnyArray, FloatVector
 
 
 def sum_of_factors(
-    group: Group, matrices: Sequence[tuple[FloatVector, PowerSGD, PowerMemory, FloatVector | None]]
+    group: Group, matrices: Sequence[tuple[FloatVector, compress.PowerSGD, compress.PowerMemory, FloatVector | None]]
 ) -> None:
     """Replace vectors by the sums of their low-rank matrices, whose factors are sent together."""
     wholes = [compressor.matrix(vector, memory) for vector, compressor, memory, _ in matrices]
@@ -74,7 +45,7 @@ def sum_of_factors(
             for whole, (_, compressor, memory, _) in zip(wholes, matrices, strict=True)
         ]
 
-    lefts = encoding(group, n_passed, column_factors)
+    lefts = payloads.encoding(group, n_passed, column_factors)
     sum_together(group, lefts)
 
     def row_factors() -> list[AnyArray]:
@@ -87,7 +58,7 @@ def sum_of_factors(
         return rights
 
     with_rest = any(rest is not None for *_, rest in matrices)
-    rights = encoding(group, n_passed * (2 if with_rest else 1), row_factors)
+    rights = payloads.encoding(group, n_passed * (2 if with_rest else 1), row_factors)
     sum_together(group, rights)
 
     def products() -> None:
@@ -96,7 +67,7 @@ def sum_of_factors(
             vector.fill(0.0)
             quantize.add_outer(left, right, vector, 1.0)
 
-    encoding(group, n_passed, products)
+    payloads.encoding(group, n_passed, products)
 
 
 def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
@@ -114,11 +85,11 @@ def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
 
 def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
     """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host."""
-    if isinstance(compressor, ErrorFeedback):
+    if isinstance(compressor, compress.ErrorFeedback):
         return compressed_cost(rank, size, n, itemsize, compressor.compressor)
     if size == 1:
         return Cost(0, 0)
-    if isinstance(compressor, Layerwise):
+    if isinstance(compressor, compress.Layerwise):
         return _layerwise_cost(rank, size, n, itemsize, compressor)
     if outweighs(size, n, itemsize, compressor):
         return allreduce_cost(rank, size, n, itemsize)
@@ -128,10 +99,10 @@ def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: Abs
 @lru_cache(maxsize=256)
 def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> bool:
     """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
-    if isinstance(compressor, Layerwise) or not _sum_of(compressor).may_be_decoded:
+    if isinstance(compressor, compress.Layerwise) or not _sum_of(compressor).may_be_decoded:
         return False
-    if isinstance(compressor, TernGrad):
-        n_bytes = ternary_bytes(size, n)
+    if isinstance(compressor, compress.TernGrad):
+        n_bytes = payloads.ternary_bytes(size, n)
     else:
         # Gathered payloads are equally long: every rank sends as much.
         cost = _gathered_cost(0, size, n, itemsize, compressor)
@@ -145,14 +116,14 @@ def whole_bytes(size: int, n: int, itemsize: int) -> int:
     return sum(allreduce_cost(rank, size, n, itemsize).n_bytes for rank in range(size))
 
 
-def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: Layerwise) -> Cost | None:
+def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: compress.Layerwise) -> Cost | None:
     whole, lefts, rights = [], [], []
     costs: list[Cost | None] = []
     for part in compressor.parts(n):
         length, inner = part.place.stop - part.place.start, part.compressor
-        if isinstance(inner, Identity):
+        if isinstance(inner, compress.Identity):
             whole.append(length)
-        elif isinstance(inner, ErrorFeedback) and isinstance(inner.compressor, PowerSGD):
+        elif isinstance(inner, compress.ErrorFeedback) and isinstance(inner.compressor, compress.PowerSGD):
             left, right = (int(inner.compressor.rank) * side for side in inner.compressor.shape(length))
             lefts.append(left)
             rights.append(right)
@@ -167,22 +138,22 @@ def compressed_mean(
     group: Group, vector: FloatVector, weight: float, compressor: AbstractCompressor[Any], memory: Any
 ) -> None:
     """Replace `vector` by its weighted mean over ranks, as a compressor leaves it; bitwise equal on all of them."""
-    if isinstance(compressor, Layerwise):
+    if isinstance(compressor, compress.Layerwise):
         _mean_by_layer(group, vector, weight, compressor, memory)
         return
     _weigh(vector, weight)
     rest = None
-    if isinstance(compressor, ErrorFeedback):
+    if isinstance(compressor, compress.ErrorFeedback):
         compressor.accumulate(vector, memory)
         rest, compressor, memory = memory.residual, compressor.compressor, memory.inner
         vector[:] = rest
-    if isinstance(compressor, MajorityVote):  # a rank without rows has no vote
-        sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
+    if isinstance(compressor, compress.MajorityVote):  # a rank without rows has no vote
+        payloads.sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
     elif group.size > 1 and outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
         _sum_decoded(group, vector, compressor, memory, rest)
     else:
         _sum_of(compressor).run(group, vector, compressor, memory, rest)
-    if isinstance(compressor, DeMo):
+    if isinstance(compressor, compress.DeMo):
         compressor.finish(vector)
 
 
@@ -196,16 +167,16 @@ def _weigh(vector: FloatVector, weight: float) -> None:
 
 def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
     """Compile or load what `compressed_mean` runs for vectors of a dtype, so that no peer waits for it later."""
-    if isinstance(compressor, Layerwise):
+    if isinstance(compressor, compress.Layerwise):
         for each in compressor.compressors:
             load_kernels(each, dtype)
         return
-    n = 2 * UNIT
+    n = 2 * payloads.UNIT
     alone = Group(inproc.connect(1)[0])
     compressed_mean(alone, np.ones(n, dtype), 0.5, compressor, compressor.init(n, dtype, 0))
-    if isinstance(compressor, GTopK):
+    if isinstance(compressor, compress.GTopK):
         places = np.arange(2, dtype=np.uint32)
-        merge_all([Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
+        payloads.merge_all([payloads.Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
 
 
 def _gathered_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
@@ -213,56 +184,58 @@ def _gathered_cost(rank: int, size: int, n: int, itemsize: int, compressor: Abst
     return None if known is None else allgatherv_cost(rank, [known] * size, 1, known=True)
 
 
-def _power_cost(rank: int, size: int, n: int, itemsize: int, compressor: PowerSGD) -> Cost:
+def _power_cost(rank: int, size: int, n: int, itemsize: int, compressor: compress.PowerSGD) -> Cost:
     left, right = (allreduce_cost(rank, size, int(compressor.rank) * side, itemsize) for side in compressor.shape(n))
     return left + right
 
 
 def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = encode(group, vector, compressor, memory, rest)
+    payload = payloads.encode(group, vector, compressor, memory, rest)
     known = compressor.payload_bytes(vector.shape[0], vector.itemsize)
     if known is not None:
         lengths = [known] * group.size
     else:
         lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
         if allgathered_bytes(lengths, 1) > whole_bytes(group.size, vector.shape[0], vector.itemsize):
-            decode(group, [payload], vector, compressor)
+            payloads.decode(group, [payload], vector, compressor)
             group.allreduce(vector)
             return
-    decode(group, group.allgatherv(payload, lengths), vector, compressor)
+    payloads.decode(group, group.allgatherv(payload, lengths), vector, compressor)
 
 
 def _sum_decoded(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    decode(group, [encode(group, vector, compressor, memory, rest)], vector, compressor)
+    payloads.decode(group, [payloads.encode(group, vector, compressor, memory, rest)], vector, compressor)
     group.allreduce(vector)
 
 
 def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = encode(group, vector, compressor, memory, rest)
+    payload = payloads.encode(group, vector, compressor, memory, rest)
     lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
     # What an all-gather passes through each rank, against what an all-reduce does.
     if sum(lengths) < 2 * vector.nbytes:
-        decode(group, group.allgatherv(payload, lengths), vector, compressor)
+        payloads.decode(group, group.allgatherv(payload, lengths), vector, compressor)
     else:
         group.allreduce(vector)
 
 
 def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = encode(group, vector, compressor, memory, rest)
+    payload = payloads.encode(group, vector, compressor, memory, rest)
     # The first word says which entries were drawn: the same on all ranks.
     group.allreduce(payload[WORD_BYTES:].view(vector.dtype)[: n_entries(vector.shape[0], compressor.density)])
-    decode(group, [payload], vector, compressor)
+    payloads.decode(group, [payload], vector, compressor)
 
 
-def _mean_by_layer(group: Group, vector: FloatVector, weight: float, compressor: Layerwise, memory: Any) -> None:
+def _mean_by_layer(
+    group: Group, vector: FloatVector, weight: float, compressor: compress.Layerwise, memory: Any
+) -> None:
     whole: list[FloatVector] = []
-    matrices: list[tuple[FloatVector, PowerSGD, Any, FloatVector | None]] = []
+    matrices: list[tuple[FloatVector, compress.PowerSGD, Any, FloatVector | None]] = []
     for part, own in zip(compressor.parts(vector.shape[0]), memory.parts, strict=True):
         tensor, inner = vector[part.place], part.compressor
-        if isinstance(inner, Identity):
+        if isinstance(inner, compress.Identity):
             _weigh(tensor, weight)
             whole.append(tensor)
-        elif isinstance(inner, ErrorFeedback) and isinstance(inner.compressor, PowerSGD):
+        elif isinstance(inner, compress.ErrorFeedback) and isinstance(inner.compressor, compress.PowerSGD):
             _weigh(tensor, weight)
             inner.accumulate(tensor, own)
             tensor[:] = own.residual
@@ -285,28 +258,35 @@ class _Sum(NamedTuple):
 
 
 _SUMS: Final[dict[type, _Sum]] = {
-    GTopK: _Sum(
-        lambda group, vector, compressor, memory, rest: gtopk_sum(group, vector, compressor, memory), gtopk_cost
+    compress.GTopK: _Sum(
+        lambda group, vector, compressor, memory, rest: payloads.gtopk_sum(group, vector, compressor, memory),
+        payloads.gtopk_cost,
     ),
-    Half: _Sum(sum_halves, lambda rank, size, n, itemsize, compressor: halves_cost(rank, size, n)),
-    Identity: _Sum(
+    compress.Half: _Sum(
+        payloads.sum_halves, lambda rank, size, n, itemsize, compressor: payloads.halves_cost(rank, size, n)
+    ),
+    compress.Identity: _Sum(
         lambda group, vector, *_: group.allreduce(vector),
         lambda rank, size, n, itemsize, compressor: allreduce_cost(rank, size, n, itemsize),
     ),
-    MajorityVote: _Sum(sum_votes, lambda rank, size, n, itemsize, compressor: votes_cost(rank, size, n)),
-    NonZero: _Sum(_sum_nonzero, _gathered_cost),
-    PowerSGD: _Sum(
+    compress.MajorityVote: _Sum(
+        payloads.sum_votes, lambda rank, size, n, itemsize, compressor: payloads.votes_cost(rank, size, n)
+    ),
+    compress.NonZero: _Sum(_sum_nonzero, _gathered_cost),
+    compress.PowerSGD: _Sum(
         lambda group, vector, compressor, memory, rest: sum_of_factors(group, [(vector, compressor, memory, rest)]),
         _power_cost,
     ),
-    RandomK: _Sum(
+    compress.RandomK: _Sum(
         _sum_random,
         lambda rank, size, n, itemsize, compressor: allreduce_cost(
             rank, size, n_entries(n, compressor.density), itemsize
         ),
     ),
-    TernGrad: _Sum(
-        sum_ternary, lambda rank, size, n, itemsize, compressor: ternary_cost(rank, size, n), may_be_decoded=True
+    compress.TernGrad: _Sum(
+        payloads.sum_ternary,
+        lambda rank, size, n, itemsize, compressor: payloads.ternary_cost(rank, size, n),
+        may_be_decoded=True,
     ),
 }
 _GATHERED: Final = _Sum(_sum_gathered, _gathered_cost, may_be_decoded=True)

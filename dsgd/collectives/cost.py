@@ -72,6 +72,8 @@ from dsgd.validation import check_number
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
 ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)
 
+#: Algorithm of an all-reduce: one of `ALGORITHMS`, in two levels, or the fastest.
+Algorithm = Literal["auto", FlatAlgorithm, "hierarchical"]
 #: All-gathers of ranks at equal distances.
 GatherAlgorithm = Literal["ring", "bruck"]
 
@@ -139,6 +141,17 @@ LINKS: Final = MappingProxyType(
 #: Costs from which ``"auto"`` chooses by default. The same for all wires, so that the same vectors are added up in the
 #: same order on all of them.
 DEFAULT_LINK: Final = Link(latency_s=15e-6, byte_s=0.25e-9, added_byte_s=0.03e-9)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The bytes and messages that one rank sends in a collective."""
+
+    n_bytes: int
+    messages: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.n_bytes + other.n_bytes, self.messages + other.messages)
 
 
 def n_levels(size: int) -> int:
@@ -242,23 +255,6 @@ def choose_algorithm(n_bytes: int, size: int, link: Link = DEFAULT_LINK) -> Flat
     seconds = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
     limit = min(seconds.values()) * (1.0 + 1e-9)
     return next(algorithm for algorithm, takes in seconds.items() if takes <= limit)
-
-
-#: Algorithm of an all-reduce: one of `dsgd.collectives.cost.ALGORITHMS`, in two levels, or the fastest.
-Algorithm = Literal[
-    "auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", "hierarchical"
-]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The bytes and messages that one rank sends in a collective."""
-
-    n_bytes: int
-    messages: int
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.n_bytes + other.n_bytes, self.messages + other.messages)
 
 
 def fold_of(size: int) -> tuple[int, int]:

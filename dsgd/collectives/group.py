@@ -20,17 +20,10 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from dsgd.collectives.algorithms import trees
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Combine, Operation, run_plan
 from dsgd.collectives.algorithms.rings import bruck_allgather, ring_allgather
-from dsgd.collectives.algorithms.trees import (
-    binomial_broadcast,
-    blocks_of,
-    direct_scatter,
-    dissemination_barrier,
-    gather_any,
-    gather_sums,
-)
 from dsgd.collectives.algorithms.whole import PLANS, Tallied, allreduce_call, barrier_call, fill_call, tally_call
 from dsgd.collectives.cost import (
     DEFAULT_LINK,
@@ -107,7 +100,7 @@ class Group:
             self._hosts = Hierarchy(
                 transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
             )
-        self._blocks = blocks_of(transport.size, processes)
+        self._blocks = trees.blocks_of(transport.size, processes)
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
@@ -231,7 +224,7 @@ class Group:
         if self._processes is not None:
             self._processes.broadcast(_flat(vector), root)
         elif self.size > 1:
-            binomial_broadcast(self.transport, _flat(vector), root)
+            trees.binomial_broadcast(self.transport, _flat(vector), root)
 
     def allgather(self, vector: AnyArray) -> AnyArray:
         """Return the vectors of all ranks, shape (size, n); they all have the same length."""
@@ -284,7 +277,7 @@ class Group:
         return (
             self._processes.gather(flat, root)
             if self._processes is not None
-            else gather_any(self.transport, flat, root)
+            else trees.gather_any(self.transport, flat, root)
         )
 
     def scatter(self, rows: AnyArray | None, out: AnyArray, root: int = 0) -> None:
@@ -297,7 +290,7 @@ class Group:
         if self._processes is not None:
             self._processes.scatter(rows, flat, root)
         else:
-            direct_scatter(self.transport, rows, flat, root)
+            trees.direct_scatter(self.transport, rows, flat, root)
 
     def tally(self, sums: AnyArray, own: AnyArray) -> AnyArray | None:
         """Replace `sums`, shape (s,), by their sums over ranks, equal on all; return what each has of its `own`.
@@ -311,7 +304,7 @@ class Group:
         if self.transport.offload is not None:
             table = self._whole_tally(sums, own, sums.nbytes)
             return table if self.rank == 0 else None
-        found: AnyArray | None = self._quietly(gather_sums, self.transport, self._blocks, sums, own)
+        found: AnyArray | None = self._quietly(trees.gather_sums, self.transport, self._blocks, sums, own)
         self.broadcast(sums)
         return found
 
@@ -321,7 +314,7 @@ class Group:
             return own[None].copy()
         if self.transport.offload is not None:
             return self._whole_tally(own[:0].copy(), own, self.size * own.nbytes).copy()
-        found = gather_sums(self.transport, self._blocks, own[:0].copy(), own)
+        found = trees.gather_sums(self.transport, self._blocks, own[:0].copy(), own)
         table = np.empty((self.size, own.shape[0]), dtype=own.dtype) if found is None else found
         self.broadcast(table)
         return table
@@ -342,7 +335,7 @@ class Group:
         elif self.transport.offload is not None and self.size > 1:
             self.transport.offload(barrier_call(self.size))
         else:
-            dissemination_barrier(self.transport, *self._nothing)
+            trees.dissemination_barrier(self.transport, *self._nothing)
 
     def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: Operation) -> Call:
         """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
@@ -381,7 +374,7 @@ def _flat(vector: AnyArray) -> AnyArray:
 
 
 _SHORT: Final = 500
-_BATCH: Final = 20  # sums between two looks at the clock: who waits in one need not in the next
+_BATCH: Final = 20  # sums between two readings of the clock: who waits in one need not in the next
 _LONG: Final = 20
 
 

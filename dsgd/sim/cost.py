@@ -36,15 +36,7 @@ from dsgd.collectives.cost import DEFAULT_LINK, Link, allreduce_seconds, choose_
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
 from dsgd.sim.network import Compute, Network
-from dsgd.sync import (
-    AbstractStrategy,
-    EveryBatch,
-    EveryEpoch,
-    EveryRows,
-    LocalSGD,
-    RoundClock,
-    resolve,
-)
+from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
 from dsgd.sync.base import Exchange
 from dsgd.validation import check_number
 

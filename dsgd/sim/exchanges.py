@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd import compress
 from dsgd.collectives import allreduce_cost, compressed_cost
 from dsgd.collectives.algorithms.trees import blocks_of
 from dsgd.collectives.algorithms.whole import PLANS, plan_schedule, tally_schedule
@@ -37,19 +38,7 @@ from dsgd.collectives.cost import (
 )
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.offload import Schedule
-from dsgd.compress import (
-    AbstractCompressor,
-    ErrorFeedback,
-    GTopK,
-    Half,
-    Identity,
-    Layerwise,
-    MajorityVote,
-    NonZero,
-    PowerSGD,
-    RandomK,
-    TernGrad,
-)
+from dsgd.compress import AbstractCompressor
 from dsgd.compress.sparse import n_entries
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.events import play_rounds
@@ -58,11 +47,16 @@ from dsgd.types import FloatVector
 
 #: All-reduces of more ranks are taken from their closed forms.
 MOST_PLAYED: Final = 256
-_IN_PARTS: Final = (Half, MajorityVote, TernGrad)
+_IN_PARTS: Final = (compress.Half, compress.MajorityVote, compress.TernGrad)
 # Frames that are merged go where sums do: up and down a tree, or by recursive doubling.
 _ROUTES: Final[dict[str, FlatAlgorithm]] = {"tree": "binomial", "butterfly": "recursive_doubling"}
 # How often an element is passed over beside its coding: bounds, digits and codes; both factors of a matrix.
-_PASSES: Final[dict[type, float]] = {TernGrad: 5.0, PowerSGD: 6.0, Half: 3.0, MajorityVote: 3.0}
+_PASSES: Final[dict[type, float]] = {
+    compress.TernGrad: 5.0,
+    compress.PowerSGD: 6.0,
+    compress.Half: 3.0,
+    compress.MajorityVote: 3.0,
+}
 
 
 @dataclass(frozen=True)
@@ -155,25 +149,25 @@ class Exchanges:
 
     def mean_of(self, n: int, compressor: AbstractCompressor[Any] | None) -> Exchange:
         """Return the cost of a weighted mean of vectors of n elements that a compressor encodes."""
-        if compressor is None or isinstance(compressor, Identity):
+        if compressor is None or isinstance(compressor, compress.Identity):
             return self.sum_of(n)
-        if isinstance(compressor, Layerwise):
+        if isinstance(compressor, compress.Layerwise):
             parts = ((part.place.stop - part.place.start, part.compressor) for part in compressor.parts(n))
             return sum((self.mean_of(length, inner) for length, inner in parts), Exchange())
-        feeds_back = isinstance(compressor, ErrorFeedback)
-        inner = compressor.compressor if isinstance(compressor, ErrorFeedback) else compressor
+        feeds_back = isinstance(compressor, compress.ErrorFeedback)
+        inner = compressor.compressor if isinstance(compressor, compress.ErrorFeedback) else compressor
         passes = Exchange(params=n * (_PASSES.get(type(inner), 2.0) + feeds_back))
         if self.size == 1:
             return passes
-        if isinstance(inner, NonZero):
+        if isinstance(inner, compress.NonZero):
             # Of a dense vector all entries are sent, and one number with them.
             return passes + self.gather(8) + self.sum_of(n + 1)
-        if isinstance(inner, RandomK):
+        if isinstance(inner, compress.RandomK):
             return passes + self.sum_of(n_entries(n, inner.density))
-        if isinstance(inner, PowerSGD):
+        if isinstance(inner, compress.PowerSGD):
             left, right = (self.sum_of(int(inner.rank) * side) for side in inner.shape(n))
             return passes + left + right
-        if isinstance(inner, GTopK):
+        if isinstance(inner, compress.GTopK):
             frame = inner.frame_bytes(n, self.itemsize)
             merged = Exchange(params=4.0 * frame / self.itemsize * n_levels(self.size))
             return passes + self._priced(_ROUTES[inner.route], frame, 1, adds=False) + merged
@@ -189,14 +183,16 @@ class Exchanges:
 
     def schedule_of_mean(self, n: int, compressor: AbstractCompressor[Any] | None) -> Schedule | None:
         """Return the messages of `mean_of`; None unless they are those of one sum, few enough to be played."""
-        inner = compressor.compressor if isinstance(compressor, ErrorFeedback) else compressor
+        inner = compressor.compressor if isinstance(compressor, compress.ErrorFeedback) else compressor
         if not 1 < self.size <= MOST_PLAYED or self.in_levels:
             return None
-        if isinstance(inner, GTopK):
+        if isinstance(inner, compress.GTopK):
             return self._schedule(_ROUTES[inner.route], inner.frame_bytes(n, self.itemsize), 1, adds=False)
-        if isinstance(inner, RandomK):
+        if isinstance(inner, compress.RandomK):
             n = n_entries(n, inner.density)
-        elif not (inner is None or isinstance(inner, Identity)) and not outweighs(self.size, n, self.itemsize, inner):
+        elif not (inner is None or isinstance(inner, compress.Identity)) and not outweighs(
+            self.size, n, self.itemsize, inner
+        ):
             return None
         return self._schedule(self.algorithm_for(n, self.itemsize), n, self.itemsize)
 

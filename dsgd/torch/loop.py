@@ -18,15 +18,7 @@ from dsgd.kernels import state as places
 from dsgd.ledger import RankLedger
 from dsgd.local import AbstractState, Steps, new_counters
 from dsgd.runtime.rank import Rank
-from dsgd.sync import (
-    AbstractStrategy,
-    EveryBatch,
-    EveryRows,
-    GrowingBatch,
-    MinibatchSGD,
-    check_combination,
-    resolve,
-)
+from dsgd.sync import AbstractStrategy, EveryBatch, EveryRows, GrowingBatch, MinibatchSGD, check_combination, resolve
 from dsgd.torch.flat import FlatModule, OptimizerMemory
 from dsgd.torch.parts import fingerprint, is_plain_sgd
 from dsgd.torch.rows import ModuleStatistics

@@ -31,14 +31,7 @@ from dsgd.collectives import Group
 from dsgd.collectives.compressed import compressed_mean
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport, TransportName
-from dsgd.comm.frames import (
-    HEADER_BYTES,
-    check_array,
-    describe_mismatch,
-    job_code,
-    pack_into,
-    unpack_from,
-)
+from dsgd.comm.frames import HEADER_BYTES, check_array, describe_mismatch, job_code, pack_into, unpack_from
 from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import (
     AbortedError,
