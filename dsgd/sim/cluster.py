@@ -142,9 +142,17 @@ class SimTransport(AbstractTransport):
         begin = end = self.clock.now
         busy_s = 0.0
         if to is not None and outgoing is not None:
-            end, busy_s = self._send(to, outgoing, op, begin)
+            end, message = self._fabric.send(self.rank, to, outgoing, op, begin)
+            busy_s = message.busy_s
+            self._fabric.queue(self.rank, to).append(message)
+            self.ledger.count(HEADER_BYTES + outgoing.nbytes)
+            self._scheduler.wake(to, "exchange", self.rank, message.arrives)
         if source is not None and incoming is not None:
-            message = self._take(source, incoming, op)
+            queue = self._fabric.queue(source, self.rank)
+            if not queue:
+                self._scheduler.wait(self.rank, "exchange", (source,))
+            message = queue.popleft()
+            message.fill(incoming, op, self.rank, source)
             end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
         self.clock.now = end = max(self.clock.now, end)
         wire_s = min(busy_s, end - begin)
@@ -193,22 +201,6 @@ class SimTransport(AbstractTransport):
             seconds(rows, entries, params) * factor(self._seed, self.rank, begin + k) if rows or params else 0.0
             for k, (rows, entries, params) in enumerate(work.tolist())
         ]
-
-    def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
-        """Put a message on its way; return when this rank goes on, and how long its bytes move."""
-        sent, message = self._fabric.send(self.rank, to, outgoing, op, at)
-        self._fabric.queue(self.rank, to).append(message)
-        self.ledger.count(HEADER_BYTES + outgoing.nbytes)
-        self._scheduler.wake(to, "exchange", self.rank, message.arrives)
-        return sent, message.busy_s
-
-    def _take(self, source: int, incoming: AnyArray, op: int) -> Message:
-        queue = self._fabric.queue(source, self.rank)
-        if not queue:
-            self._scheduler.wait(self.rank, "exchange", (source,))
-        message = queue.popleft()
-        message.fill(incoming, op, self.rank, source)
-        return message
 
 
 class _Later(Future[Any]):

@@ -65,6 +65,17 @@ from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
 
 
+def _loaded(
+    template: nn.Module, params: FloatVector, statistics: Mapping[str, AnyArray], device: str = "cpu"
+) -> FlatModule:
+    """Return a module with these parameters and buffers."""
+    flat = FlatModule(template, device)
+    flat.params[:] = params
+    flat.to_device()
+    ModuleStatistics(template).load(dict(statistics))
+    return flat
+
+
 @dataclass(frozen=True)
 class _ModelOf:
     """Makes a fitted estimator of the parameters of a module and its buffers."""
@@ -73,13 +84,8 @@ class _ModelOf:
     template: nn.Module
 
     def __call__(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> Any:
-        model = self.estimator
-        flat, buffers = FlatModule(self.template, model.device), ModuleStatistics(self.template)
-        flat.params[:] = params
-        flat.to_device()
-        buffers.load(dict(statistics))
-        model.module_ = flat.module.eval()
-        return model
+        self.estimator.module_ = _loaded(self.template, params, statistics, self.estimator.device).module.eval()
+        return self.estimator
 
 
 def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module) -> ScoredRows:
@@ -341,10 +347,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     def _take_in(self, gang: GangResult, template: nn.Module, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
         result: TrainResult = gang.value
-        flat = FlatModule(template)
-        flat.params[:] = result.params
-        flat.to_device()
-        ModuleStatistics(template).load(dict(result.statistics))
+        flat = _loaded(template, result.params, result.statistics)
         #: The trained module, plain: its tensors are its own.
         self.module_ = build_module(self.module, self._options("module__"))
         self.module_.load_state_dict(flat.state_dict())

@@ -176,7 +176,9 @@ class TensorPacker:
             filled = [pair for pair in pairs if len(pair[0])] or pairs[:1]
             X = filled[0][0] if len(filled) == 1 else np.concatenate([np.asarray(X) for X, _ in filled])
             y = np.concatenate([np.asarray(y) for _, y in filled])
-            rows = self._rows(as_tensor(X, self._torch_dtype), self.targets(y), rank_number, self._weights(blocks))
+            rows = self._rows(
+                as_tensor(X, getattr(torch, self.dtype)), self.targets(y), rank_number, self._weights(blocks)
+            )
         else:
             rows = self._rows(torch.zeros(0), torch.zeros(0), rank_number)
         if not self.validation_fraction or not rows.n_rows:
@@ -196,10 +198,6 @@ class TensorPacker:
         if wrong.size:
             raise InvalidDataError(f"y holds {y[wrong[0]]!r}, which is not among the classes {self.classes!r}.")
         return torch.from_numpy(codes.astype(self.dtype if self.as_floats else np.int64))
-
-    @property
-    def _torch_dtype(self) -> torch.dtype:
-        return torch.float32 if self.dtype == "float32" else torch.float64
 
     def _rows(self, inputs: Any, targets: Any, rank: int, weights: Any = None) -> TensorRows:
         return TensorRows(inputs, targets, self.shuffle, self.seed + _SEED_STEP * rank, rank, self.work, weights)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -240,7 +240,10 @@ def fill_all(wholes: Sequence[AnyArray], ends: Sequence[int]) -> None:
 def allreduce_call(flat: AnyArray, size: int, algorithm: Algorithm, op: Operation, combine: Combine) -> Call:
     """Return an all-reduce of vectors of one dimension."""
     n, itemsize = flat.shape[0], flat.itemsize
-    plan_of = partial(_plan_of, algorithm, size, n, itemsize)
+
+    def plan_of(rank: int) -> Plan:
+        return PLANS[algorithm](rank, size, n, itemsize)
+
     schedule: Callable[[], Schedule] = partial(plan_schedule, plan_of, size, itemsize)
     reduce: Callable[..., None] = partial(reduce_by_plans, plan_of=plan_of, combine=combine)
     if algorithm == "recursive_doubling":
@@ -269,12 +272,4 @@ def tally_call(blocks: Blocks, brought: Tallied, n_down: int) -> Call:
 def barrier_call(size: int) -> Call:
     """Return a barrier."""
     nothing = np.empty(0, dtype=np.uint8)
-    return Call(OP_BARRIER, "barrier", nothing, None, partial(barrier_schedule, size), _do_nothing)
-
-
-def _plan_of(algorithm: Algorithm, size: int, n: int, itemsize: int, rank: int) -> Plan:
-    return PLANS[algorithm](rank, size, n, itemsize)
-
-
-def _do_nothing(brought: Sequence[Any]) -> None:
-    """Make nothing of what ranks bring to a barrier."""
+    return Call(OP_BARRIER, "barrier", nothing, None, partial(barrier_schedule, size), lambda brought: None)
