@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         choose_algorithm,
     )
     from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
-    from dsgd.collectives.group import Group, Team, calibrate
+    from dsgd.collectives.group import Group, calibrate
+    from dsgd.collectives.team import Team
 
 __all__ = [
     "LINKS",
@@ -55,7 +56,8 @@ _HOMES: Final = {
             "choose_algorithm",
         ),
         "dsgd.collectives.gossip": ("gossip_cost", "neighbour_mean", "push_sum"),
-        "dsgd.collectives.group": ("Group", "Team", "calibrate"),
+        "dsgd.collectives.group": ("Group", "calibrate"),
+        "dsgd.collectives.team": ("Team",),
     }.items()
     for name in names
 }
