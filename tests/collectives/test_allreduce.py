@@ -140,6 +140,7 @@ def test_the_model_knows_the_steps_of_a_double_tree(size: int) -> None:
     size=st.integers(2, 300),
     n_bytes=st.integers(0, 2**28),
     link=st.builds(
+        Link,
         overhead_s=st.floats(0.0, 1e-3),
         latency_s=st.floats(1e-7, 1e-2),
         byte_s=st.floats(1e-12, 1e-7),
