@@ -79,10 +79,18 @@ class Message(NamedTuple):
 
 
 class Fabric:
-    """What all ranks share: scheduler, ports and messages under way."""
+    """What all ranks share: scheduler, ports and messages under way, and what work costs them."""
 
-    def __init__(self, network: Network, scheduler: EventScheduler) -> None:
+    def __init__(
+        self,
+        network: Network,
+        scheduler: EventScheduler,
+        compute: Compute | None = None,
+        stragglers: AbstractStragglers | str = "none",
+        seed: int = 0,
+    ) -> None:
         self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
+        self.compute, self.stragglers, self.seed = compute or Compute(), stragglers_for(stragglers), seed
         self.ports = Ports(network, self.size)
         self.hosts = tuple(network.host_of(rank) for rank in range(self.size))
         self.player: Player | None = None
@@ -104,17 +112,7 @@ class SimTransport(AbstractTransport):
 
     is_virtual = True
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        fabric: Fabric,
-        ledger: RankLedger,
-        compute: Compute,
-        stragglers: AbstractStragglers,
-        seed: int,
-        abort: AbortFlag,
-    ) -> None:
+    def __init__(self, rank: int, size: int, fabric: Fabric, ledger: RankLedger, abort: AbortFlag) -> None:
         self.rank, self.size, self.ledger = rank, size, ledger
         self.clock = fabric.scheduler.clocks[rank]
         # The same object for all, where no server comes after them.
@@ -123,7 +121,7 @@ class SimTransport(AbstractTransport):
         self.concurrent = fabric.network.concurrent
         self.deadline_s = DEADLINE_S
         self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
-        self._compute, self._stragglers, self._seed = compute, stragglers, seed
+        self._compute, self._stragglers, self._seed = fabric.compute, fabric.stragglers, fabric.seed
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
         self._closed = False
         if fabric.player is not None:
@@ -440,10 +438,19 @@ class SimulatedCluster:
         gang = ThreadGang(len(data), mail, on_event, given)
         scheduler = EventScheduler(gang.n_ends, gang.abort)
         network = network_for(self.network)
-        fabric = Fabric(network, scheduler)
+        fabric = Fabric(network, scheduler, self.compute, self.stragglers, self.seed)
+        fabric.player = Player(fabric.ports, self.ranks, fabric.compute.added_byte_s)
+        scheduler.attach(fabric.player)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(scheduler.clocks)]
-        transports = self._transports(fabric, ledgers, gang)
+        # That of a server only charges it for work: it takes part in no collective.
+        transports = [SimTransport(keeper.rank, self.ranks, fabric, keeper, gang.abort) for keeper in ledgers]
+        shared_array = SharedArray()
+        for transport in transports:
+            transport.shared_array = shared_array
+        if not gang.mail.in_pairs:
+            for transport, mailbox in zip(transports, connect(fabric, ledgers, gang.abort), strict=True):
+                transport.mailbox = mailbox
         values: list[Any] = [None] * gang.size
 
         def work(number: int) -> None:
@@ -481,19 +488,3 @@ class SimulatedCluster:
         ]
         last_s = max(transport.clock.now for transport in transports)
         return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
-
-    def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
-        """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
-        compute = self.compute or Compute()
-        fabric.player = Player(fabric.ports, self.ranks, compute.added_byte_s)
-        fabric.scheduler.attach(fabric.player)
-        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort
-        # That of a server only charges it for work: it takes part in no collective.
-        transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
-        mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)
-        shared_array = SharedArray()
-        for transport in transports:
-            transport.shared_array = shared_array
-        for transport, mailbox in zip(transports, mailboxes, strict=False):
-            transport.mailbox = mailbox
-        return transports
